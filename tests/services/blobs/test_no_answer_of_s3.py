@@ -13,17 +13,18 @@ from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.blobs.opening import open_blob_store
+from mailslice.stores.blobs.store import MISSING
 
 
 class _Page(BaseHTTPRequestHandler):
-    """Whatever is asked for, 200 and a page."""
+    """Whatever is asked for, a page."""
 
-    body = b""
+    status, body = 200, b""
     protocol_version = "HTTP/1.1"
 
     def _answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(200)
+        self.send_response(self.status)
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(self.body)))
         self.end_headers()
@@ -36,9 +37,8 @@ class _Page(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-@pytest.fixture(params=[b"", b"<html>Back soon</html>"], ids=["empty", "page"])
-def proxy(request: pytest.FixtureRequest) -> Iterator[S3Settings]:
-    handler = type("Page", (_Page,), {"body": request.param})
+def _answering(status: int, body: bytes) -> Iterator[S3Settings]:
+    handler = type("Page", (_Page,), {"status": status, "body": body})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     endpoint = f"http://127.0.0.1:{server.server_address[1]}"
@@ -47,6 +47,16 @@ def proxy(request: pytest.FixtureRequest) -> Iterator[S3Settings]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture(params=[b"", b"<html>Back soon</html>"], ids=["empty", "page"])
+def proxy(request: pytest.FixtureRequest) -> Iterator[S3Settings]:
+    yield from _answering(200, request.param)
+
+
+@pytest.fixture(params=[b"", b"default backend - 404"], ids=["empty", "page"])
+def not_found(request: pytest.FixtureRequest) -> Iterator[S3Settings]:
+    yield from _answering(404, request.param)
 
 
 @pytest.mark.parametrize("key", ["usual", "a//b"])
@@ -68,3 +78,17 @@ def test_a_page_of_a_proxy_is_nothing_to_administration_either(proxy: S3Settings
             store.get(BlobId("key"))
         with pytest.raises(StoreUnavailable, match="an answer has no ETag"):
             store.put(BlobId("key"), b"content")
+
+
+@pytest.mark.parametrize("key", ["usual", "a//b"])
+def test_a_page_of_a_proxy_is_no_copy(proxy: S3Settings, key: str) -> None:
+    with open_blob_store(proxy, "own") as store:
+        assert store.copies("mails", {BlobId(key): BlobId("kept")}).keys() == {key}
+
+
+def test_a_404_of_a_proxy_does_not_say_that_there_is_nothing_to_copy(not_found: S3Settings) -> None:
+    """A delete that keeps mails would note their content as lost."""
+    with open_blob_store(not_found, "own") as store:
+        failed = store.copies("mails", {BlobId("key"): BlobId("kept")})
+    assert failed.keys() == {"key"}
+    assert MISSING not in failed.values()

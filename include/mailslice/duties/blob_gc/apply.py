@@ -222,6 +222,7 @@ class _Collection:
             bytesDeleted=sum(one["bytes"] for one in self._groups.values()),
             keptUntil=iso(self._expires) if progress.applied else None,
             restored=len(self._restored),
+            blobsMissing=len(self._problems),
             notRestored=[f"{key}: {why}" for key, why in self._problems.items()][:NAMED],
         )
         progress.save()

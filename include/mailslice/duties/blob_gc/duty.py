@@ -91,8 +91,14 @@ class BlobGc(Duty[GcPlan]):
         return f"nothing to do: {super().nothing(steps)}"
 
     def problem(self, steps: Summaries) -> str | None:
-        """Also copies that could not be deleted, and blobs that could not be restored."""
+        """Also blobs that could not be restored, first, and copies that could not be deleted."""
         fields = steps.result.fields
+        if missed := fields["notRestored"]:
+            count = fields.get("blobsMissing", len(missed))
+            return (
+                f"{count} deleted blobs are referred to and could not be put back, "
+                f"such as {missed[0]}"
+            )
         if problem := super().problem(steps):
             return f"{problem}; the next run tries them again"
         if copies := fields["copiesNotDeleted"]:
@@ -100,18 +106,13 @@ class BlobGc(Duty[GcPlan]):
                 f"{copies} kept copies that are over could not be deleted; "
                 "the next run tries them again"
             )
-        if missed := fields["notRestored"]:
-            return (
-                f"{len(missed)} deleted blobs are referred to and could not be put back, "
-                f"such as {missed[0]}"
-            )
         return None
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
         """`gcedBlobCount` and `errorCount` are James' names; `failures` is a list for scripts."""
         plan, result = steps.plan, steps.result
         known = {**plan, **result.fields}
-        not_done = len(known.get("notRestored", ())) + known.get("copiesNotDeleted", 0)
+        not_done = known.get("blobsMissing", 0) + known.get("copiesNotDeleted", 0)
         return {
             **{name: plan[name] for name in _LONG if name in plan},
             **{name: known.get(name, 0) for name in _COUNTS},

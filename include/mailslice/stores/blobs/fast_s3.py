@@ -1,22 +1,20 @@
-"""HEADs by `small` and copies by obstore (Rust), which take less CPU than boto3's."""
+"""HEADs and copies by `small`, which take less CPU than boto3's."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
-
-import obstore
-from obstore.store import S3Store
+from typing import TypeVar
 
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.keys import is_impossible, needs_boto3
-from mailslice.stores.blobs.object_store import CRATE_ERRORS, s3_store
 from mailslice.stores.blobs.small import SmallObjects, speaks_to
 from mailslice.stores.blobs.store import StoredBlob
 from mailslice.stores.loop_thread import LoopThread
 
 _IN_FLIGHT = 16
+T = TypeVar("T")
 
 
 class FastRequests:
@@ -29,67 +27,68 @@ class FastRequests:
     def __init__(self, settings: S3Settings, bucket: str) -> None:
         self._settings = settings
         self._bucket = bucket
-        self._sources: dict[str, S3Store] = {}
-        self._heads: tuple[SmallObjects, LoopThread] | None = None
+        self._speaks = speaks_to(settings)
+        self._running: tuple[SmallObjects, LoopThread] | None = None
         self._starting = Lock()
 
     def close(self) -> None:
         """End the loop's thread. A later `heads` starts another."""
-        heads, self._heads = self._heads, None
-        if heads is not None:
-            small, loop = heads
+        running, self._running = self._running, None
+        if running is not None:
+            small, loop = running
             loop.soon(small.close)
             loop.stop()
 
     def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob]:
         """The objects now, `modified` in whole seconds, but for those that are unknown."""
-        possible = [key for key in keys if self._can(key)]
-        if not possible or not speaks_to(self._settings):
+        seconds = self._settings.timeout.total_seconds()
+        answers = self._asked(filter(self._can, keys), lambda small, key: small.head(key), seconds)
+        return {key: StoredBlob(key, *answer) for key, answer in answers.items()}
+
+    def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> Collection[BlobId]:
+        """Copies objects of the bucket `source` into this one, within S3; those that are made."""
+        possible = (key for key, to in targets.items() if self._can(key) and self._can(to))
+        seconds = 2 * self._settings.timeout.total_seconds()
+        return self._asked(
+            possible, lambda small, key: small.copy(source, key, targets[key]), seconds
+        )
+
+    def _asked(
+        self,
+        keys: Iterable[BlobId],
+        ask: Callable[[SmallObjects, BlobId], Awaitable[T | None]],
+        seconds: float,
+    ) -> dict[BlobId, T]:
+        """The answers but None, each in time."""
+        if not (waiting := list(keys)):
             return {}
         small, loop = self._started()
-        return loop.call(self._asked(small, possible))
+        answers: dict[BlobId, T] = {}
 
-    async def _asked(self, small: SmallObjects, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob]:
-        blobs: dict[BlobId, StoredBlob] = {}
-        waiting, seconds = iter(keys), self._settings.timeout.total_seconds()
-
-        async def ask() -> None:
-            for key in waiting:
+        async def ask_on() -> None:
+            while waiting:
+                key = waiting.pop()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
-                        if (answer := await small.head(key)) is not None:
-                            blobs[key] = StoredBlob(key, *answer)
+                        if (answer := await ask(small, key)) is not None:
+                            answers[key] = answer
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(len(keys), _IN_FLIGHT)):
-                group.create_task(ask())
-        return blobs
+        async def ask_all() -> None:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(len(waiting), _IN_FLIGHT)):
+                    group.create_task(ask_on())
+
+        loop.call(ask_all())
+        return answers
 
     def _started(self) -> tuple[SmallObjects, LoopThread]:
         with self._starting:
-            if self._heads is None:
-                loop = LoopThread(f"HEADs of bucket {self._bucket}")
+            if self._running is None:
+                loop = LoopThread(f"requests to bucket {self._bucket}")
                 loop.start()
-                self._heads = SmallObjects(self._settings, self._bucket), loop
-            return self._heads
-
-    def copy(self, source: str, key: BlobId, to: BlobId) -> bool:
-        """Copies an object of the bucket `source` into this one, within S3. False: perhaps not."""
-        if not self._can(key) or not self._can(to):
-            return False
-        if source not in self._sources:
-            # One request, no retries. The URL names no bucket: paths begin with a bucket's name.
-            timeout, url = self._settings.timeout * 2, self._settings.endpoint.rstrip("/")
-            self._sources[source] = s3_store(
-                self._settings, source, timeout=timeout, retries=0, bucket_url=url
-            )
-        try:
-            obstore.copy(self._sources[source], key, f"{self._bucket}/{to}")
-        except CRATE_ERRORS:
-            return False
-        return True
+                self._running = SmallObjects(self._settings, self._bucket), loop
+            return self._running
 
     def _can(self, key: str) -> bool:
-        """Not with credentials of the machine, nor keys that the crate would change."""
-        credentials = (self._settings.access_key, self._settings.secret_key)
-        return None not in credentials and not is_impossible(key) and not needs_boto3(key)
+        """Not by way of a proxy, nor with credentials of the machine, nor where boto3 must."""
+        return self._speaks and not is_impossible(key) and not needs_boto3(key)

@@ -42,10 +42,14 @@ T = TypeVar("T")
 
 def open_obstore(settings: S3Settings, bucket: str) -> ObjectStore:
     """The bucket, for objects of any size."""
-    if settings.provider is BlobProvider.S3:
-        return s3_store(settings, bucket, timeout=timedelta(hours=1), retries=2)
     secret = settings.secret_key.get_secret_value() if settings.secret_key else None
-    options: Any = _options(settings, timedelta(hours=1), 2)
+    options: Any = _options(settings)
+    if settings.provider is BlobProvider.S3:
+        s3: Any = {"endpoint": settings.endpoint, "region": settings.region}
+        s3["virtual_hosted_style_request"] = False
+        if settings.access_key is not None and secret is not None:
+            s3 |= {"access_key_id": settings.access_key, "secret_access_key": secret}
+        return S3Store(bucket, config=s3, **options)
     if settings.provider is BlobProvider.GCS:
         account: Any = {} if secret is None else {"service_account_key": secret}
         return GCSStore(bucket, config=account, **options)
@@ -57,36 +61,19 @@ def open_obstore(settings: S3Settings, bucket: str) -> ObjectStore:
     return AzureStore(bucket, config=config, **options)
 
 
-def s3_store(
-    settings: S3Settings,
-    bucket: str,
-    *,
-    timeout: timedelta,
-    retries: int,
-    bucket_url: str | None = None,
-) -> S3Store:
-    """The bucket, by path, or at `bucket_url`. `timeout` of a request; retries are short."""
-    config: Any = {"endpoint": bucket_url or settings.endpoint, "region": settings.region}
-    config["virtual_hosted_style_request"] = bucket_url is not None
-    if settings.access_key is not None and settings.secret_key is not None:
-        config["access_key_id"] = settings.access_key
-        config["secret_access_key"] = settings.secret_key.get_secret_value()
-    options: Any = _options(settings, timeout, retries)
-    return S3Store(bucket, config=config, **options)
-
-
-def _options(settings: S3Settings, timeout: timedelta, retries: int) -> dict[str, Any]:
+def _options(settings: S3Settings) -> dict[str, Any]:
+    """Few and short retries; reading a large object may take an hour."""
     client: dict[str, Any] = {
         "allow_http": settings.endpoint.startswith("http://"),
         "connect_timeout": min(settings.timeout, timedelta(seconds=5)),
         "read_timeout": settings.timeout,
-        "timeout": timeout,
+        "timeout": timedelta(hours=1),
         "pool_idle_timeout": timedelta(seconds=20),
     }
     if settings.ca:
         client["root_certificate"] = settings.ca.read_bytes()
     pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1)}
-    retry: dict[str, Any] = {"max_retries": retries, "backoff": {**pauses, "base": 2}}
+    retry: dict[str, Any] = {"max_retries": 2, "backoff": {**pauses, "base": 2}}
     retry["retry_timeout"] = settings.timeout / 2
     return {"client_options": client, "retry_config": retry}
 

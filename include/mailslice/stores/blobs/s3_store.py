@@ -18,6 +18,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
+from mailslice.model.batches import batches
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import MailsliceError, SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
@@ -55,6 +56,7 @@ _BUSY = frozenset(
 )
 """S3 is asked too fast: ask again later, and slower."""
 _CREATING = Lock()
+_COPIES_A_TURN = 64
 T = TypeVar("T")
 
 
@@ -177,9 +179,14 @@ class S3BlobStore(BlobStore):
 
     def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:
         """Copies within S3, so that the objects' metadata goes with them."""
-        keys = list(targets)
-        answers = self._concurrently(lambda key: self._copy(source, key, targets[key]), keys)
-        return {key: why for key, why in zip(keys, answers, strict=True) if why is not None}
+        failed: dict[BlobId, str] = {}
+        for keys in batches(targets, _COPIES_A_TURN):
+            self._take(len(keys))
+            done = self._fast.copies(source, {key: targets[key] for key in keys})
+            rest = [key for key in keys if key not in done]
+            answers = self._concurrently(lambda key: self._copy(source, key, targets[key]), rest)
+            failed |= {key: why for key, why in zip(rest, answers, strict=True) if why is not None}
+        return failed
 
     def _head(self, key: BlobId) -> StoredBlob | None:
         ask = partial(self.client.head_object, Bucket=self.bucket, Key=key)
@@ -187,13 +194,14 @@ class S3BlobStore(BlobStore):
         return answer and _stored(answer, key, "ContentLength")
 
     def _copy(self, source: str, key: BlobId, to: BlobId) -> str | None:
-        self._take()
-        if self._fast.copy(source, key, to):
-            return None
         origin = {"Bucket": source, "Key": key}
         copy = partial(self.client.copy_object, Bucket=self.bucket, Key=to, CopySource=origin)
         try:
-            return MISSING if self._unless(_NO_KEY, copy) is None else None
+            # A 404 that gives no such code is not S3's.
+            if (answer := self._unless({"NoSuchKey"}, copy)) is None:
+                return MISSING
+            is_own = "ETag" in answer.get("CopyObjectResult", ())
+            return None if is_own else str(no_answer(self.settings, self.bucket))
         except StoreUnavailable as error:
             if isinstance(error, SlowDown) or not isinstance(error.__cause__, ClientError):
                 raise

@@ -1,4 +1,4 @@
-"""HEADs, and PUTs and GETs of small objects, by a client of our own, on the event loop.
+"""HEADs, copies, and PUTs and GETs of small objects, by a client of our own, on the event loop.
 
 It knows success alone. For anything else `async_store` asks obstore and `s3_store` asks boto3,
 which understand retries, errors, proxies and credentials of the machine.
@@ -39,6 +39,7 @@ _BUSY_PAUSE = 0.1
 EMPTY = sha256(b"").hexdigest()
 """The hash of no payload."""
 _SIGNED = "host;x-amz-content-sha256;x-amz-date"
+_SIGNED_OF_COPY = "host;x-amz-content-sha256;x-amz-copy-source;x-amz-date"
 
 
 def speaks_to(settings: S3Settings) -> bool:
@@ -105,6 +106,15 @@ class SmallObjects:
         is_well = self._is_well(answer, answer.status == 200 and size.isdigit() and bool(modified))
         return (int(size), modified) if is_well and modified else None
 
+    async def copy(self, source: str, key: str, to: str) -> bool | None:
+        """Copies an object of the bucket `source` into this one, within S3. None: perhaps not."""
+        path = self._prefix + quote(to)
+        signed = self._signer.headers("PUT", path, EMPTY, quote(f"{source}/{key}"))
+        head = f"PUT {path} HTTP/1.1\r\n{signed}Content-Length: 0\r\n\r\n"
+        answer = await self._answer(head.encode())
+        # Errors of S3, and pages of others, come with 200, too.
+        return (answer.status == 200 and b"ETag>" in answer.body) or None
+
     def close(self) -> None:
         self._pool.close()
 
@@ -155,21 +165,27 @@ class Signer:
         self._scope = ""
         self._key = b""
 
-    def headers(self, method: str, path: str, payload: str) -> str:
-        """The header lines for this percent-encoded path; `payload` is the hash of the body."""
+    def headers(self, method: str, path: str, payload: str, copied: str = "") -> str:
+        """The header lines for this percent-encoded path; `payload` is the hash of the body,
+        `copied` the percent-encoded source of a copy.
+        """
         if (second := int(self._clock())) != self._second:
             self._begin(second)
+        names, source = _SIGNED, ""
+        if copied:
+            names, source = _SIGNED_OF_COPY, f"x-amz-copy-source:{copied}\n"
         request = (
-            f"{method}\n{path}\n\nhost:{self._host}\nx-amz-content-sha256:{payload}\n"
-            f"x-amz-date:{self._date}\n\n{_SIGNED}\n{payload}"
+            f"{method}\n{path}\n\nhost:{self._host}\nx-amz-content-sha256:{payload}\n{source}"
+            f"x-amz-date:{self._date}\n\n{names}\n{payload}"
         )
         hashed = sha256(request.encode()).hexdigest()
         to_sign = f"AWS4-HMAC-SHA256\n{self._date}\n{self._scope}\n{hashed}"
         signature = hmac.digest(self._key, to_sign.encode(), "sha256").hex()
+        source = source.replace("\n", "\r\n")
         return (
             f"Host: {self._host}\r\nx-amz-content-sha256: {payload}\r\nx-amz-date: {self._date}\r\n"
-            f"Authorization: AWS4-HMAC-SHA256 Credential={self._access_key}/{self._scope}, "
-            f"SignedHeaders={_SIGNED}, Signature={signature}\r\n"
+            f"{source}Authorization: AWS4-HMAC-SHA256 Credential={self._access_key}/{self._scope}, "
+            f"SignedHeaders={names}, Signature={signature}\r\n"
         )
 
     def _begin(self, second: int) -> None:

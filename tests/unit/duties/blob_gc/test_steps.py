@@ -409,3 +409,20 @@ def test_copies_that_are_over_are_forgotten_once_nothing_refers_to_them(due, mon
         assert (report["status"], report["errorCount"], heap.kept()) == ("failed", 1, {missed})
     report = heap.take(*ALL, at=later + HOURS, name="r-4")
     assert (report["restored"], report["expiredCopies"], heap.keys()) == (1, 1, {missed})
+
+
+def test_every_blob_that_could_not_be_put_back_counts_and_is_told_first(heap, monkeypatch):
+    missed, over = [heap.blob() for _ in range(apply.NAMED + 2)], heap.blob()
+    heap.take(*ALL)
+    assert heap.take(*ALL, at=2 * HOURS, name="r-2")["gcedBlobCount"] == len(missed) + 1
+    later = timedelta(days=8)
+    heap.take("plan", "check", at=later, name="r-3")
+    heap.source.ids.update(missed)
+    monkeypatch.setattr(S3BlobStore, "copies", lambda _, __, wanted: dict.fromkeys(wanted, "full"))
+    monkeypatch.setattr(S3BlobStore, "delete_many", lambda _, keys: dict.fromkeys(keys, "no"))
+    applied = heap.take("apply", at=later, name="r-3")
+    assert (len(applied["notRestored"]), applied["copiesNotDeleted"]) == (apply.NAMED, 1)
+    report = heap.take("report", at=later, name="r-3")
+    assert (report["status"], report["errorCount"]) == ("failed", len(missed) + 1)
+    assert report["message"].startswith(f"{len(missed)} deleted blobs are referred to and could ")
+    assert heap.kept() == {*missed, over}

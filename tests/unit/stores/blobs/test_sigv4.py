@@ -25,12 +25,12 @@ class Clock:
 
 
 def botocores(
-    monkeypatch: pytest.MonkeyPatch, method: str, url: str, payload: str, at: float
+    monkeypatch: pytest.MonkeyPatch, method: str, url: str, payload: str, at: float, **more: str
 ) -> str:
-    """The Authorization header that botocore makes for the same three signed headers."""
+    """The Authorization header that botocore makes for the same signed headers."""
     moment = datetime.fromtimestamp(int(at), UTC).replace(tzinfo=None)
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: moment)
-    request = AWSRequest(method, url, headers={"x-amz-content-sha256": payload})
+    request = AWSRequest(method, url, headers={"x-amz-content-sha256": payload, **more})
     auth = S3SigV4Auth(Credentials("access", "secret/key"), "s3", "eu-west-1")
     monkeypatch.setattr(auth, "payload", lambda _request: payload)
     auth.add_auth(request)
@@ -50,6 +50,17 @@ def test_the_signature_is_that_of_botocore(
             monkeypatch, method, f"http://s3.example:9000{path}", payload, clock.now
         )
         assert f"Authorization: {expected}\r\n" in signer.headers(method, path, payload)
+
+
+def test_the_source_of_a_copy_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    path, source = "/own/kept/a%2Bb", "mails/a%2Bb/c%3D"
+    copied = {"x-amz-copy-source": source}
+    url = f"http://s3.example:9000{path}"
+    expected = botocores(monkeypatch, "PUT", url, small.EMPTY, NOON, **copied)
+    signer = Signer("s3.example:9000", "eu-west-1", "access", "secret/key", Clock())
+    lines = signer.headers("PUT", path, small.EMPTY, source).split("\r\n")
+    assert {f"x-amz-copy-source:{source}", f"Authorization: {expected}"} <= {*lines}
+    assert not any("\n" in line for line in lines)
 
 
 def test_the_key_of_a_day_is_derived_once(monkeypatch: pytest.MonkeyPatch) -> None:
