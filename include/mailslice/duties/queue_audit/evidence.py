@@ -118,7 +118,7 @@ def _with_census(
         now=ended,
         shared=context.settings.queue.shared,
         counts=undisturbed.model_copy(update={"delayed": delayed}),
-        in_flight=_in_flight(consumers.records) if consumers.unacknowledged != 0 else {},
+        in_flight=_in_flight(consumers.records),
         done=_done(stores.own.worker_records.list(queue)),
         quarantined=held(stores, queue),
         dead_letters=letters,

@@ -29,7 +29,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.work_census import WorkHold
 from mailslice.worker import Deliveries, Delivery, open_worker
-from tests.services.duties.audited import MINUTE, Spool
+from tests.services.duties.audited import MINUTE, Spool, working
 from tests.services.rabbitmq.parked import figures
 from tests.services.rabbitmq.parked import parked as park
 
@@ -132,6 +132,18 @@ def test_while_a_consumer_holds_what_no_record_explains_nothing_is_called_lost(s
     monkeypatch.setattr(WorkHold, "elsewhere", lambda _: 0)
     spool.audit(census=True)
     assert spool.verdicts() == {taken: "lost", lost: "lost", waiting: "waiting"}
+
+
+def test_a_mail_of_a_living_workers_record_is_not_lost_though_a_late_figure_knows_of_none(
+    spool, monkeypatch
+):
+    """A broker whose collect_statistics_interval is a minute tells of a minute ago."""
+    monkeypatch.setattr(WorkHold, "elsewhere", lambda _: 0)
+    taken, lost = spool.put("taken"), spool.put("lost", message=False)
+    with working(spool) as handed:
+        assert handed == [taken]
+        spool.audit(census=True)
+    assert spool.verdicts() == {taken: "in flight", lost: "lost"}
 
 
 def test_what_a_consumer_gives_back_while_it_holds_comes_to_it_and_not_to_a_worker(spool):
