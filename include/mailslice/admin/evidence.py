@@ -40,9 +40,10 @@ def still_live(
     name, partition = where
     marked = tables.deleted.marked(queue, ids, _READS_IN_FLIGHT)
     unmarked = [one for one in ids if one not in marked]
-    table = next(table for table in tables.existing if table.table is name)
     rows = {
         row.enqueue_id: row
+        for table in tables.existing
+        if table.table is name
         for row in table.by_ids(queue, [(partition, unmarked)], _READS_IN_FLIGHT)
     }
     browse = tables.browse_starts.get(queue)
