@@ -71,11 +71,11 @@ OnSkip = Callable[[str, SkipReason], None]
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """A mail that may be published: its row, and a delay whose copy is gone."""
+    """A mail that may be published: its row, and its delay; a copy of that is gone."""
 
     mail: MailVerdict
     row: ViewRow
-    delay: DelayState | None
+    delay: DelayState
 
 
 class Prover:
@@ -124,9 +124,9 @@ class Prover:
         bare = missing_content(self._run.settings, list(rows.values()))
         proved = []
         for enqueue_id, mail in by_id.items():
-            row, delay = rows.get(enqueue_id), delays.get(enqueue_id)
-            due = delay and delay.due
-            overdue = due is None or is_overdue(due, self._run.clock(), self.in_delay_queues)
+            row, delay = rows.get(enqueue_id), delays.get(enqueue_id, DelayState())
+            due, now = delay.due, self._run.clock()
+            overdue = due is None or is_overdue(due, now, self.in_delay_queues)
             reasons = (
                 (row is None, SkipReason.DONE),
                 (enqueue_id in self._quarantined, SkipReason.HELD),
@@ -140,7 +140,7 @@ class Prover:
             if why not in _PUBLISHED:
                 why = next((reason for applies, reason in reasons if applies), why)
             if not self._skips(mail, why) and row is not None:
-                proved.append(Proved(mail, row, delay if due else None))
+                proved.append(Proved(mail, row, delay))
         return proved
 
     def _skips(self, mail: MailVerdict, why: SkipReason | None) -> bool:
@@ -267,7 +267,7 @@ class Publication:
         self.progress.done()
         await asyncio.to_thread(self._settle, decision, PublishState.PUBLISHED)
         crash.point("apply:recorded")
-        if proved.delay is not None:
+        if proved.delay.due is not None:
             # Its row must not say that a copy will come. As it was read before the publish: the
             # mail may have been handled and delayed anew since, and that row must win.
             closing = (queue, row.enqueue_id, uuid4(), proved.delay.written_us)
