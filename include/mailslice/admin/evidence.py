@@ -40,9 +40,10 @@ def still_live(
     name, partition = where
     marked = tables.deleted.marked(queue, ids, _READS_IN_FLIGHT)
     unmarked = [one for one in ids if one not in marked]
-    table = next(table for table in tables.existing if table.table is name)
     rows = {
         row.enqueue_id: row
+        for table in tables.existing
+        if table.table is name
         for row in table.by_ids(queue, [(partition, unmarked)], _READS_IN_FLIGHT)
     }
     browse = tables.browse_starts.get(queue)
@@ -81,12 +82,8 @@ def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> boo
 
 def in_delay_queues(management: Management, queue: QueueName) -> int | None:
     """Messages in the delay levels, on their hop between them, and parked; None: unknown."""
-    depths = [
-        management.depth(name)
-        for name in management.waiting_queues(queue)
-        if management.queue_exists(name)
-    ]
-    return None if None in depths else sum(depth.total for depth in depths if depth is not None)
+    counts = [management.messages(name) for name in management.waiting_queues(queue)]
+    return None if None in counts else sum(filter(None, counts))
 
 
 def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:

@@ -322,7 +322,7 @@ def _summary(stores: Stores, name: QueueName) -> dict[str, object]:
         "size": MailQueue(stores, name, system_clock).size(),
         "ready": work.ready if work else None,
         "unacknowledged": work.unacknowledged if work else None,
-        "parked": stores.management.parked(name),
+        "parked": stores.management.messages(names.park_queue),
         "deadLetters": dead.ready if dead else None,
     }
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import chain, islice
 
+from mailslice.codec import message as codec
 from mailslice.codec.headers import partition_in
 from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.mail import QueuedMail
@@ -167,7 +168,7 @@ def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
         begun=begun,
         returned=delivery.lease.is_lost,
         partition=partition_in(message.headers),
-        message=message.body if begun and seconds >= _LONG else None,
+        message=codec.encode(delivery.item) if begun and seconds >= _LONG else None,
     )
 
 

@@ -78,7 +78,7 @@ async def test_a_mail_that_is_parked_is_there_after_a_restart(
             patch.setattr(Loader, "load", away)
             async with aclosing(worker.deliveries(4)) as deliveries:
                 coming = asyncio.ensure_future(anext(deliveries))
-                await until(lambda: stores.management.parked(queue), 60)
+                await until(lambda: stores.management.messages(names.park_queue), 60)
                 coming.cancel()
                 await asyncio.wait({coming})
     assert restarted.restarts is not None

@@ -21,6 +21,6 @@ def parked(stores: Stores, queue: QueueName, body: bytes = b"{}") -> None:
 def figures(stores: Stores, queue: QueueName, count: int) -> None:
     """Wait until they say that so many are parked."""
     deadline = time.monotonic() + 60
-    while stores.management.parked(queue) != count:
+    while stores.management.messages(RabbitNames(queue).park_queue) != count:
         assert time.monotonic() < deadline
         time.sleep(0.5)

@@ -4,20 +4,27 @@ process has died.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
+from mailslice.admin.enqueue import publish
 from mailslice.bench.clearing import drop_marks
+from mailslice.codec.headers import partition_in
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import StoreUnavailable
+from mailslice.model.stages import MailStage
 from mailslice.worker import Deliveries, Delivery, open_worker
 from mailslice.worker.dequeue import lease
 from mailslice.worker.enqueue.delayed_mails import DelayedRows, Delays
 from mailslice.worker.io.context import QueueContext, Tuning
-from tests.services.worker.conftest import Place4Queue, mail, until
+from mailslice.worker.outcome import Disposition
+from tests.services.worker.conftest import Place4Queue, at, mail, until
 from tests.services.worker.test_faults import CONTENT, next_of
 
 pytestmark = pytest.mark.waits
@@ -216,3 +223,57 @@ async def test_a_process_that_dies_as_it_renews_or_settles_a_leased_mail_loses_n
         assert again.item == item
         await again.complete()
     assert spool.live() == []
+
+
+@pytest.fixture
+def marking(fresh: Any, request: pytest.FixtureRequest) -> Any:
+    """A queue with stage marks."""
+    name = f"q{abs(hash(request.node.name))}"
+    yield from at(fresh.but(MAILSLICE_QUEUE_STAGE_MARKS=name).settings, name)
+
+
+def release(world: Place4Queue, delivery: Delivery) -> None:
+    """As stuck_mails: the mail, whose handler hangs, is taken, and published for another."""
+    item, stages = delivery.item, world.stores.own.mail_stages
+    taken = MailStage(item.enqueue_id, "run-1", 2, 1, item.mail.recipients)
+    assert stages.advance(world.queue, None, taken)
+    now, partition = system_clock(), partition_in(delivery.message.headers)
+    publish(world.stores, world.queue, item, partition, now)
+
+
+async def test_what_stuck_mails_has_released_does_not_go_to_the_handler_that_hangs(
+    marking: Place4Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LENGTH", timedelta(seconds=10 * LONGER))
+    opened = partial(open_worker, marking.settings, marking.queue, tuning=OFTEN)
+    async with opened() as worker, opened() as other:
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            delivery = await leased(marking, worker, deliveries)
+            release(marking, delivery)
+            await until(lambda: marking.ready(marking.names.work_queue) == 0)
+            await asyncio.sleep(2)
+            await deliveries.disconnect()
+        async with aclosing(other.deliveries(4)) as deliveries:
+            again = await next_of(deliveries)
+            assert (again.item, again.attempt) == (delivery.item, 2)
+            await again.complete()
+    assert marking.live() == []
+
+
+async def test_what_another_delays_after_a_release_keeps_its_delay(marking: Place4Queue) -> None:
+    """The handler that hangs renews no lease over it, and gives nothing back."""
+    opened = partial(open_worker, marking.settings, marking.queue, tuning=OFTEN)
+    async with opened() as worker, opened() as other:
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            delivery = await leased(marking, worker, deliveries)
+        release(marking, delivery)
+        async with aclosing(other.deliveries(4)) as deliveries:
+            await (await next_of(deliveries)).retry(after=timedelta(hours=1))
+        await asyncio.sleep(LENGTH)
+        row = marking.stores.own.delayed_mails.get(marking.queue, delivery.item.enqueue_id)
+        assert row is not None
+        assert row.due is not None
+        assert row.due > system_clock() + timedelta(minutes=50)
+        assert await delivery.retry() is Disposition.GIVEN_BACK
+        assert marking.ready(marking.names.work_queue) == 0
+    assert len(marking.live()) == 1

@@ -5,6 +5,7 @@ absence, nor the record itself, costs a mail.
 import asyncio
 import time
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -101,6 +102,23 @@ async def test_a_mail_whose_connection_is_gone_is_the_brokers_until_it_is_adopte
             coming.cancel()
             await asyncio.wait({coming})
         assert recorded.live() == []
+
+
+async def test_who_was_served_before_is_not_in_the_record_nor_set_aside_with_the_others(recorded):
+    """A retry that was cut off has narrowed the row alone: the message names all of them."""
+    async with open_worker(recorded.settings, recorded.queue) as worker:
+        await worker.enqueue(mail(recipients=("a@b.example", "c@b.example")), CONTENT)
+        async with aclosing(worker.deliveries(8)) as deliveries:
+            first, (row,) = await anext(deliveries), recorded.rows()
+            left = replace(row.item, mail=replace(row.item.mail, recipients=("c@b.example",)))
+            recorded.stores.tables.v4.replace_future(replace(row, item=left)).result()
+            await first.give_back()
+            held = await asyncio.wait_for(anext(deliveries), 30)
+            assert held.item == left
+            await asyncio.sleep(1.1)
+            (in_flight,) = listed(worker)
+            assert message.decode(in_flight.message) == left
+            await held.complete()
 
 
 async def test_records_that_cannot_be_written_are_skipped_and_mails_go_on(recorded, monkeypatch):

@@ -113,10 +113,9 @@ class Copies:
             self._own.delete_many(own_keys)
             raise Refused(
                 f"{len(earlier)} objects of an earlier version below quarantine/{self._queue}/ in "
-                "the own bucket "
-                f"{self._own.bucket!r} have no row here and are left: by "
-                f"deployments/{self._queue}/ "
-                f"they may be of {', '.join(sorted(owners - {self._deployment})) or 'nobody'}; "
+                f"the own bucket {self._own.bucket!r} have no row here and are left: by "
+                f"deployments/{self._queue}/ they may be of "
+                f"{', '.join(sorted(owners - {self._deployment})) or 'nobody'}; "
                 "each deployment needs a MAILSLICE_OWN_BUCKET of its own"
             )
         going = [*own_keys, *earlier]

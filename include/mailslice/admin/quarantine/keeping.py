@@ -104,8 +104,7 @@ class Quarantine(Releases):
 
     def keep_for_good(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         """`keep`, for a person. A row that is on its way out is forgotten first, whoever claimed
-        it:
-        a kill may have left it, and no duty come to finish it.
+        it: a kill may have left it, and no duty come to finish it.
         """
         row = self.keep(item, holder, decided, State.KEPT)
         if row.state is State.DISCARDING:

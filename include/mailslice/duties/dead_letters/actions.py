@@ -83,7 +83,7 @@ class LetterWork:
         run.report(exports=self.exports)  # files below the artifacts location; the list grows
 
     def perform_all(self) -> None:
-        while not self._perform_once():
+        while self._perform_once() and not self.run.out_of_time():
             pass
         crash.point("apply:after-all")
         if not self.pending or self.run.out_of_time():
@@ -107,13 +107,13 @@ class LetterWork:
         self.progress.done(_KINDS[LetterAction(letter.action)])
 
     def _perform_once(self) -> bool:
-        """Go through the queue; whether that was the last time."""
-        began = time.monotonic()
+        """Go through the queue; whether it was left early, to be gone through again."""
+        self._until = time.monotonic() + MAX_CHECKOUT.total_seconds()
         with check_out(
             self.run.settings.rabbitmq, self.names.dead_letter_queue, self.most
         ) as checkout:
             if checkout is None:
-                return True
+                return False
             self.redriving.sleep = self.taking.sleep = checkout.sleep
             matches: list[Match] = []
             for position, message in enumerate(checkout.messages()):
@@ -123,13 +123,13 @@ class LetterWork:
                 if len(matches) >= _AT_ONCE or not self.pending:
                     self._act(checkout, matches)
                     matches = []
-                if not self.pending or self.run.out_of_time():
+                if not self.pending or self._is_over():
                     break
-                if time.monotonic() - began > MAX_CHECKOUT.total_seconds():
-                    self._act(checkout, matches)
-                    return False
             self._act(checkout, matches)
-        return True
+        return bool(self.pending) and self._is_over()
+
+    def _is_over(self) -> bool:
+        return self.run.out_of_time() or time.monotonic() > self._until
 
     def _taken(self, key: str) -> PlannedLetter:
         """One planned letter of this key, which is pending no more."""
@@ -140,16 +140,18 @@ class LetterWork:
         return planned
 
     def _act(self, checkout: Checkout, matches: Sequence[Match]) -> None:
-        """Act on letters whose marks are read together; what the time limit leaves is pending."""
+        """Act on letters whose marks are read together, on one at least where the run has time for
+        it; what is left is pending.
+        """
         drops = [
             letter.enqueue_id
             for _, planned, letter in matches
             if planned.action == LetterAction.DROP and letter.enqueue_id is not None
         ]
         marked = self.run.stores.tables.deleted.marked(self.run.queue, drops) if drops else set()
-        for match in matches:
+        for number, match in enumerate(matches):
             _, planned, letter = match
-            if self.run.out_of_time():
+            if self._is_over() if number else self.run.out_of_time():
                 self.pending.setdefault(letter.key, []).append(planned)
             else:
                 self._act_on(checkout, match, marked=letter.enqueue_id in marked)

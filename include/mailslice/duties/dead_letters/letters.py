@@ -20,6 +20,8 @@ from mailslice.model.errors import StoreUnavailable
 from mailslice.model.names import file_name
 from mailslice.stores.rabbitmq.checkout import CheckedOutMessage
 
+_PER_CAUSE, _LONGEST = 5, 200
+
 
 def folder_of(queue: str) -> str:
     """The folder of a queue's exports below the artifacts; a run's folder would be pruned."""
@@ -70,10 +72,6 @@ def jsonable(value: object) -> object:
             return [jsonable(item) for item in value]
         case _:
             return value
-
-
-_PER_CAUSE = 5
-_LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)

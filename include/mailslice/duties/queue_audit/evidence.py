@@ -37,7 +37,8 @@ _LONGEST_WAIT = timedelta(minutes=3)
 _RECORDS = 3
 """Of a worker: one of since the hold began, two of after RabbitMQ's figure."""
 SETTLED = timedelta(seconds=20)
-"""After its row an enqueue ends within this time: message within 10 s, or it is marked."""
+"""An enqueue ends in this time after its row, or in two MAILSLICE_RABBITMQ_TIMEOUT: it is
+published, or marked."""
 _PAUSE = 1.0
 _BYTES_A_MESSAGE = 5_000
 
@@ -96,7 +97,7 @@ def _with_census(
     stores, queue = context.stores, context.queue
     context.require_clock()
     if youngest + context.settings.duty.grace > context.clock():  # by the clock of its writer
-        sleep(SETTLED.total_seconds())
+        sleep(max(SETTLED, 2 * context.settings.rabbitmq.timeout).total_seconds())
     before, undisturbed = stores.own.worker_records.list(queue), counts_of(stores, queue)
     longest = longest_hold(before)
     _announce(stores, queue, undisturbed, longest)
@@ -118,7 +119,7 @@ def _with_census(
         now=ended,
         shared=context.settings.queue.shared,
         counts=undisturbed.model_copy(update={"delayed": delayed}),
-        in_flight=_in_flight(consumers.records) if consumers.unacknowledged != 0 else {},
+        in_flight=_in_flight(consumers.records),
         done=_done(stores.own.worker_records.list(queue)),
         quarantined=held(stores, queue),
         dead_letters=letters,

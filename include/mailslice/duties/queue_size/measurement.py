@@ -188,7 +188,7 @@ def take(run: Run) -> dict[str, Any]:
         "ready": work.ready if work else None,
         "unacknowledged": work.unacknowledged if work else None,
         "consumers": work.consumers if work else None,
-        "parked": _answered(lambda: management.parked(run.queue)),
+        "parked": _answered(lambda: management.messages(names.park_queue)),
         "delayed": _answered(lambda: delayed(traffic(management), names)),
         "lastSeenEmpty": iso(last.first_pass) if last else None,
         "passes": [iso(empty.first_pass), iso(empty.second_pass)] if empty else None,

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from itertools import groupby, takewhile
 from uuid import UUID, uuid4
@@ -33,7 +32,7 @@ from mailslice.model.errors import MailsliceError, StoreUnavailable, Undecodable
 from mailslice.model.mail import EnqueueId, Partition, ViewRow
 from mailslice.model.names import QueueTable, RabbitNames
 from mailslice.model.verdicts import MailVerdict, Verdict
-from mailslice.stores.cassandra.own import PublishState, Republished
+from mailslice.stores.cassandra.own import DelayState, PublishState, Republished
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.view.configuration import view_shape
@@ -72,11 +71,11 @@ OnSkip = Callable[[str, SkipReason], None]
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """A mail that may be published: its row, and the due time of a delay whose copy is gone."""
+    """A mail that may be published: its row, and its delay; a copy of that is gone."""
 
     mail: MailVerdict
     row: ViewRow
-    due: datetime | None
+    delay: DelayState
 
 
 class Prover:
@@ -119,14 +118,15 @@ class Prover:
             if not self._skips(mail, self._by_audit(mail))
         }
         rows = self._live_rows(by_id)
-        due = stores.own.delayed_mails.waiting(queue, rows)
+        delays = stores.own.delayed_mails.states(queue, rows)
         decisions = stores.own.republished_mails.by_ids(queue, by_id)
         done = self._done | done_by_stages(stores, queue, rows).keys()
         bare = missing_content(self._run.settings, list(rows.values()))
         proved = []
         for enqueue_id, mail in by_id.items():
-            row, when = rows.get(enqueue_id), due.get(enqueue_id)
-            overdue = when is None or is_overdue(when, self._run.clock(), self.in_delay_queues)
+            row, delay = rows.get(enqueue_id), delays.get(enqueue_id, DelayState())
+            due, now = delay.due, self._run.clock()
+            overdue = due is None or is_overdue(due, now, self.in_delay_queues)
             reasons = (
                 (row is None, SkipReason.DONE),
                 (enqueue_id in self._quarantined, SkipReason.HELD),
@@ -140,7 +140,7 @@ class Prover:
             if why not in _PUBLISHED:
                 why = next((reason for applies, reason in reasons if applies), why)
             if not self._skips(mail, why) and row is not None:
-                proved.append(Proved(mail, row, when))
+                proved.append(Proved(mail, row, delay))
         return proved
 
     def _skips(self, mail: MailVerdict, why: SkipReason | None) -> bool:
@@ -267,8 +267,11 @@ class Publication:
         self.progress.done()
         await asyncio.to_thread(self._settle, decision, PublishState.PUBLISHED)
         crash.point("apply:recorded")
-        if proved.due is not None:
-            await asyncio.to_thread(self._close_delay, proved)
+        if proved.delay.due is not None:
+            # Its row must not say that a copy will come. As it was read before the publish: the
+            # mail may have been handled and delayed anew since, and that row must win.
+            closing = (queue, row.enqueue_id, uuid4(), proved.delay.written_us)
+            await asyncio.to_thread(self.run.stores.own.delayed_mails.close, *closing)
 
     def _claim(self, proved: Proved) -> Republished | SkipReason:
         """The decision to publish it, written before; why not, where an earlier one stands."""
@@ -296,10 +299,3 @@ class Publication:
         run.stores.own.republished_mails.settle(
             run.queue, decision, state, run.clock(), run.settings.duty.retention
         )
-
-    def _close_delay(self, proved: Proved) -> None:
-        """Its copy was gone, and it is published now: the row must not say that it will come."""
-        table = self.run.stores.own.delayed_mails
-        row = table.get(self.run.queue, proved.row.enqueue_id)
-        if row is not None and not row.published:
-            table.close(self.run.queue, row.enqueue_id, uuid4(), row.written_us)

@@ -160,8 +160,8 @@ class StuckMailActions:
         quarantined = self.quarantine.keep_for_good(stuck_mail.item, stuck_mail.holder, decided)
         words = (
             f"{stuck_mail.enqueue_id} was withdrawn from quarantine while it was closed: kept "
-            "anew, its "
-            f"content is {quarantined.content}; look at 'mailslice stuck list {self.run.queue}'"
+            f"anew, its content is {quarantined.content}; look at 'mailslice stuck list "
+            f"{self.run.queue}'"
         )
         log.error(words, extra={"action": "kept_anew", "enqueue_id": str(stuck_mail.enqueue_id)})
         self.alarms.append(words)

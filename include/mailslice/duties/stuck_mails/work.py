@@ -29,7 +29,10 @@ from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
 
+log = logging.getLogger(__name__)
+
 _NEWEST = 20
+_GOING = {State.DISCARDING, State.RELEASED}
 
 
 def noted(stores: Stores, queue: QueueName) -> list[dict[str, Any]]:
@@ -43,11 +46,6 @@ def noted(stores: Stores, queue: QueueName) -> list[dict[str, Any]]:
         return []
     common = {"run": last["run"], "who": last["who"], "decided": last["finished"]}
     return [{**common, **mail} for mail in last["mails"]]
-
-
-log = logging.getLogger(__name__)
-
-_GOING = {State.DISCARDING, State.RELEASED}
 
 
 def finish(actions: StuckMailActions, planned: Collection[EnqueueId]) -> dict[str, int]:

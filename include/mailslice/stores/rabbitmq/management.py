@@ -148,9 +148,8 @@ class Management:
         """The delay levels of a mail queue that exist, whatever their seconds."""
         return sorted(filter(RabbitNames(queue).is_delay_queue, self._names("queues")))
 
-    def parked(self, queue: QueueName) -> int | None:
-        """Parked messages of a mail queue; 0 where nothing ever was, None without figures."""
-        name = RabbitNames(queue).park_queue
+    def messages(self, name: str) -> int | None:
+        """Messages of the RabbitMQ queue `name`; 0: there is no such queue, None: no figures."""
         if (depth := self.depth(name)) is not None:
             return depth.total
         return None if self.queue_exists(name) else 0
@@ -294,5 +293,4 @@ def _emptiness(management: Management, queue: QueueName) -> Iterator[bool]:
     work = management.depth(names.work_queue)
     yield work is not None and work.total == 0
     for name in management.waiting_queues(queue):
-        depth = management.depth(name)
-        yield depth.total == 0 if depth is not None else not management.queue_exists(name)
+        yield management.messages(name) == 0

@@ -49,7 +49,6 @@ class WorkHold:
         self.not_mails = 0
         self._connection: BlockingConnection = channel.connection
         self._channel = channel
-        self._queue = names.queue
         self._name = names.work_queue
         self._park_queue = names.park_queue
         self._management = management
@@ -111,7 +110,7 @@ class WorkHold:
             return 0
         # What is on its way in at-least-once dead-lettering is not ready any more; the figures tell
         # of it, late.
-        figure = self._management.parked(self._queue)
+        figure = self._management.messages(self._park_queue)
         return None if figure is None else max(ready, figure)
 
     def _ready(self) -> int:

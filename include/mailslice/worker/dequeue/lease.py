@@ -51,7 +51,7 @@ class Lease:
         self.is_out = False
         """Whether a copy has replaced the message, which is acknowledged."""
         self.is_closed = False
-        """Whether it was found marked in its handler: the broker has nothing of it since."""
+        """Whether it was found marked, or another's, in its handler: nothing stands for it here."""
 
     @property
     def has_message(self) -> bool:
@@ -68,7 +68,7 @@ class Lease:
         replaces = self.is_out or (self.is_lost and message.redelivered)
         if message.body != self.message.body or not replaces:
             return False
-        self.message, self.is_out = message, False
+        self.message, self.is_out, self.is_closed = message, False, False
         self._due = message.arrived + (0 if is_counted(message) else LONGEST_UNACKNOWLEDGED)
         self.extend_when_due()  # at once, where the broker counts: its limit may be one return away
         return True
@@ -126,8 +126,8 @@ class Lease:
         loop = asyncio.get_running_loop()
         self._due = loop.time() + RETRY_SECONDS
         try:
-            if await self._context.is_marked(self._enqueue_id):
-                self._due = math.inf  # closed meanwhile: its message is not needed any more
+            if await self._context.is_marked(self._enqueue_id) or await self._is_taken():
+                self._due = math.inf  # its message is not needed any more
                 self.is_closed = True
             else:
                 self._has_row = True
@@ -147,6 +147,11 @@ class Lease:
         if not self.is_out:
             self.is_out = True
             self.message.ack()
+
+    async def _is_taken(self) -> bool:
+        """Whether another, to whom stuck_mails gave the mail, has delayed it since."""
+        row = await self._delays.rows.load(self._enqueue_id) if self.is_out else None
+        return row is not None and not (row.leased or row.published)
 
     def _log_warning(self, text: str, error: BaseException) -> None:
         log.warning(text, error, extra=about("lease", self._enqueue_id))

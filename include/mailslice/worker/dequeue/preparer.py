@@ -210,7 +210,8 @@ class Preparer:
         message = slot.message
         if (older := self._state.in_hand.get(item.enqueue_id)) is not None:
             # One that was not handed out ends with its connection, and would end this one, too.
-            if older.handed is not None and older.lease.adopt(message):
+            is_here = older.handed is not None and not await self._is_taken(older)
+            if is_here and not older.settled.is_set() and older.lease.adopt(message):
                 self._slots.remove(slot)
                 return True
             await older.settled.wait()
@@ -225,6 +226,12 @@ class Preparer:
             case DeliveryStatus.LIVE:
                 return await self._live(slot, item, decision)
         return True
+
+    async def _is_taken(self, older: Delivery) -> bool:
+        """Whether stuck_mails took it from its handler: the message is for another's."""
+        in_doubt = self._state.in_doubt
+        now = None if in_doubt is None else await in_doubt.stages.fetch(older.item.enqueue_id)
+        return bool(now and now.attempt > older.attempt and now.owner != self._context.worker)
 
     async def _live(self, slot: Slot, item: QueuedMail, decision: Decision | None) -> bool:
         """As `_decide`, for a mail without a deleted mark."""

@@ -13,6 +13,7 @@ import pytest
 from mailslice.admin import queues
 from mailslice.bench.clearing import drop_marks
 from mailslice.codec import message
+from mailslice.duties.dead_letters import actions
 from mailslice.duties.dead_letters.duty import DUTY
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.ledger import Ledger
@@ -409,6 +410,23 @@ def test_a_run_whose_time_is_over_leaves_the_rest_to_the_next(letters):
         3,
     )
     assert letters.run()["dropped"] == 3
+
+
+def test_a_slow_run_gives_the_letters_back_before_the_broker_ends_its_channel(letters, monkeypatch):
+    """At a letter a second, or at `--intensity`, a hundred of them may take longer than that."""
+    looks = []
+
+    def counted(*args):
+        looks.append(time.monotonic())
+        return check_out(*args)
+
+    monkeypatch.setattr(actions, "check_out", counted)
+    monkeypatch.setattr(actions, "MAX_CHECKOUT", timedelta(seconds=1))
+    for number in range(4):
+        letters.letter(letters.mail(f"m{number}"))
+    assert letters.run(redrive=True, rate=1)["redriven"] == 4
+    assert len(looks) > 1
+    assert sorted(letters.work()) == [f"m{number}" for number in range(4)]
 
 
 def test_a_store_that_does_not_answer_stops_the_run_before_anything_is_concluded(

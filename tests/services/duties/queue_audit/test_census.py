@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -29,7 +30,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.work_census import WorkHold
 from mailslice.worker import Deliveries, Delivery, open_worker
-from tests.services.duties.audited import MINUTE, Spool
+from tests.services.duties.audited import MINUTE, Spool, working
 from tests.services.rabbitmq.parked import figures
 from tests.services.rabbitmq.parked import parked as park
 
@@ -132,6 +133,18 @@ def test_while_a_consumer_holds_what_no_record_explains_nothing_is_called_lost(s
     monkeypatch.setattr(WorkHold, "elsewhere", lambda _: 0)
     spool.audit(census=True)
     assert spool.verdicts() == {taken: "lost", lost: "lost", waiting: "waiting"}
+
+
+def test_a_mail_of_a_living_workers_record_is_not_lost_though_a_late_figure_knows_of_none(
+    spool, monkeypatch
+):
+    """A broker whose collect_statistics_interval is a minute tells of a minute ago."""
+    monkeypatch.setattr(WorkHold, "elsewhere", lambda _: 0)
+    taken, lost = spool.put("taken"), spool.put("lost", message=False)
+    with working(spool) as handed:
+        assert handed == [taken]
+        spool.audit(census=True)
+    assert spool.verdicts() == {taken: "in flight", lost: "lost"}
 
 
 def test_what_a_consumer_gives_back_while_it_holds_comes_to_it_and_not_to_a_worker(spool):
@@ -365,8 +378,11 @@ def test_a_census_whose_connection_is_cut_proves_nothing_and_gives_everything_ba
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_mail_enqueued_a_moment_ago_is_waited_for_before_the_census(spool):
+@pytest.mark.parametrize(("timeout", "waited"), [(10, 20), (45, 90)])
+def test_a_mail_enqueued_a_moment_ago_is_waited_for_before_the_census(spool, timeout, waited):
     """Its message may be on its way; its writer's clock may be behind ours."""
+    rabbit = spool.settings.rabbitmq.model_copy(update={"timeout": timedelta(seconds=timeout)})
+    spool = replace(spool, settings=spool.settings.model_copy(update={"rabbitmq": rabbit}))
     pauses: list[float] = []
     lost = spool.put("lost", age=timedelta(minutes=3), message=False)
     request = spool.request("queue_audit", census=True, older_than="1s")
@@ -374,7 +390,7 @@ def test_a_mail_enqueued_a_moment_ago_is_waited_for_before_the_census(spool):
     found, _ = evidence.gather(
         context, census=True, youngest=spool.row(lost).enqueued_time, sleep=pauses.append
     )
-    assert sum(pauses) == 20
+    assert sum(pauses) == waited
     assert found.census == frozenset()
 
 

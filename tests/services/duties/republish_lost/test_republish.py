@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.codec import message
-from mailslice.codec.row import epoch_ms
+from mailslice.codec.row import epoch_ms, instant
 from mailslice.duties.republish_lost.duty import RepublishLost
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.audits import newest_audit
@@ -318,6 +318,25 @@ def test_a_mail_whose_delay_is_over_and_whose_copy_is_gone_is_published_and_no_l
     assert spool.audit(census=True)["verdicts"]["lost"] == 1
     assert spool.republish()["nbRequeuedMails"] == 1
     assert spool.stores.own.delayed_mails.get(spool.queue, lost).published
+
+
+def test_a_mail_that_its_worker_delays_anew_as_it_was_published_keeps_that_delay(
+    spool, monkeypatch
+):
+    """A closed row would drop the copy that waits: the mail would be lost once more."""
+    lost = spool.put("overdue", message=False)
+    spool.delay(lost, datetime.now(UTC) - 5 * MINUTE)
+    spool.audit(census=True)
+    settle, due = RepublishedMails.settle, datetime.now(UTC) + timedelta(hours=1)
+
+    def settle_late(*args):
+        spool.delay(lost, due)
+        return settle(*args)
+
+    monkeypatch.setattr(RepublishedMails, "settle", settle_late)
+    assert spool.republish()["nbRequeuedMails"] == 1
+    row = spool.stores.own.delayed_mails.get(spool.queue, lost)
+    assert (row.published, row.due) == (False, instant(epoch_ms(due)))
 
 
 def decision(spool, lost):

@@ -177,7 +177,7 @@ class Figures:
         del queue
         return [name for name in self._depths if "delay" in name]
 
-    waiting_queues = Management.waiting_queues
+    waiting_queues, messages = Management.waiting_queues, Management.messages
 
 
 NAMES = RabbitNames(QueueName("q"))

@@ -41,8 +41,8 @@ class InFlightMail:
     `held`: since it was handed to a handler, or, before that (`begun` False), since the broker
     delivered it; as of the record's heartbeat. `returned`: its connection is gone, so the broker
     has given the mail back: this worker's handler may still run, but the mail is not its own.
-    `message`: James' JSON as the broker delivered it, of mails that are held for long. `partition`
-    is where the row is, None for a message of James.
+    `message`: James' JSON with the recipients that are left, of mails that are held for long.
+    `partition` is where the row is, None for a message of James.
     """
 
     enqueue_id: EnqueueId
