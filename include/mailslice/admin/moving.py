@@ -247,7 +247,7 @@ class Moves:
         if not taken:  # what was completed before is marked
             self._history.begin()
         self._history.observe()
-        self._each(lambda mail: self._take(mail, taken), kept)
+        self._each(lambda mail: self._take(mail, taken), kept, renews=False)
         self._history.observe()
         lost = sum(mail.content is not Content.KEPT for mail in kept)
         outcome.lost += lost
@@ -324,9 +324,13 @@ class Moves:
             self._right.renew()
             self._each(release, part)
 
-    def _each(self, work: Callable[[T], U], items: Sequence[T]) -> list[U]:
-        """The results in order. All of them end before the first error is raised."""
+    def _each(self, work: Callable[[T], U], items: Sequence[T], *, renews: bool = True) -> list[U]:
+        """The results in order. All of them end before the first error is raised. The right is kept
+        meanwhile, but for `work` that goes by it: whoever lost it must not find it again.
+        """
         futures = [self._threads.submit(work, item) for item in items]
+        if renews:
+            self._right.renew_while(futures)
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]

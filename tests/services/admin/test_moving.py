@@ -615,6 +615,20 @@ def test_an_error_at_one_mail_leaves_no_other_in_doubt(two: Two) -> None:
     assert two.left() == 0
 
 
+def test_contents_that_take_longer_than_the_lock_are_moved(two: Two) -> None:
+    two.enqueue(mail())
+
+    def reached(point: str) -> None:
+        if point in {"quarantine:noted", "release:claimed"}:
+            time.sleep(2)
+
+    crash.arm(reached)
+    moves = two.moves(sleep=lambda _: None, lease=timedelta(seconds=2))
+    assert len(two.move(moves=moves).moved) == 1
+    assert len(two.delivered(two.target)) == 1
+    assert two.left() == 0
+
+
 def test_a_mark_that_one_replica_alone_has_is_not_overlooked(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
