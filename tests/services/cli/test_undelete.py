@@ -451,6 +451,23 @@ def test_a_mail_that_a_worker_has_is_told_and_comes_back_on_demand_alone(spool: 
     assert spool.names() == ["m-1"]
 
 
+def test_a_mail_that_is_delivered_while_its_content_is_copied_was_not_deleted(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large contents take long: it would come back by an undelete, and be delivered again."""
+    spool.enqueue(mail(), content=LARGE)
+    own = spool.stores.own_blobs
+    copies = own.copies
+
+    def delivered_meanwhile(*asked: Any) -> Any:
+        failed = copies(*asked)
+        assert len(spool.delivered(1)) == 1
+        return failed
+
+    monkeypatch.setattr(own, "copies", delivered_meanwhile)
+    assert (spool.clear().mails, spool.deleted()) == (0, [])
+
+
 def test_a_mail_of_which_a_recipient_was_begun_may_be_delivered(spool: Spool) -> None:
     (item,) = spool.enqueue(mail())
     begun = MailStage(item.enqueue_id, "w", 1, 1, (), {item.mail.recipients[0]: Stage.SENT})
