@@ -249,8 +249,9 @@ class Moves:
         self._history.observe()
         self._each(lambda mail: self._take(mail, taken), kept, renews=False)
         self._history.observe()
-        lost = sum(mail.content is not Content.KEPT for mail in kept)
-        outcome.lost += lost
+        empty = [mail.enqueue_id for mail in kept if mail.content is not Content.KEPT]
+        lost = len(empty) - len(self._stores.tables.deleted.marked(self._queue, empty))
+        outcome.lost += lost  # a mail that is done has no content either
         outcome.gone += len(kept) - lost - (len(taken) - before)
 
     def _take(self, mail: QuarantinedMail, taken: list[QuarantinedMail]) -> None:

@@ -615,6 +615,21 @@ def test_an_error_at_one_mail_leaves_no_other_in_doubt(two: Two) -> None:
     assert two.left() == 0
 
 
+def test_a_mail_that_was_delivered_before_its_content_is_copied_is_gone_and_not_lost(
+    two: Two,
+) -> None:
+    two.enqueue(mail())
+
+    def reached(point: str) -> None:
+        if point == "quarantine:noted":
+            crash.arm(None)
+            assert len(two.delivered(two.source)) == 1
+
+    crash.arm(reached)
+    outcome = two.move()
+    assert (outcome.gone, outcome.lost, outcome.moved) == (1, 0, {})
+
+
 def test_contents_that_take_longer_than_the_lock_are_moved(two: Two) -> None:
     two.enqueue(mail())
 
