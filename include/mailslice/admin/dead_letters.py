@@ -152,16 +152,13 @@ def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> lis
     marked = stores.tables.deleted.marked(queue, ids) if ids else set()
     silent = (one for one in letters if one.death not in _OF_THE_BROKER and one.reason is None)
     content = content_there(stores, (one for one in silent if one.enqueue_id not in marked))
-    judged = []
-    for letter in letters:
-        one, has_content = letter.enqueue_id, content.get(letter.key)
+
+    def classified(letter: Letter) -> ClassifiedLetter:
+        one, is_there = letter.enqueue_id, content.get(letter.key)
         most = max(letter.redrives, redrives.get(one, 0) if one is not None else 0)
-        judged.append(
-            ClassifiedLetter(
-                letter, cause_of(letter, has_content), most, one in marked, has_content
-            )
-        )
-    return judged
+        return ClassifiedLetter(letter, cause_of(letter, is_there), most, one in marked, is_there)
+
+    return [classified(letter) for letter in letters]
 
 
 def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool]:

@@ -1,11 +1,9 @@
 """The right to change something, for half a minute at a time: who is killed gives it up."""
 
 import time
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 from uuid import uuid4
 
 from mailslice.model.clock import elapsed_seconds
@@ -35,6 +33,8 @@ class LeasedLock:
         self._sleep = sleep
         self._lease = lease
         self._me = str(uuid4())
+        self.pause = lease.total_seconds() / 3
+        """Seconds between two renewals."""
         self.until = 0.0
         """Up to when (`elapsed_seconds`) something may be begun."""
 
@@ -66,11 +66,6 @@ class LeasedLock:
             if elapsed_seconds() > end:
                 raise Refused(f"somebody else {self._doing}: try again later")
             self._sleep(_TICK)
-
-    def renew_while(self, work: Collection[Future[Any]]) -> None:
-        """Renews it until all of the work is done."""
-        while wait(work, self._lease.total_seconds() / 3).not_done:
-            self.renew()
 
     def require(self) -> None:
         """Raises StoreUnavailable where the right may be lost."""

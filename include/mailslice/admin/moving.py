@@ -10,7 +10,7 @@ A delay is a move into the mail's own queue, as a delayed entry.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -38,6 +38,7 @@ from mailslice.stores.rabbitmq.publishing import has_consumers
 _MOST_NAMES = 100
 T = TypeVar("T")
 U = TypeVar("U")
+_Mails = list[QuarantinedMail]
 FOLDER_OF_MOVES = "moving"
 _AT_ONCE = 1000
 """Mails between two waits for the workers' records."""
@@ -181,7 +182,7 @@ class Moves:
         with self._right.held(), ThreadPoolExecutor(_THREADS) as self._threads:
             self._finish_earlier(outcome, accept_duplicates=accept_duplicates)
             for batch in batches(rows, self._at_once):
-                taken: list[QuarantinedMail] = []
+                taken: _Mails = []
                 where = (self._stores, self._queue)
                 sooner = _sooner(*where, batch, self._clock, outcome, due=due)
                 try:
@@ -202,7 +203,7 @@ class Moves:
         in_flight = self._history.wait_for_handlers(undecided, self._right.renew)
         stages = self._stages(undecided)
         over = self._history.done | {one for one, record in stages.items() if record.closed}
-        marked: list[QuarantinedMail] = []
+        marked: _Mails = []
         for part in batches(left, _BETWEEN_RENEWALS):
             self._right.renew()
             for mail in part:
@@ -230,11 +231,7 @@ class Moves:
             return True
 
     def _take_all(
-        self,
-        rows: Sequence[ViewRow],
-        decided: Decided,
-        outcome: MoveOutcome,
-        taken: list[QuarantinedMail],
+        self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome, taken: _Mails
     ) -> None:
         """Adds those of the mails that are marked now to `taken`, whose end is unknown yet."""
         in_flight, before = self._history.observe(), len(taken)
@@ -254,7 +251,7 @@ class Moves:
         outcome.lost += lost  # a mail that is done has no content either
         outcome.gone += len(kept) - lost - (len(taken) - before)
 
-    def _take(self, mail: QuarantinedMail, taken: list[QuarantinedMail]) -> None:
+    def _take(self, mail: QuarantinedMail, taken: _Mails) -> None:
         """Marked in its queue; not where it has no content, or is done or deleted."""
         decided = None
         if mail.content is Content.KEPT and mail.state is State.CLOSING:
@@ -330,8 +327,8 @@ class Moves:
         meanwhile, but for `work` that goes by it: whoever lost it must not find it again.
         """
         futures = [self._threads.submit(work, item) for item in items]
-        if renews:
-            self._right.renew_while(futures)
+        while renews and wait(futures, self._right.pause).not_done:
+            self._right.renew()
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]

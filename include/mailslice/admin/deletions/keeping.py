@@ -165,8 +165,8 @@ class _Keeping:
         self._save(row)
         crash.point("undo:noted")
         self._deletion.until = self._until
-        going = mark_points(mail.item.enqueue_id for mail in mails)
-        self._stores.tables.deleted.mark_many(self._queue, going)
+        ids = [mail.item.enqueue_id for mail in mails]
+        self._stores.tables.deleted.mark_many(self._queue, mark_points(ids))
         self._deletion.mails += len(mails)
         self._deletion.lost += lost
         crash.point("delete:marked")
