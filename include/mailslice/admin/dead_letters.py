@@ -131,14 +131,12 @@ def letter_of(message: CheckedOutMessage, position: int, work_queue: str) -> Let
         item = codec.decode(message.body)
     except Undecodable as error:
         return Letter(**common, problem=str(error))
-    mail = item.mail
-    blobs = (item.header_blob_id, item.body_blob_id)
     return Letter(
         **common,
         enqueue_id=item.enqueue_id,
-        name=mail.name,
-        sender=mail.sender,
-        blobs=blobs,
+        name=item.mail.name,
+        sender=item.mail.sender,
+        blobs=(item.header_blob_id, item.body_blob_id),
         partition=partition_in(message.headers),
     )
 
@@ -164,12 +162,8 @@ def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> lis
 def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool]:
     """Key -> whether both blobs are there. Not inside an event loop."""
     mails = {letter.key: letter.blobs for letter in letters if letter.blobs is not None}
-    return {
-        key: all(parts)
-        for key, parts in zip(
-            mails, contents_exist(stores.settings, list(mails.values())), strict=True
-        )
-    }
+    parts = contents_exist(stores.settings, list(mails.values()))
+    return dict(zip(mails, map(all, parts), strict=True))
 
 
 def cause_of(letter: Letter, content: bool | None) -> Cause:

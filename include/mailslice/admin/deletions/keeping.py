@@ -264,14 +264,8 @@ async def _fetch(blobs: AsyncBlobStore, row: ViewRow, fetched: _Fetched) -> None
                 kept = replace(mail, content=KeptContent.COPIED, size=size)
             else:
                 parts = [b"".join([chunk async for chunk in one.chunks()]) for one in opened]
-                kept = replace(
-                    mail,
-                    content=KeptContent.PACKED,
-                    size=size,
-                    at=fetched.size,
-                    header=header,
-                    body=body,
-                )
+                packed = (KeptContent.PACKED, size, fetched.size, header, body)
+                kept = KeptMail(row.item, row.enqueued_time, *packed)
                 fetched.parts += parts
                 fetched.size += size
     except ContentMissing as error:
