@@ -60,7 +60,7 @@ class Selection:
         if self.before is None or self.request.action in DELAYED_ONLY:
             return asked
         age = min(asked.older_than or timedelta(0), _OLDEST) + (now - self.before)
-        return replace(asked, older_than=age)
+        return replace(asked, older_than=max(timedelta(0), age))  # clocks of two machines
 
     def as_json(self) -> dict[str, Any]:
         """What a file of it holds."""

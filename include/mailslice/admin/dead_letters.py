@@ -131,14 +131,12 @@ def letter_of(message: CheckedOutMessage, position: int, work_queue: str) -> Let
         item = codec.decode(message.body)
     except Undecodable as error:
         return Letter(**common, problem=str(error))
-    mail = item.mail
-    blobs = (item.header_blob_id, item.body_blob_id)
     return Letter(
         **common,
         enqueue_id=item.enqueue_id,
-        name=mail.name,
-        sender=mail.sender,
-        blobs=blobs,
+        name=item.mail.name,
+        sender=item.mail.sender,
+        blobs=(item.header_blob_id, item.body_blob_id),
         partition=partition_in(message.headers),
     )
 
@@ -152,27 +150,20 @@ def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> lis
     marked = stores.tables.deleted.marked(queue, ids) if ids else set()
     silent = (one for one in letters if one.death not in _OF_THE_BROKER and one.reason is None)
     content = content_there(stores, (one for one in silent if one.enqueue_id not in marked))
-    judged = []
-    for letter in letters:
-        one, has_content = letter.enqueue_id, content.get(letter.key)
+
+    def classified(letter: Letter) -> ClassifiedLetter:
+        one, is_there = letter.enqueue_id, content.get(letter.key)
         most = max(letter.redrives, redrives.get(one, 0) if one is not None else 0)
-        judged.append(
-            ClassifiedLetter(
-                letter, cause_of(letter, has_content), most, one in marked, has_content
-            )
-        )
-    return judged
+        return ClassifiedLetter(letter, cause_of(letter, is_there), most, one in marked, is_there)
+
+    return [classified(letter) for letter in letters]
 
 
 def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool]:
     """Key -> whether both blobs are there. Not inside an event loop."""
     mails = {letter.key: letter.blobs for letter in letters if letter.blobs is not None}
-    return {
-        key: all(parts)
-        for key, parts in zip(
-            mails, contents_exist(stores.settings, list(mails.values())), strict=True
-        )
-    }
+    parts = contents_exist(stores.settings, list(mails.values()))
+    return dict(zip(mails, map(all, parts), strict=True))
 
 
 def cause_of(letter: Letter, content: bool | None) -> Cause:

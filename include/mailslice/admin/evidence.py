@@ -153,8 +153,7 @@ async def _contents_exist(
     blobs = AsyncBlobStore(settings.s3, settings.s3.bucket)
     answers: list[tuple[bool, bool]] = []
     for batch in batches(contents, _CONTENTS_PER_REQUEST):
-        missing = await blobs.missing(
-            {blob_id for content in batch for blob_id in content if blob_id}
-        ) | {BlobId("")}
+        ids = {blob_id for content in batch for blob_id in content if blob_id}
+        missing = await blobs.missing(ids) | {BlobId("")}
         answers += [(header not in missing, body not in missing) for header, body in batch]
     return answers

@@ -33,6 +33,8 @@ class LeasedLock:
         self._sleep = sleep
         self._lease = lease
         self._me = str(uuid4())
+        self.pause = lease.total_seconds() / 3
+        """Seconds between two renewals."""
         self.until = 0.0
         """Up to when (`elapsed_seconds`) something may be begun."""
 

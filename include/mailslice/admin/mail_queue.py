@@ -9,6 +9,7 @@ from itertools import islice
 from mailslice.admin.deletions.keeping import Deletion, delete_and_keep, mark_points
 from mailslice.admin.filters import MailFilter
 from mailslice.model import crash
+from mailslice.model.batches import batches
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
@@ -225,6 +226,7 @@ class MailQueue:
         return deletion.mails
 
     def _mark(self, ids: Iterator[EnqueueId], deletion: Deletion) -> int:
-        deletion.mails = self._stores.tables.deleted.mark_many(self.name, mark_points(ids))
+        for some in batches(ids, 1000):  # counted also where an error ends it
+            deletion.mails += self._stores.tables.deleted.mark_many(self.name, mark_points(some))
         crash.point("delete:marked")
         return deletion.mails

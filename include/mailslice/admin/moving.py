@@ -10,10 +10,9 @@ A delay is a move into the mail's own queue, as a delayed entry.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -39,6 +38,7 @@ from mailslice.stores.rabbitmq.publishing import has_consumers
 _MOST_NAMES = 100
 T = TypeVar("T")
 U = TypeVar("U")
+_Mails = list[QuarantinedMail]
 FOLDER_OF_MOVES = "moving"
 _AT_ONCE = 1000
 """Mails between two waits for the workers' records."""
@@ -182,16 +182,18 @@ class Moves:
         with self._right.held(), ThreadPoolExecutor(_THREADS) as self._threads:
             self._finish_earlier(outcome, accept_duplicates=accept_duplicates)
             for batch in batches(rows, self._at_once):
-                taken: list[QuarantinedMail] = []
+                taken: _Mails = []
                 where = (self._stores, self._queue)
                 sooner = _sooner(*where, batch, self._clock, outcome, due=due)
-                for part in batches(sooner, _BETWEEN_RENEWALS):
-                    self._right.renew()
-                    taken += self._take_all(part, decided, outcome, first=not taken)
-                    if not self._history.has_workers():  # a kill leaves fewer in doubt
-                        self._bring(taken, outcome)
-                        taken = []
-                self._bring(taken, outcome)
+                try:
+                    for part in batches(sooner, _BETWEEN_RENEWALS):
+                        self._right.renew()
+                        self._take_all(part, decided, outcome, taken)
+                        if not self._history.has_workers():  # a kill leaves fewer in doubt
+                            some, taken = taken, []
+                            self._bring(some, outcome)
+                finally:  # of what is marked nobody knows later whether a worker completed it
+                    self._bring(taken, outcome)
         return outcome
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
@@ -201,7 +203,7 @@ class Moves:
         in_flight = self._history.wait_for_handlers(undecided, self._right.renew)
         stages = self._stages(undecided)
         over = self._history.done | {one for one, record in stages.items() if record.closed}
-        marked: list[QuarantinedMail] = []
+        marked: _Mails = []
         for part in batches(left, _BETWEEN_RENEWALS):
             self._right.renew()
             for mail in part:
@@ -229,37 +231,37 @@ class Moves:
             return True
 
     def _take_all(
-        self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome, *, first: bool
-    ) -> list[QuarantinedMail]:
-        """Those of the mails that are marked now. `first`: no other is whose end is unknown yet."""
-        in_flight = self._history.observe()
+        self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome, taken: _Mails
+    ) -> None:
+        """Adds those of the mails that are marked now to `taken`, whose end is unknown yet."""
+        in_flight, before = self._history.observe(), len(taken)
         stages = self._stages(row.enqueue_id for row in rows)
         free = outcome.without_holder(rows, in_flight, stages)
         kept = self._each(lambda row: self._keep(row, decided), free)
         kept = [mail for mail in kept if mail.state is not State.KEPT]  # else in doubt, as counted
         self._right.require()
         self._right.renew()
-        if first:  # what was completed before is marked
+        if not taken:  # what was completed before is marked
             self._history.begin()
         self._history.observe()
-        taken = [mail for mail in self._each(self._take, kept) if mail is not None]
+        self._each(lambda mail: self._take(mail, taken), kept, renews=False)
         self._history.observe()
-        lost = sum(mail.content is not Content.KEPT for mail in kept)
-        outcome.lost += lost
-        outcome.gone += len(kept) - lost - len(taken)
-        return taken
+        empty = [mail.enqueue_id for mail in kept if mail.content is not Content.KEPT]
+        lost = len(empty) - len(self._stores.tables.deleted.marked(self._queue, empty))
+        outcome.lost += lost  # a mail that is done has no content either
+        outcome.gone += len(kept) - lost - (len(taken) - before)
 
-    def _take(self, mail: QuarantinedMail) -> QuarantinedMail | None:
-        """Marked in its queue; None: it has no content, or is done or deleted."""
+    def _take(self, mail: QuarantinedMail, taken: _Mails) -> None:
+        """Marked in its queue; not where it has no content, or is done or deleted."""
         decided = None
         if mail.content is Content.KEPT and mail.state is State.CLOSING:
             decided = self._quarantine.advance(mail, State.KEPT)
             crash.point("move:decided")
         if decided is None or self._stores.tables.deleted.is_marked(self._queue, mail.enqueue_id):
             self._quarantine.withdraw(decided or mail)
-            return None
+            return
         self._right.require()  # the next move withdraws what is decided and has no mark
-        return self._marked(decided)
+        taken.append(self._marked(decided))
 
     def _marked(self, decided: QuarantinedMail) -> QuarantinedMail:
         self._stores.tables.deleted.mark_many(self._queue, [decided.enqueue_id])
@@ -310,16 +312,23 @@ class Moves:
         for part in batches(ready, _BETWEEN_RENEWALS):
             self._right.renew()
             proved += self._each(self._proved, part)
-        release = partial(self._quarantine.release_within, right=self._right)
+
+        def release(mail: QuarantinedMail) -> None:
+            left = _for_those_left(mail, stages.get(mail.enqueue_id))
+            new_id = self._quarantine.release_within(left, right=self._right)
+            outcome.moved[mail.enqueue_id] = new_id
+
         for part in batches((mail for mail in proved if mail is not None), _BETWEEN_RENEWALS):
             self._right.renew()
-            left = [_for_those_left(mail, stages.get(mail.enqueue_id)) for mail in part]
-            for mail, new_id in zip(part, self._each(release, left), strict=True):
-                outcome.moved[mail.enqueue_id] = new_id
+            self._each(release, part)
 
-    def _each(self, work: Callable[[T], U], items: Sequence[T]) -> list[U]:
-        """The results in order. All of them end before the first error is raised."""
+    def _each(self, work: Callable[[T], U], items: Sequence[T], *, renews: bool = True) -> list[U]:
+        """The results in order. All of them end before the first error is raised. The right is kept
+        meanwhile, but for `work` that goes by it: whoever lost it must not find it again.
+        """
         futures = [self._threads.submit(work, item) for item in items]
+        while renews and wait(futures, self._right.pause).not_done:
+            self._right.renew()
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]

@@ -29,10 +29,12 @@ def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder:
             try:
                 yield _export(queue, row, folder)
             except (ContentMissing, TakenError) as error:
-                why = f"{LOST}: {error}" if isinstance(error, ContentMissing) else str(error)
-                failures.append(
-                    {"error": why, "enqueueId": row.enqueue_id, "name": row.item.mail.name}
-                )
+                why, id_ = str(error), row.enqueue_id
+                if isinstance(error, ContentMissing):
+                    if not queue.find(enqueue_id=id_):
+                        continue  # done meanwhile, and its content with it
+                    why = f"{LOST}: {error}"
+                failures.append({"error": why, "enqueueId": id_, "name": row.item.mail.name})
         yield from failures
 
     count = out.rows(lines(), ("enqueueId", "name", "path", "bytes", "error"), empty="no mail")

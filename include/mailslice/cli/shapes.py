@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mailslice.codec.addresses import NULL_SENDER
 from mailslice.codec.shown import shown
@@ -141,12 +141,20 @@ def due_before(rows: Iterable[dict[str, object]], moment: datetime) -> Iterator[
             yield row
 
 
-def with_content(stores: Stores, rows: Iterable[dict[str, object]]) -> Iterator[dict[str, object]]:
-    """The rows in order, with `content`: present, or lost. Two requests a mail, many at once."""
+def with_content(
+    stores: Stores, queue: QueueName, rows: Iterable[dict[str, object]]
+) -> Iterator[dict[str, object]]:
+    """The rows in order, with `content`: present, or lost; without those that are done by now, and
+    their contents with them. Two requests a mail, many at once.
+    """
     from mailslice.admin.evidence import contents_exist
 
     for chunk in batches(rows, _AT_ONCE):
         texts = ((str(row["headerBlobId"]), str(row["bodyBlobId"])) for row in chunk)
         ids = [(BlobId(header), BlobId(body)) for header, body in texts]
-        for row, parts in zip(chunk, contents_exist(stores.settings, ids), strict=True):
-            yield {**row, "content": PRESENT if all(parts) else LOST}
+        found = list(zip(chunk, map(all, contents_exist(stores.settings, ids)), strict=True))
+        lost: list[Any] = [row["enqueueId"] for row, is_there in found if not is_there]
+        done = stores.tables.deleted.marked(queue, lost)
+        for row, is_there in found:
+            if row["enqueueId"] not in done:
+                yield {**row, "content": PRESENT if is_there else LOST}

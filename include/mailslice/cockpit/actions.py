@@ -44,8 +44,7 @@ _COUNTS = {
     "already": "brought back before",
     "mayBeDelivered": "perhaps delivered",
 }
-_ALWAYS = {*("deleted", "retried", "moved", "delayed", "undeleted", "released", "discarded")}
-_ALWAYS |= {"republished"}
+_ALWAYS = set("deleted retried moved delayed undeleted released discarded republished".split())
 _LOOKING = 2
 """Previews that are made at one time: each may read for ten seconds."""
 

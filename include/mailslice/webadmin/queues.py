@@ -73,12 +73,12 @@ class Queues:
             if glance is not None:
                 return Size(glance.size, self._facts.now)
             report = newest_report(stores, queue, "queue_size") or {}
-            if report.get("size") is None:
-                raise StoreUnavailable(
-                    f"{queue} has more than {MOST_COUNTED} rows and was never measured: "
-                    f"`mailslice duty run queue_size --queue {queue}` measures it"
-                )
-            return Size(report["size"], datetime.fromisoformat(report["measuredAt"]), measured=True)
+        if report.get("size") is None:  # no error of the stores, which would close them
+            raise StoreUnavailable(
+                f"{queue} has more than {MOST_COUNTED} rows and was never measured: "
+                f"`mailslice duty run queue_size --queue {queue}` measures it"
+            )
+        return Size(report["size"], datetime.fromisoformat(report["measuredAt"]), measured=True)
 
     def mails(self, name: str, limit: int, delayed: bool | None) -> MailListing:
         """The oldest mails as James lists them. Of the first `limit` those that are delayed, or not

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -589,6 +590,57 @@ def test_a_move_that_stood_still_marks_nothing_that_another_gave_back(two: Two) 
     with pytest.raises(StoreUnavailable, match="took too long"):
         two.move(moves=two.moves(sleep=lambda _: None, lease=timedelta(seconds=1)))
     assert len(two.delivered(two.source)) == 1
+    assert two.left() == 0
+
+
+def test_an_error_at_one_mail_leaves_no_other_in_doubt(two: Two) -> None:
+    """What is marked by then comes to its end: later nobody knows whether a worker completed it."""
+    two.enqueue(mail("m-1"), mail("m-2"))
+    number = count(1)
+
+    def reached(point: str) -> None:
+        if point == "move:decided" and next(number) == 2:
+            raise StoreUnavailable("no answer")
+
+    crash.arm(reached)
+    outcome = MoveOutcome()
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        two.move(outcome=outcome)
+    crash.arm(None)
+    assert len(outcome.moved) == 1
+    again = two.move()
+    assert (len(again.moved), again.doubtful) == (1, 0)
+    assert len(two.delivered(two.target)) == 2
+    assert two.delivered(two.source) == []
+    assert two.left() == 0
+
+
+def test_a_mail_that_was_delivered_before_its_content_is_copied_is_gone_and_not_lost(
+    two: Two,
+) -> None:
+    two.enqueue(mail())
+
+    def reached(point: str) -> None:
+        if point == "quarantine:noted":
+            crash.arm(None)
+            assert len(two.delivered(two.source)) == 1
+
+    crash.arm(reached)
+    outcome = two.move()
+    assert (outcome.gone, outcome.lost, outcome.moved) == (1, 0, {})
+
+
+def test_contents_that_take_longer_than_the_lock_are_moved(two: Two) -> None:
+    two.enqueue(mail())
+
+    def reached(point: str) -> None:
+        if point in {"quarantine:noted", "release:claimed"}:
+            time.sleep(2)
+
+    crash.arm(reached)
+    moves = two.moves(sleep=lambda _: None, lease=timedelta(seconds=2))
+    assert len(two.move(moves=moves).moved) == 1
+    assert len(two.delivered(two.target)) == 1
     assert two.left() == 0
 
 

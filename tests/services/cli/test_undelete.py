@@ -30,7 +30,7 @@ from mailslice.admin.queues import create
 from mailslice.duties.blob_gc.sources import OwnBucket
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
-from mailslice.model.mail import Mail, QueuedMail, QueueName
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.names import file_name
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores, open_stores
@@ -451,6 +451,23 @@ def test_a_mail_that_a_worker_has_is_told_and_comes_back_on_demand_alone(spool: 
     assert spool.names() == ["m-1"]
 
 
+def test_a_mail_that_is_delivered_while_its_content_is_copied_was_not_deleted(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large contents take long: it would come back by an undelete, and be delivered again."""
+    spool.enqueue(mail(), content=LARGE)
+    own = spool.stores.own_blobs
+    copies = own.copies
+
+    def delivered_meanwhile(*asked: Any) -> Any:
+        failed = copies(*asked)
+        assert len(spool.delivered(1)) == 1
+        return failed
+
+    monkeypatch.setattr(own, "copies", delivered_meanwhile)
+    assert (spool.clear().mails, spool.deleted()) == (0, [])
+
+
 def test_a_mail_of_which_a_recipient_was_begun_may_be_delivered(spool: Spool) -> None:
     (item,) = spool.enqueue(mail())
     begun = MailStage(item.enqueue_id, "w", 1, 1, (), {item.mail.recipients[0]: Stage.SENT})
@@ -459,6 +476,18 @@ def test_a_mail_of_which_a_recipient_was_begun_may_be_delivered(spool: Spool) ->
     (kept,) = spool.deleted()
     assert kept.as_json()["mayBeDelivered"] is True
     assert spool.undelete(accept_duplicates=False).doubtful == 1
+
+
+def test_a_row_that_names_no_content_keeps_no_other_mail_from_coming_back(spool: Spool) -> None:
+    """No message can hold such a mail: without its content it does not come back anyway."""
+    spool.enqueue(mail())
+    (row,) = spool.view.browse()
+    item = replace(row.item, enqueue_id=EnqueueId(uuid4()), header_blob_id=BlobId(""))
+    spool.stores.tables.written.insert_many([replace(row, item=item)])
+    deletion = spool.clear()
+    assert (deletion.mails, deletion.lost) == (2, 1)
+    assert [one.enqueue_id for one in spool.deleted()] == [row.enqueue_id]
+    assert spool.undelete().undeleted == 1
 
 
 def test_by_a_clock_that_is_off_no_kept_mail_expires(spool: Spool) -> None:

@@ -183,6 +183,9 @@ def test_without_a_preview_only_what_was_there_when_the_run_began_is_meant():
     request = ActionRequest.of({"queue": "spool", "action": "clear"})
     asked = Selection(request, began, before=began).mail_filter(NOW)
     assert asked.older_than == timedelta(minutes=5)
+    early = began - timedelta(seconds=3)  # by the clock of the machine that acts
+    asked = Selection(request, began, before=began).mail_filter(early)
+    assert asked.latest(early) == early
 
 
 @pytest.mark.parametrize("text", ["plain", "a*b", "a?", "a\\", "a\\*", "*", "[x]*"])

@@ -1,20 +1,25 @@
 """The queue room over the tables in memory."""
 
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from mailslice.admin import queues
+from mailslice.admin.deletions import Deletion
 from mailslice.admin.filters import MailFilter
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.model import crash
 from mailslice.model.configuration import ViewConfiguration
-from mailslice.model.errors import BadInput, ConfigurationDiffers, UnknownQueue
+from mailslice.model.errors import BadInput, ConfigurationDiffers, StoreUnavailable, UnknownQueue
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import load_settings
 from mailslice.testing.memory import MemoryStores, MemoryTables
 from mailslice.view.configuration import ConfigurationGuard, Shape, view_shape
 from tests.contracts.guard import GuardContract
 from tests.contracts.mail_queue import MailQueueContract
+from tests.contracts.making import NOW, row
 from tests.contracts.tables import some_queue
 
 HOUR = timedelta(hours=1)
@@ -40,6 +45,26 @@ class TestGuardInMemory(GuardContract):
     def make_guard(self):
         tables = MemoryTables(settings())
         return lambda **environment: ConfigurationGuard(tables, settings(**environment))
+
+
+def test_a_clear_without_undo_that_a_store_ends_says_how_many_mails_it_deleted():
+    stores, queue, number = MemoryStores(settings()), some_queue(), count(1)
+    rows = [row(queue) for _ in range(1600)]
+    stores.tables.v4.insert_many(rows)
+    stores.tables.browse_starts.insert_first(queue, rows[0].partition.slice_start)
+
+    def reached(point):
+        if point == "delete:mark-sent" and next(number) > 1500:
+            raise StoreUnavailable("no answer")
+
+    deletion = Deletion(undo=False)
+    crash.arm(reached)
+    try:
+        with pytest.raises(StoreUnavailable):
+            MailQueue(stores, queue, lambda: NOW).clear(deletion)
+    finally:
+        crash.arm(None)
+    assert deletion.mails == 1000
 
 
 def test_a_created_queue_is_known_and_its_configuration_stored():

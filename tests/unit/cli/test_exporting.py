@@ -24,11 +24,15 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 class Queue:
     """Its mails have so many mebibytes; negative: all but the last one are there, and that is
-    missing.
+    missing. `live`: they are in the queue yet.
     """
 
-    def __init__(self, mebibytes: int) -> None:
+    def __init__(self, mebibytes: int, *, live: bool = True) -> None:
         self.mebibytes = mebibytes
+        self.live = live
+
+    def find(self, *, enqueue_id: EnqueueId) -> list[EnqueueId]:
+        return [enqueue_id] if self.live else []
 
     def pieces(self, _row: ViewRow) -> Iterator[bytes]:
         for number in range(abs(self.mebibytes)):
@@ -124,4 +128,9 @@ def test_a_disk_that_takes_no_more_is_said_of_the_file_not_of_stdout(
 def test_a_content_that_ends_too_early_leaves_no_file(tmp_path: Path) -> None:
     [line] = export(Queue(-3), row(), tmp_path)
     assert line["error"].startswith("content lost: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mail_that_is_done_meanwhile_is_not_called_lost(tmp_path: Path) -> None:
+    assert export(Queue(-3, live=False), row(), tmp_path) == []
     assert list(tmp_path.iterdir()) == []

@@ -48,3 +48,20 @@ def test_a_listing_ends_in_time_among_dead_rows_and_says_that_it_is_not_whole(cl
     monkeypatch.setattr(queues, "MOST_SECONDS", -1.0)
     assert listed(client) == (200, [], "10000")
     assert listed(client, "?limit=7") == (200, [], "7")
+
+
+def test_a_size_that_nobody_knows_closes_no_stores_that_other_requests_use(stores, monkeypatch):
+    opened = []
+
+    def open_stores(_settings):
+        opened.append(stores)
+        return stores
+
+    facts = Facts(lambda: stores.settings, lambda: NOW, open_stores=open_stores)
+    monkeypatch.setattr(queues, "MOST_COUNTED", 1)
+    monkeypatch.setattr(queues, "newest_report", lambda *_: None)
+    client = TestClient(webadmin(queues.Queues(facts), None, dict.fromkeys(Right, lambda: None)))
+    answers = [client.get("/mailQueues/spool") for _ in range(2)]
+    assert [one.status_code for one in answers] == [503, 503]
+    assert "was never measured" in answers[0].json()["message"]
+    assert len(opened) == 1

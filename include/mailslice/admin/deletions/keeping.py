@@ -134,15 +134,14 @@ class _Keeping:
 
     def _finish(self, fetched: _Fetched) -> None:
         """Keep the mails and mark them, but those that are done or deleted by now."""
-        marked = self._stores.tables.deleted.marked(
-            self._queue, [one.item.enqueue_id for one in fetched.mails]
-        )
-        mails = [one for one in fetched.mails if one.item.enqueue_id not in marked]
-        if not mails:
-            return
         self._batch += 1
         place = place_of(self._queue, self._until, self._deletion.run, self._batch)
-        mails = self._copied(place, self._in_hands(mails))
+        mails = self._in_hands(self._copied(place, fetched.mails))  # copies take a while
+        ids = [one.item.enqueue_id for one in mails]
+        marked = self._stores.tables.deleted.marked(self._queue, ids)
+        mails = [one for one in mails if one.item.enqueue_id not in marked]
+        if not mails:
+            return
         try:
             write_batch(self._stores.own_blobs, place, mails, b"".join(fetched.parts))
         except Undecodable as error:
@@ -166,8 +165,8 @@ class _Keeping:
         self._save(row)
         crash.point("undo:noted")
         self._deletion.until = self._until
-        ids = mark_points(mail.item.enqueue_id for mail in mails)
-        self._stores.tables.deleted.mark_many(self._queue, ids)
+        ids = [mail.item.enqueue_id for mail in mails]
+        self._stores.tables.deleted.mark_many(self._queue, mark_points(ids))
         self._deletion.mails += len(mails)
         self._deletion.lost += lost
         crash.point("delete:marked")
@@ -265,14 +264,8 @@ async def _fetch(blobs: AsyncBlobStore, row: ViewRow, fetched: _Fetched) -> None
                 kept = replace(mail, content=KeptContent.COPIED, size=size)
             else:
                 parts = [b"".join([chunk async for chunk in one.chunks()]) for one in opened]
-                kept = replace(
-                    mail,
-                    content=KeptContent.PACKED,
-                    size=size,
-                    at=fetched.size,
-                    header=header,
-                    body=body,
-                )
+                packed = (KeptContent.PACKED, size, fetched.size, header, body)
+                kept = KeptMail(row.item, row.enqueued_time, *packed)
                 fetched.parts += parts
                 fetched.size += size
     except ContentMissing as error:

@@ -16,7 +16,7 @@ import orjson
 
 from mailslice.codec import message
 from mailslice.codec.row import epoch_ms, instant
-from mailslice.model.errors import ContentMissing
+from mailslice.model.errors import ContentMissing, Undecodable
 from mailslice.model.mail import BlobId, QueuedMail, QueueName
 from mailslice.model.names import file_name
 from mailslice.stores.blobs.store import BlobStore
@@ -80,10 +80,15 @@ def copy_key(place: str, number: int) -> BlobId:
 
 
 def read_mails(own: BlobStore, batch: DeletedBatch) -> list[KeptMail]:
-    """The mails of a batch; none when they have expired meanwhile."""
+    """The mails of a batch, but those that no message can hold: they have no content. None when
+    they have expired meanwhile.
+    """
+    mails = []
     with suppress(ContentMissing):
-        return [*map(KeptMail.of_line, own.get(BlobId(f"{batch.place}.mails")).splitlines())]
-    return []
+        for line in own.get(BlobId(f"{batch.place}.mails")).splitlines():
+            with suppress(Undecodable):
+                mails.append(KeptMail.of_line(line))
+    return mails
 
 
 class Contents:
