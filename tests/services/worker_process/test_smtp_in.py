@@ -419,6 +419,12 @@ async def test_passwords_can_be_guessed_five_times_a_connection() -> None:
         assert b"\r\n421 4.7.0 AUTH sent too many times" in answers
 
 
+@pytest.mark.parametrize("words", [(b"AUTH login dQ==", b"cA=="), (b"auth Plain AHUAcA==",)])
+async def test_a_mechanism_of_auth_has_no_case(words: tuple[bytes, ...]) -> None:
+    async with serving(username="u", password="p") as server:
+        assert b"\r\n235 " in await server.say(b"EHLO c", *words)
+
+
 async def test_auth_is_not_announced_where_there_is_no_user() -> None:
     async with serving() as server:
         answers = await server.say(b"EHLO c", b"AUTH PLAIN AHUAeA==")

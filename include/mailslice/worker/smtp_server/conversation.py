@@ -143,6 +143,12 @@ class Conversation(SMTP):  # type: ignore[misc]
         self.command_size_limits = limits
         await super().smtp_EHLO(hostname)
 
+    @functools.wraps(SMTP.smtp_AUTH)
+    async def smtp_AUTH(self, arg: str | None) -> None:
+        # A mechanism has no case (RFC 5321 2.4): the clients of .NET say `AUTH login`.
+        mechanism, blank, rest = (arg or "").partition(" ")
+        await super().smtp_AUTH(f"{mechanism.upper()}{blank}{rest}")
+
     async def push(self, status: str | bytes) -> None:
         if status[:3] in {"535", b"535"}:
             self._pause_ends = self.loop.time() + self._times.wrong_password
