@@ -457,7 +457,12 @@ async def test_an_address_that_cannot_be_kept_is_refused(line: bytes) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["a@x.", "a..b@x.y", ".a@x", "a.@x", "a@x..y", "a@.x", "a@-x.y", "a@x-.y", '""@x', '"a..b"@x'],
+    [
+        *("a@x.", "a..b@x.y", ".a@x", "a.@x", "a@x..y", "a@.x", "a@-x.y", "a@x-.y", '""@x'),
+        *('"a..b"@x', "a@_x.y", "a@x.y_", "a@x.1y", "a@x.12", "a@12", f"a@{'x' * 64}.y"),
+        f"a@{'x' * 62}.{'x' * 62}.{'x' * 62}.{'x' * 62}.yy",
+        *("a@[192..2]", "a@[192.0.2]", "a@[192.0.2.256]", "a@192.0.2"),
+    ],
 )
 async def test_an_address_that_james_would_dead_letter_the_whole_mail_for_is_refused(
     address: str,
@@ -487,6 +492,9 @@ async def test_an_address_that_james_would_dead_letter_the_whole_mail_for_is_ref
         '"a@b"@x.y',
         '".a."@x',
         "a@[192.0.2.1]",
+        "a@192.0.2.1",
+        f"a@{'x' * 63}.y",
+        f"a@{'x' * 62}.{'x' * 62}.{'x' * 62}.{'x' * 62}.y",
         "a@[IPv6:2001:db8::1]",
         "a.b+c=d@x-y.z",
         "a@x_y.z",

@@ -33,6 +33,8 @@ _MOST_HOPS = 100
 _FREE_RECIPIENTS = 100
 """Recipients that every server takes (RFC 5321 4.5.3.1.8); further ones count as memory."""
 _HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
+_LABEL = r"(?![-_])[^.]{1,63}(?<![-_])"
+_DOMAIN = re.compile(rf"(?!.{{254}})(?:{_LABEL}\.)*(?![0-9]){_LABEL}")
 _TRACE = 1 << 20
 """Bytes of a mail that are searched for Received lines: each server puts its own at the top."""
 
@@ -263,8 +265,8 @@ def _james_takes(address: str) -> bool:
     wrong sender null.
     """
     local, _, domain = address.rpartition("@")
-    has_dash = any(label[0] == "-" or label[-1] == "-" for label in domain.split("."))
-    return local != '""' and ".." not in local and not has_dash
+    is_host = client_address((domain.strip("[]"),)) or _DOMAIN.fullmatch(domain)
+    return local != '""' and ".." not in local and is_host is not None
 
 
 def _string_attribute(text: str) -> bytes:
