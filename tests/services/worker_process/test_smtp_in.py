@@ -883,6 +883,18 @@ async def test_mail_comes_through_starttls_with_auth_behind_it(tmp_path: Path) -
         assert b"with ESMTPSA id" in server.keeper.kept[0][1]
 
 
+async def test_a_certificate_that_is_renewed_is_shown_and_half_a_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (cert, key), (new_cert, new_key) = certificate(tmp_path), certificate(tmp_path / "new")
+    old, new = (ssl.create_default_context(cafile=file) for file in (cert, new_cert))
+    async with serving(tls_certificate=cert, tls_key=key) as server:
+        await server.do(lambda smtp: smtp.starttls(context=old))
+        new_cert.replace(cert)
+        await server.do(lambda smtp: smtp.starttls(context=old))
+        new_key.replace(key)
+        await server.do(lambda smtp: smtp.starttls(context=new))
+
+
 async def test_a_client_that_waits_for_our_answer_is_not_idle() -> None:
     async with serving(finish=False, timeout="1s") as server:
         sending = asyncio.create_task(server.do(send()))

@@ -79,7 +79,7 @@ class Conversation(SMTP):  # type: ignore[misc]
             ident="mailslice",
             authenticator=intake.authenticate,
             command_call_limit={"AUTH": _AUTH_TRIES, "*": 1_000_000},
-            tls_context=policy.tls,
+            tls_context=policy.tls.context(),
             auth_require_tls=not (policy.auth_without_tls and policy.offers_auth),
             **options,
         )
