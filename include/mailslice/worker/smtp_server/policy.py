@@ -4,7 +4,6 @@ import hmac
 import ipaddress
 import logging
 import ssl
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -28,18 +27,16 @@ class RenewedTls:
     def __init__(self, make: Callable[[], ssl.SSLContext | None], *files: Path | None) -> None:
         self._make = make
         self._files = [file for file in files if file is not None]
-        self._lock = threading.Lock()
         self._times, self._context = self._file_times(), make()
 
     def context(self) -> ssl.SSLContext | None:
         """Created again when one of the files was changed."""
-        with self._lock:
-            try:
-                if (times := self._file_times()) != self._times:
-                    self._context, self._times = self._make(), times
-            except (BadSetting, OSError) as error:  # half of them may be written yet
-                log.warning("TLS stays as it is: %s", error, extra={"action": "tls_unchanged"})
-            return self._context
+        try:
+            if (times := self._file_times()) != self._times:
+                self._context, self._times = self._make(), times
+        except (BadSetting, OSError) as error:  # half of them may be written yet
+            log.warning("TLS stays as it is: %s", error, extra={"action": "tls_unchanged"})
+        return self._context
 
     def _file_times(self) -> list[int]:
         return [file.stat().st_mtime_ns for file in self._files if file.exists()]

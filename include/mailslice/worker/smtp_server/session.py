@@ -231,8 +231,7 @@ class Intake:
 
     def _trace(self, session: Session, envelope: Envelope, name: str) -> bytes:
         address = client_address(session.peer)
-        is_ipv6 = address is not None and address.version == 6
-        literal = f"IPv6:{address}" if is_ipv6 else str(address)
+        literal = f"IPv6:{address}" if address and address.version == 6 else str(address)
         protocol = "SMTP"
         if session.extended_smtp:
             protocol = "UTF8SMTP" if envelope.smtp_utf8 else "ESMTP"
