@@ -98,11 +98,10 @@ class Conversation(SMTP):  # type: ignore[misc]
         return read_path(arg) if arg else ("", "")
 
     def _getparams(self, params: Sequence[str]) -> dict[str, str | bool] | None:
-        """Drops AUTH= (RFC 4954 5), which clients that logged in may send.
+        """Drops AUTH= (RFC 4954 5), which clients that logged in may send: it means nothing here.
 
-        It names the sender within a network of trusted servers, and has no meaning here. Digits
-        beyond ASCII are no SIZE: int() takes only some of those that isdigit() does. A parameter
-        that is given twice is a syntax error: only its last value would be checked.
+        Digits beyond ASCII are no SIZE: int() takes only some of those that isdigit() does. A
+        parameter that is given twice is a syntax error: only its last value would be checked.
         """
         known: dict[str, str | bool] | None = super()._getparams(params)
         if known is None or not str(known.get("SIZE", "")).isascii() or len(known) < len(params):

@@ -45,12 +45,6 @@ class AcceptsMail(Protocol):
     async def enqueue(self, mail: Mail, content: bytes) -> QueuedMail: ...
 
 
-class HasReservation(Protocol):
-    """The part of a `smtp_conversation.Conversation` that intake needs."""
-
-    reservation: Reservation
-
-
 class Intake:
     """aiosmtpd's hooks. 250 after DATA is sent only when the enqueue is durable."""
 
@@ -119,7 +113,7 @@ class Intake:
 
     async def handle_RCPT(
         self,
-        server: HasReservation,
+        server: Any,
         session: Session,
         envelope: Envelope,
         address: str,
