@@ -8,6 +8,7 @@ occur.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -137,24 +138,10 @@ def _surrogates(match: re.Match[bytes]) -> bytes:
 
 def _refuse_duplicate_keys(body: bytes) -> None:
     """Parsers choose differently between two values of a field. Attributes may be `name`."""
-    for key, times in _top_level_counts(body).items():
+    outermost = _loads_slowly(body, object_pairs_hook=list)
+    for key, times in Counter(key for key, _ in outermost).items():
         if times > 1 and key in _FIELDS:
             raise Undecodable(f"field {key} is given {times} times")
-
-
-def _top_level_counts(body: bytes) -> dict[str, int]:
-    """How often each key of the outermost object is written: its hook is called last."""
-    last: list[tuple[str, Any]] = []
-
-    def check_pairs(pairs: list[tuple[str, Any]]) -> None:
-        nonlocal last
-        last = pairs
-
-    _loads_slowly(body, object_pairs_hook=check_pairs)
-    counts: dict[str, int] = {}
-    for key, _ in last:
-        counts[key] = counts.get(key, 0) + 1
-    return counts
 
 
 def _loads_slowly(body: bytes, **hooks: Any) -> Any:

@@ -20,19 +20,15 @@ class BackOff:
 
     def pause(self, failures: int, chance: float = 0.0) -> timedelta:
         """The pause after so many failures, from 1; `chance` (-1 to 1) moves it by up to JITTER."""
-        return self._grown(max(failures, 1) - 1) * (1 + JITTER * chance)
+        steps, grown = max(failures, 1) - 1, self.cap
+        # A power of a thousand steps is no number any more: first, whether the cap is reached.
+        if self.base < self.cap and steps * math.log(self.factor) < math.log(self.cap / self.base):
+            grown = self.base * self.factor**steps
+        return grown * (1 + JITTER * chance)
 
     def used_up(self, failures: int) -> bool:
         """Whether so many failed attempts are all that a mail has."""
         return 0 < self.attempts <= failures
-
-    def _grown(self, steps: int) -> timedelta:
-        if self.base >= self.cap:
-            return self.cap
-        # A power of a thousand steps is no number any more: first, whether the cap is reached.
-        if self.factor > 1 and steps >= math.log(self.cap / self.base, self.factor):
-            return self.cap
-        return self.base * self.factor**steps if self.factor > 1 else self.base
 
 
 def pause_seconds(failures: int, first: float, longest: float) -> float:

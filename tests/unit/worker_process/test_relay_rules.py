@@ -291,9 +291,9 @@ def test_a_certificate_that_is_renewed_is_used_and_half_a_one_is_not(
 
     monkeypatch.setattr(next_hop, "tls_of", tls)
     hop = NextHop(RelaySettings(starttls=StartTls.VERIFIED, tls_ca=authorities))
-    assert hop._current_tls() is hop._current_tls() is made[0]
+    assert hop.tls.context() is hop.tls.context() is made[0]
     for number, (text, current) in enumerate((("half", 0), ("second", 1)), start=1):
         authorities.write_text(text)
         os.utime(authorities, ns=(number, number))
-        assert hop._current_tls() is made[current]
+        assert hop.tls.context() is made[current]
     assert len(made) == 2

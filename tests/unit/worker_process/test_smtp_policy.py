@@ -155,4 +155,8 @@ def test_passwords_in_the_clear_can_be_allowed_behind_a_port_of_this_machine() -
     with pytest.raises(BadSetting, match="MAILSLICE_SMTP_IN_AUTH_WITHOUT_TLS=true"):
         policy_of(SmtpInSettings.model_validate(open_to_all))
     allowed = policy_of(SmtpInSettings.model_validate({**open_to_all, "auth_without_tls": True}))
-    assert (allowed.offers_auth, allowed.auth_without_tls, allowed.tls) == (True, True, None)
+    assert (allowed.offers_auth, allowed.auth_without_tls, allowed.tls.context()) == (
+        True,
+        True,
+        None,
+    )

@@ -19,7 +19,12 @@ from typing import Any
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import RelaySettings, StartTls
-from mailslice.worker.smtp_server.policy import is_loopback, load_certificate, require_both
+from mailslice.worker.smtp_server.policy import (
+    RenewedTls,
+    is_loopback,
+    load_certificate,
+    require_both,
+)
 
 log = logging.getLogger(__name__)
 
@@ -156,8 +161,8 @@ class NextHop:
         """Raises BadSetting for what contradicts itself, cannot be read, or shows a password."""
         self._settings = settings
         self._idle_seconds = idle_seconds
-        self._tls = tls_of(settings)
-        self._files = self._file_times()
+        files = settings.tls_ca, settings.tls_certificate, settings.tls_key
+        self.tls = RenewedTls(lambda: tls_of(settings), *files)
         self._login = login_of(settings)
         # The machine's address, as a literal, where its name has no domain (RFC 5321 4.1.1.1).
         self._name = smtplib.SMTP().local_hostname
@@ -172,7 +177,7 @@ class NextHop:
                 if self._idle:
                     return self._idle.pop()
         try:
-            return Connection(self._opened(self._current_tls()))
+            return Connection(self._opened(self.tls.context()))
         except ssl.SSLError as error:
             if self._settings.starttls is not StartTls.MAY or self._settings.implicit_tls:
                 raise
@@ -182,21 +187,6 @@ class NextHop:
             facts = self._settings.host, self._settings.port, why
             log.info(text, *facts, extra={"action": "relay_clear"})
             return Connection(self._opened(None))
-
-    def _current_tls(self) -> ssl.SSLContext | None:
-        """Created again when one of its files was changed: certificates are renewed."""
-        with self._lock:
-            if (files := self._file_times()) != self._files:
-                try:
-                    self._tls, self._files = tls_of(self._settings), files
-                except BadSetting as error:  # half of them may be written yet
-                    log.warning("TLS stays as it is: %s", error, extra={"action": "relay_tls"})
-            return self._tls
-
-    def _file_times(self) -> list[int]:
-        hop = self._settings
-        files = (hop.tls_ca, hop.tls_certificate, hop.tls_key)
-        return [file.stat().st_mtime_ns for file in files if file is not None and file.exists()]
 
     def release(self, connection: Connection) -> None:
         """Keeps it for the next mail, or closes it: after its last mail, or when it has ended."""

@@ -79,7 +79,7 @@ class Conversation(SMTP):  # type: ignore[misc]
             ident="mailslice",
             authenticator=intake.authenticate,
             command_call_limit={"AUTH": _AUTH_TRIES, "*": 1_000_000},
-            tls_context=policy.tls,
+            tls_context=policy.tls.context(),
             auth_require_tls=not (policy.auth_without_tls and policy.offers_auth),
             **options,
         )
@@ -98,11 +98,10 @@ class Conversation(SMTP):  # type: ignore[misc]
         return read_path(arg) if arg else ("", "")
 
     def _getparams(self, params: Sequence[str]) -> dict[str, str | bool] | None:
-        """Drops AUTH= (RFC 4954 5), which clients that logged in may send.
+        """Drops AUTH= (RFC 4954 5), which clients that logged in may send: it means nothing here.
 
-        It names the sender within a network of trusted servers, and has no meaning here. Digits
-        beyond ASCII are no SIZE: int() takes only some of those that isdigit() does. A parameter
-        that is given twice is a syntax error: only its last value would be checked.
+        Digits beyond ASCII are no SIZE: int() takes only some of those that isdigit() does. A
+        parameter that is given twice is a syntax error: only its last value would be checked.
         """
         known: dict[str, str | bool] | None = super()._getparams(params)
         if known is None or not str(known.get("SIZE", "")).isascii() or len(known) < len(params):
@@ -142,6 +141,12 @@ class Conversation(SMTP):  # type: ignore[misc]
         limits: defaultdict[str, int] = defaultdict(lambda: SMTP.command_size_limit)
         self.command_size_limits = limits
         await super().smtp_EHLO(hostname)
+
+    @functools.wraps(SMTP.smtp_AUTH)
+    async def smtp_AUTH(self, arg: str | None) -> None:
+        # A mechanism has no case (RFC 5321 2.4): the clients of .NET say `AUTH login`.
+        mechanism, blank, rest = (arg or "").partition(" ")
+        await super().smtp_AUTH(f"{mechanism.upper()}{blank}{rest}")
 
     async def push(self, status: str | bytes) -> None:
         if status[:3] in {"535", b"535"}:

@@ -2,12 +2,17 @@
 
 import hmac
 import ipaddress
+import logging
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import SmtpInSettings
+
+log = logging.getLogger(__name__)
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -16,14 +21,35 @@ _WIDEST = {4: 8, 6: 16}
 """Shortest prefix of an allowed network for strangers: nobody owns more than a /8."""
 
 
+class RenewedTls:
+    """TLS as its files say it now: certificates are renewed. `make` gives None without TLS."""
+
+    def __init__(self, make: Callable[[], ssl.SSLContext | None], *files: Path | None) -> None:
+        self._make = make
+        self._files = [file for file in files if file is not None]
+        self._times, self._context = self._file_times(), make()
+
+    def context(self) -> ssl.SSLContext | None:
+        """Created again when one of the files was changed."""
+        try:
+            if (times := self._file_times()) != self._times:
+                self._context, self._times = self._make(), times
+        except (BadSetting, OSError) as error:  # half of them may be written yet
+            log.warning("TLS stays as it is: %s", error, extra={"action": "tls_unchanged"})
+        return self._context
+
+    def _file_times(self) -> list[int]:
+        return [file.stat().st_mtime_ns for file in self._files if file.exists()]
+
+
 @dataclass(frozen=True, slots=True)
 class SmtpPolicy:
-    """The settings, checked. `tls` is None without a certificate."""
+    """The settings, checked."""
 
     networks: tuple[IPNetwork, ...]
     username: str | None
     password: str | None
-    tls: ssl.SSLContext | None
+    tls: RenewedTls
     auth_without_tls: bool
     refuse_bare_line_ends: bool = True
 
@@ -51,9 +77,10 @@ def policy_of(settings: SmtpInSettings) -> SmtpPolicy:
         _refuse_open_relay(settings.host, networks)
     password = settings.password.get_secret_value() if settings.password else None
     require_both("MAILSLICE_SMTP_IN", USERNAME=settings.username, PASSWORD=password)
-    tls = _tls(settings)
+    make_tls = partial(_tls, settings)
+    tls = RenewedTls(make_tls, settings.tls_certificate, settings.tls_key)
     auth_without_tls = loopback or settings.auth_without_tls
-    if settings.username is not None and tls is None and not auth_without_tls:
+    if settings.username is not None and tls.context() is None and not auth_without_tls:
         raise BadSetting(
             f"MAILSLICE_SMTP_IN_USERNAME is set, MAILSLICE_SMTP_IN_HOST={settings.host!r} is not "
             "loopback, and there is no TLS: passwords would cross the network in the clear; "

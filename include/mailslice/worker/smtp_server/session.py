@@ -33,6 +33,8 @@ _MOST_HOPS = 100
 _FREE_RECIPIENTS = 100
 """Recipients that every server takes (RFC 5321 4.5.3.1.8); further ones count as memory."""
 _HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
+_LABEL = r"(?![-_])[^.]{1,63}(?<![-_])"
+_DOMAIN = re.compile(rf"(?!.{{254}})(?:{_LABEL}\.)*(?![0-9]){_LABEL}")
 _TRACE = 1 << 20
 """Bytes of a mail that are searched for Received lines: each server puts its own at the top."""
 
@@ -41,12 +43,6 @@ class AcceptsMail(Protocol):
     """The part of `worker.QueueWorker` that intake needs."""
 
     async def enqueue(self, mail: Mail, content: bytes) -> QueuedMail: ...
-
-
-class HasReservation(Protocol):
-    """The part of a `smtp_conversation.Conversation` that intake needs."""
-
-    reservation: Reservation
 
 
 class Intake:
@@ -117,7 +113,7 @@ class Intake:
 
     async def handle_RCPT(
         self,
-        server: HasReservation,
+        server: Any,
         session: Session,
         envelope: Envelope,
         address: str,
@@ -229,8 +225,7 @@ class Intake:
 
     def _trace(self, session: Session, envelope: Envelope, name: str) -> bytes:
         address = client_address(session.peer)
-        is_ipv6 = address is not None and address.version == 6
-        literal = f"IPv6:{address}" if is_ipv6 else str(address)
+        literal = f"IPv6:{address}" if address and address.version == 6 else str(address)
         protocol = "SMTP"
         if session.extended_smtp:
             protocol = "UTF8SMTP" if envelope.smtp_utf8 else "ESMTP"
@@ -263,8 +258,8 @@ def _james_takes(address: str) -> bool:
     wrong sender null.
     """
     local, _, domain = address.rpartition("@")
-    has_dash = any(label[0] == "-" or label[-1] == "-" for label in domain.split("."))
-    return local != '""' and ".." not in local and not has_dash
+    is_host = client_address((domain.strip("[]"),)) or _DOMAIN.fullmatch(domain)
+    return local != '""' and ".." not in local and is_host is not None
 
 
 def _string_attribute(text: str) -> bytes:
