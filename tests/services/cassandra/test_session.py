@@ -3,6 +3,7 @@
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from uuid import uuid4
 
 import pytest
@@ -229,6 +230,12 @@ def test_a_store_that_dies_in_the_middle_fails_within_30_seconds(fresh_module, f
         with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}"):
             list(session.map(statement, [["local"]] * 20, in_flight=8))
         assert time.monotonic() - begun < 2 * 4 + 30  # two time-outs, and what a busy machine adds
+
+
+def test_a_store_that_is_away_for_a_night_is_still_asked_every_few_seconds(session):
+    pauses = list(islice(session.cluster.reconnection_policy.new_schedule(), 10_000))
+    assert len(pauses) == 10_000
+    assert max(pauses) < 6
 
 
 def fill(session: CassandraSession, statement: object) -> None:

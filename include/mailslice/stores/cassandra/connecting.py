@@ -176,7 +176,7 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         },
         auth_provider=credentials(settings),
         ssl_context=client_tls(settings, "CASSANDRA") if settings.tls_enabled else None,
-        reconnection_policy=ExponentialReconnectionPolicy(0.5, LONGEST_PAUSE),
+        reconnection_policy=ExponentialReconnectionPolicy(0.5, LONGEST_PAUSE, max_attempts=None),
         timestamp_generator=Timestamps(),
         connect_timeout=patience,
         control_connection_timeout=patience,
