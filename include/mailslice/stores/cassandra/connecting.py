@@ -5,7 +5,9 @@ checksums, computed in Python, would cost the hot path.
 """
 
 import math
+import socket
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -19,7 +21,7 @@ from cassandra.cluster import (
     NoHostAvailable,
     Session,
 )
-from cassandra.connection import ConnectionBusy
+from cassandra.connection import ConnectionBusy, DefaultEndPoint
 from cassandra.io.libevreactor import LibevConnection
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
@@ -74,6 +76,34 @@ class _QueueingConnection(LibevConnection):  # type: ignore[misc]
                 self.in_flight -= 1
                 self.request_ids.append(request_id)
             raise
+
+
+class _Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
+    """For ever: by default the driver gives a node up after 64 attempts, five minutes.
+
+    The driver looks contact points up once. While no node is connected that is done anew: in
+    containers all may come back at other addresses.
+    """
+
+    cluster: Cluster
+
+    def __init__(self, points: list[tuple[str, int]]) -> None:
+        super().__init__(0.5, LONGEST_PAUSE, max_attempts=None)
+        self._points = points
+
+    def new_schedule(self) -> Iterator[float]:
+        for pause in super().new_schedule():
+            yield pause
+            with suppress(Exception):  # an error would end the attempts
+                self._look_up()
+
+    def _look_up(self) -> None:
+        if any(session.get_pool_state() for session in tuple(self.cluster.sessions)):
+            return
+        for point in self._points:
+            with suppress(OSError):
+                for *_, found in socket.getaddrinfo(*point, type=socket.SOCK_STREAM):
+                    self.cluster.add_host(DefaultEndPoint(*found[:2]), refresh_nodes=False)
 
 
 def contact_points(settings: CassandraSettings) -> list[tuple[str, int]]:
@@ -165,7 +195,8 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         request_timeout=settings.timeout.total_seconds(),
         row_factory=tuple_factory,
     )
-    return Cluster(
+    reconnection = _Reconnection(points)
+    cluster = Cluster(
         points,
         port=settings.port,
         protocol_version=PROTOCOL_VERSION,
@@ -176,7 +207,7 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         },
         auth_provider=credentials(settings),
         ssl_context=client_tls(settings, "CASSANDRA") if settings.tls_enabled else None,
-        reconnection_policy=ExponentialReconnectionPolicy(0.5, LONGEST_PAUSE, max_attempts=None),
+        reconnection_policy=reconnection,
         timestamp_generator=Timestamps(),
         connect_timeout=patience,
         control_connection_timeout=patience,
@@ -184,3 +215,5 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         schema_metadata_enabled=False,
         **beats,
     )
+    reconnection.cluster = cluster
+    return cluster
