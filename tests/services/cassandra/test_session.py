@@ -282,6 +282,33 @@ def test_nodes_that_come_back_at_other_addresses_are_found(fresh_module, monkeyp
         assert known == {"127.0.0.3"}, "the old address is asked no more"
 
 
+def test_a_node_that_refuses_a_login_while_it_starts_is_asked_again(fresh_module):
+    settings = fresh_module.settings.cassandra
+    before, after = Wire(settings.port), Wire(settings.port)
+    serving, refused = [before.serve], []
+
+    def serve(connection: socket.socket) -> None:
+        refused.extend([connection] * (serving == [refusing_password]))
+        serving[0](connection)
+
+    with (
+        listening(serve) as port,
+        CassandraSession(settings.model_copy(update={"port": port})) as session,
+    ):
+        assert session.execute(session.prepare(COUNT), ["local"])
+        serving[0] = refusing_password
+        before.cut()
+        with pytest.raises((StoreUnavailable, BadSetting)):
+            until_it_fails(session)
+        end = time.monotonic() + 10
+        while len(refused) < 4 and time.monotonic() < end:
+            time.sleep(0.1)
+        assert refused
+        time.sleep(2)
+        serving[0] = after.serve
+        until_it_works(session)
+
+
 def fill(session: CassandraSession, statement: object) -> None:
     for _ in range(24):
         session.submit(statement, ["x" * 2**20])

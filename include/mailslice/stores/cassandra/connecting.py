@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import cassandra
 from cassandra import ConsistencyLevel, DriverException, UnresolvableContactPoints
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import (
@@ -44,6 +45,10 @@ LONGEST_PAUSE = 5.0
 _STALLED_SECONDS = 3.0
 
 
+class AuthenticationFailed(Exception):
+    """The driver's own ends its attempts: nodes that start refuse a login they cannot look up."""
+
+
 class _QueueingConnection(LibevConnection):  # type: ignore[misc]
     """Requests wait behind a large one that fills the socket: the driver fails them at once.
 
@@ -51,6 +56,13 @@ class _QueueingConnection(LibevConnection):  # type: ignore[misc]
     """
 
     _full_since = math.inf
+
+    @classmethod
+    def factory(cls, *args: Any, **options: Any) -> Any:
+        try:
+            return super().factory(*args, **options)
+        except cassandra.AuthenticationFailed as error:
+            raise AuthenticationFailed(str(error)) from error
 
     @property
     def _socket_writable(self) -> bool:
