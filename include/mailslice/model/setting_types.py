@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
-from mailslice.model.durations import format_duration, parse_duration
+from mailslice.model.durations import LONGEST, format_duration, parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.throttling import Rules, destination
 
@@ -86,7 +86,9 @@ _PATTERN = re.compile(r"\*|(?:\*\.)?[^\s*=,@.]+(?:\.[^\s*=,@.]+)*\.?")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 LimitRules = Annotated[Rules, BeforeValidator(_rules)]
 LOWER_CASE = BeforeValidator(_lower)
-Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_not_negative)]
+Duration = Annotated[
+    timedelta, BeforeValidator(_duration), AfterValidator(_not_negative), at_most(LONGEST)
+]
 Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
 """A duration that is not 0s: nothing ends in no time."""
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
