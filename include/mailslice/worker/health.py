@@ -177,13 +177,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 def summed_metrics(figures: str) -> Answer:
     """The figures of all processes, summed."""
-    from prometheus_client import (
-        CONTENT_TYPE_LATEST,
-        CollectorRegistry,
-        generate_latest,
-        multiprocess,
-    )
+    import prometheus_client as prometheus
+    from prometheus_client import multiprocess
 
-    registry = CollectorRegistry()
+    registry = prometheus.CollectorRegistry()
     multiprocess.MultiProcessCollector(registry, figures)  # type: ignore[no-untyped-call]
-    return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
+    return 200, prometheus.CONTENT_TYPE_LATEST, prometheus.generate_latest(registry)

@@ -91,31 +91,20 @@ class _QueueingConnection(LibevConnection):  # type: ignore[misc]
 
 
 class _Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
-    """For ever: by default the driver gives a node up after 64 attempts, five minutes.
-
-    The driver looks contact points up once. While no node is connected that is done anew: in
-    containers all may come back at other addresses.
+    """While no node is connected, contact points are looked up anew: the driver does it once, and
+    containers may all come back at other addresses.
     """
 
     cluster: Cluster
 
-    def __init__(self, points: list[tuple[str, int]]) -> None:
-        super().__init__(0.5, LONGEST_PAUSE, max_attempts=None)
-        self._points = points
-
     def new_schedule(self) -> Iterator[float]:
         for pause in super().new_schedule():
             yield pause
-            with suppress(Exception):  # an error would end the attempts
-                self._look_up()
-
-    def _look_up(self) -> None:
-        if any(session.get_pool_state() for session in tuple(self.cluster.sessions)):
-            return
-        for point in self._points:
-            with suppress(OSError):
-                for *_, found in socket.getaddrinfo(*point, type=socket.SOCK_STREAM):
-                    self.cluster.add_host(DefaultEndPoint(*found[:2]), refresh_nodes=False)
+            connected = any(one.get_pool_state() for one in tuple(self.cluster.sessions))
+            for host, port in () if connected else self.cluster.contact_points:
+                with suppress(Exception):  # an error would end the attempts
+                    for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                        self.cluster.add_host(DefaultEndPoint(*found[:2]), refresh_nodes=False)
 
 
 def contact_points(settings: CassandraSettings) -> list[tuple[str, int]]:
@@ -163,18 +152,16 @@ def connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
         ) from None
     try:
         return cluster, _session(cluster)
-    except NoHostAvailable as error:
+    except Exception as error:
         known = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
         cluster.shutdown()
-        if settings.datacenter and known and settings.datacenter not in known:
+        is_away = isinstance(error, NoHostAvailable)
+        if is_away and settings.datacenter and known and settings.datacenter not in known:
             names = ", ".join(sorted(known))
             raise BadSetting(
                 f"MAILSLICE_CASSANDRA_DATACENTER={settings.datacenter!r}: Cassandra at "
                 f"{address(settings)} knows: {names}"
             ) from None
-        raise translated(error, address(settings)) from error
-    except Exception as error:
-        cluster.shutdown()
         raise translated(error, address(settings)) from error
 
 
@@ -207,7 +194,6 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         request_timeout=settings.timeout.total_seconds(),
         row_factory=tuple_factory,
     )
-    reconnection = _Reconnection(points)
     cluster = Cluster(
         points,
         port=settings.port,
@@ -219,7 +205,8 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         },
         auth_provider=credentials(settings),
         ssl_context=client_tls(settings, "CASSANDRA") if settings.tls_enabled else None,
-        reconnection_policy=reconnection,
+        # For ever: by default a node is given up after 64 attempts, five minutes.
+        reconnection_policy=_Reconnection(0.5, LONGEST_PAUSE, max_attempts=None),
         timestamp_generator=Timestamps(),
         connect_timeout=patience,
         control_connection_timeout=patience,
@@ -227,5 +214,5 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         schema_metadata_enabled=False,
         **beats,
     )
-    reconnection.cluster = cluster
+    cluster.reconnection_policy.cluster = cluster
     return cluster

@@ -85,13 +85,7 @@ class ParentLink:
             os._exit(1)
 
 
-def main(
-    task: ConsumerTask,
-    pipe: Connection,
-    cells: MutableSequence[int],
-    struck: Struck,
-    number: int = 0,
-) -> None:
+def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], struck: Struck) -> None:
     """The process: 0 after draining, a failed start to the parent. For the rest see `strikes`."""
     from mailslice.worker import logs
 
@@ -99,14 +93,14 @@ def main(
     # What handlers print is seen at once, and is not lost with a process that is killed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     import uvloop
-    from prometheus_client import values as kinds
+    from prometheus_client import values as of
 
     from mailslice.stores.cassandra.lean import without_numpy
 
     without_numpy()
-    if kinds.ValueClass is not kinds.MutexValue:
+    if of.ValueClass is not of.MutexValue:
         # By its process id each start would leave files of its own, and every scrape reads all.
-        kinds.ValueClass = kinds.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
+        of.ValueClass = of.MultiProcessValue(lambda: task.number)  # type: ignore[no-untyped-call]
     link = ParentLink(pipe, task.drain.total_seconds())
     link.struck = struck
     in_handlers = InHandlers(cells)

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import MutableSequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
@@ -153,9 +153,10 @@ class Supervisor:
     def _start(self, slot: _Slot) -> None:
         parent_pipe, child_pipe = self._spawning.Pipe()
         slot.cells = self._spawning.RawArray("B", InHandlers.size(self._task.concurrency))
+        task = replace(self._task, number=slot.number)
         process = self._spawning.Process(
             target=child.main,
-            args=(self._task, child_pipe, slot.cells, self._strikes.struck, slot.number),
+            args=(task, child_pipe, slot.cells, self._strikes.struck),
             name=f"mailslice-worker-{slot.number}",
         )
         process.start()
