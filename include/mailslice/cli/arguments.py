@@ -11,14 +11,13 @@ import typer
 
 from mailslice.codec.addresses import NULL_SENDER, checked_address, checked_sender
 from mailslice.model.clock import system_clock
-from mailslice.model.durations import format_duration, parse_duration
+from mailslice.model.durations import LONGEST, format_duration, parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import is_broken, queue_name
 
 N = TypeVar("N", int, float)
 MAX_INT = 2**31 - 1
-_LONGEST = timedelta(days=36500)
 
 
 def bounded(
@@ -56,9 +55,9 @@ def check_text(option: str, value: object) -> None:
 
 
 def duration(
-    option: str, most: timedelta | None = _LONGEST, least: timedelta = timedelta(0)
+    option: str, most: timedelta | None = LONGEST, least: timedelta = timedelta(0)
 ) -> Callable[[Any], timedelta]:
-    """A parser of durations up to `most`: a hundred years added to now is still a date."""
+    """A parser of durations up to `most`."""
 
     def parse(text: Any) -> timedelta:
         value = text if isinstance(text, timedelta) else parse_duration(str(text), option)

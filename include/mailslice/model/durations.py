@@ -6,6 +6,8 @@ from datetime import timedelta
 from mailslice.model.errors import BadInput
 
 ALLOWED = "allowed: a number with ms, s, m, h, d or w (90s, 15m, 1h, 30d), or ISO 8601 (PT1H)"
+LONGEST = timedelta(days=36500)
+"""A hundred years added to now is still a date."""
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SHORT = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.ASCII)
 _ISO = re.compile(

@@ -333,10 +333,10 @@ class QueueSettings(Group):
     quorum: bool = False
     """Whether mailslice declares new work queues as quorum queues. James: rabbitmq.properties
     `quorum.queues.enable`"""
-    quorum_group_size: int = Field(1, ge=1)
+    quorum_group_size: int = Field(1, ge=1, le=2**31 - 1)
     """Replicas of a new quorum queue: x-quorum-initial-group-size. James: rabbitmq.properties
     `quorum.queues.replication.factor`"""
-    delivery_limit: int | None = Field(None, ge=1)
+    delivery_limit: int | None = Field(None, ge=1, le=2**31 - 1)
     """Deliveries of one message before a new quorum queue drops or dead-letters it:
     x-delivery-limit. 1000000000 is as good as none. Unset: the argument is not declared, which is
     20 in RabbitMQ 4 and no limit before. James: rabbitmq.properties
@@ -624,7 +624,7 @@ class SmtpInSettings(Group):
     auth_without_tls: bool = False
     """Whether passwords may come in the clear where HOST is not loopback. Set it only behind a port
     that is published on loopback."""
-    max_connections: int = Field(100, ge=1)
+    max_connections: int = Field(100, ge=1, le=2**31 - 1)
     """Connections at once: so many from outside the allowed networks, and as many from within."""
     connections_per_client: int = Field(10, ge=1)
     """Connections at once from one address outside the allowed networks; of IPv6 from one /64."""

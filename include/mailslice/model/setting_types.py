@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
-from mailslice.model.durations import format_duration, parse_duration
+from mailslice.model.durations import LONGEST, format_duration, parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.throttling import Rules, destination
 
@@ -26,10 +26,10 @@ def _words(value: object) -> object:
     return tuple(word.strip() for word in value.split(",") if word.strip())
 
 
-def _not_negative(value: timedelta) -> timedelta:
+def _in_bounds(value: timedelta) -> timedelta:
     """A text has no sign; a number, in seconds, may have one."""
-    if value < timedelta(0):
-        raise ValueError("allowed: 0s or more")
+    if not timedelta(0) <= value <= LONGEST:
+        raise ValueError(f"allowed: 0s or more, at most {format_duration(LONGEST)}")
     return value
 
 
@@ -86,7 +86,7 @@ _PATTERN = re.compile(r"\*|(?:\*\.)?[^\s*=,@.]+(?:\.[^\s*=,@.]+)*\.?")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 LimitRules = Annotated[Rules, BeforeValidator(_rules)]
 LOWER_CASE = BeforeValidator(_lower)
-Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_not_negative)]
+Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_in_bounds)]
 Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
 """A duration that is not 0s: nothing ends in no time."""
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]

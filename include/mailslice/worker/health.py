@@ -54,7 +54,6 @@ class Liveness:
         self._clock = clock
         now = clock()
         self._processes = [_Process(started=now, heard=now) for _ in range(processes)]
-        self.dead_pids: list[int] = []
 
     def started(self, number: int, pid: int | None) -> None:
         process = self._processes[number]
@@ -64,12 +63,10 @@ class Liveness:
         process = self._processes[number]
         process.heard, process.health = self._clock(), health
 
-    def died(self, number: int, pid: int | None) -> None:
-        """A process ended; `dead_pids` keeps it for the gauges."""
+    def died(self, number: int) -> None:
+        """A process ended."""
         self._processes[number].pid = None
         self._processes[number].health = None
-        if pid is not None:
-            self.dead_pids.append(pid)
 
     def livez(self) -> Answer:
         """200 when every process is there and its event loop turns."""
@@ -178,18 +175,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Probes come every few seconds: they are not logged."""
 
 
-def summed_metrics(figures: str, liveness: Liveness) -> Answer:
-    """The figures of all processes, summed; gauges of ended ones are left out."""
-    from prometheus_client import (
-        CONTENT_TYPE_LATEST,
-        CollectorRegistry,
-        generate_latest,
-        multiprocess,
-    )
+def summed_metrics(figures: str) -> Answer:
+    """The figures of all processes, summed."""
+    import prometheus_client as prometheus
+    from prometheus_client import multiprocess
 
-    while liveness.dead_pids:
-        pid = liveness.dead_pids.pop()
-        multiprocess.mark_process_dead(pid, figures)  # type: ignore[no-untyped-call]
-    registry = CollectorRegistry()
+    registry = prometheus.CollectorRegistry()
     multiprocess.MultiProcessCollector(registry, figures)  # type: ignore[no-untyped-call]
-    return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
+    return 200, prometheus.CONTENT_TYPE_LATEST, prometheus.generate_latest(registry)

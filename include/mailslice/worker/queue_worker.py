@@ -1,9 +1,10 @@
 """A queue, open for work: enqueue, deliveries, flush."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 
 from mailslice.admin.queues import require
@@ -15,7 +16,6 @@ from mailslice.model.names import queue_name
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
-from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.view.configuration import ConfigurationGuard, Shape, view_shape
 from mailslice.view.sharing import agree
@@ -49,10 +49,9 @@ class QueueWorker:
         self._open_deliveries: set[Deliveries] = set()
         """Those that are not disconnected yet."""
         self._watching: asyncio.Task[None] | None = None
-        self._recorder = Recorder(state, self._received)
-
-    def _received(self) -> Iterator[tuple[QueuedMail, Message]]:
-        return (one for deliveries in self._open_deliveries for one in deliveries.received())
+        self._recorder = Recorder(
+            state, lambda: chain(*(one.received() for one in self._open_deliveries))
+        )
 
     @property
     def queue(self) -> QueueName:
@@ -197,7 +196,14 @@ async def worker_of(
         tuning=tuning or Tuning(),
         event_log=event_log,
     )
-    worker = QueueWorker(_state_of(context))
+    state = WorkerState(context, Delays(context), holds=HoldWatch(context))
+    if settings.worker.bounce_queue is not None:
+        state.reporter = Reporter(context, queue_name(settings.worker.bounce_queue))
+    if queue in settings.queue.stage_marks:
+        state.in_doubt = InDoubt(context, Stages(context), state.reporter)
+    if settings.relay.limits:
+        state.throttle = DestinationThrottle(context, settings.relay.limits)
+    worker = QueueWorker(state)
     try:
         yield worker
     finally:
@@ -232,15 +238,3 @@ def _prepare_stages(stores: Stores, queue: QueueName) -> None:
             "know which workers live"
         )
     stores.own.mail_stages.prepare()
-
-
-def _state_of(context: QueueContext) -> WorkerState:
-    settings, queue = context.settings, context.queue
-    state = WorkerState(context, Delays(context), holds=HoldWatch(context))
-    if settings.worker.bounce_queue is not None:
-        state.reporter = Reporter(context, queue_name(settings.worker.bounce_queue))
-    if queue in settings.queue.stage_marks:
-        state.in_doubt = InDoubt(context, Stages(context), state.reporter)
-    if settings.relay.limits:
-        state.throttle = DestinationThrottle(context, settings.relay.limits)
-    return state

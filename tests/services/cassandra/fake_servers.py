@@ -13,9 +13,9 @@ _STARTUP, _OPTIONS, _AUTH_RESPONSE = 0x01, 0x05, 0x0F
 
 
 @contextmanager
-def listening(serve) -> Iterator[int]:
+def listening(serve, host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
     """A port on loopback; `serve(connection)` runs in a thread for each client."""
-    server = socket.create_server(("127.0.0.1", 0))
+    server = socket.create_server((host, port))
     open_connections: list[socket.socket] = []
 
     def accept() -> None:

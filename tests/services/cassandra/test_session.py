@@ -1,8 +1,10 @@
 """The session: what it gives, and how it fails."""
 
 import asyncio
+import socket
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from uuid import uuid4
 
 import pytest
@@ -229,6 +231,82 @@ def test_a_store_that_dies_in_the_middle_fails_within_30_seconds(fresh_module, f
         with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}"):
             list(session.map(statement, [["local"]] * 20, in_flight=8))
         assert time.monotonic() - begun < 2 * 4 + 30  # two time-outs, and what a busy machine adds
+
+
+def until_it_works(session: CassandraSession) -> None:
+    end = time.monotonic() + 40
+    while True:
+        try:
+            assert session.execute(session.prepare(COUNT), ["local"])
+        except StoreUnavailable:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+        else:
+            return
+
+
+def test_a_store_that_is_away_for_a_night_is_still_asked_every_few_seconds(session):
+    pauses = list(islice(session.cluster.reconnection_policy.new_schedule(), 10_000))
+    assert len(pauses) == 10_000
+    assert max(pauses) < 6
+
+
+def test_nodes_that_come_back_at_other_addresses_are_found(fresh_module, monkeypatch):
+    settings = fresh_module.settings.cassandra
+    addresses, resolve = {"cassandra.test": "127.0.0.2"}, socket.getaddrinfo
+
+    def resolved(host: str, *how: object, **more: object) -> object:
+        return resolve(addresses.get(host, host), *how, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    before, after = Wire(settings.port), Wire(settings.port)
+    with (
+        listening(before.serve, "127.0.0.2") as port,
+        listening(after.serve, "127.0.0.3", port),
+        CassandraSession(
+            settings.model_copy(update={"contact_points": ("cassandra.test",), "port": port})
+        ) as session,
+    ):
+        assert session.execute(session.prepare(COUNT), ["local"])
+        addresses["cassandra.test"] = "127.0.0.3"
+        before.cut()
+        with pytest.raises(StoreUnavailable):
+            until_it_fails(session)
+        until_it_works(session)
+        end = time.monotonic() + 20
+        while (known := {str(one.address) for one in session.cluster.metadata.all_hosts()}) != {
+            "127.0.0.3"
+        } and time.monotonic() < end:
+            time.sleep(0.1)
+        assert known == {"127.0.0.3"}, "the old address is asked no more"
+
+
+def test_a_node_that_refuses_a_login_while_it_starts_is_asked_again(fresh_module):
+    settings = fresh_module.settings.cassandra
+    before, after = Wire(settings.port), Wire(settings.port)
+    serving, refused = [before.serve], []
+
+    def serve(connection: socket.socket) -> None:
+        refused.extend([connection] * (serving == [refusing_password]))
+        serving[0](connection)
+
+    with (
+        listening(serve) as port,
+        CassandraSession(settings.model_copy(update={"port": port})) as session,
+    ):
+        assert session.execute(session.prepare(COUNT), ["local"])
+        serving[0] = refusing_password
+        before.cut()
+        with pytest.raises((StoreUnavailable, BadSetting)):
+            until_it_fails(session)
+        end = time.monotonic() + 10
+        while len(refused) < 4 and time.monotonic() < end:
+            time.sleep(0.1)
+        assert refused
+        time.sleep(2)
+        serving[0] = after.serve
+        until_it_works(session)
 
 
 def fill(session: CassandraSession, statement: object) -> None:

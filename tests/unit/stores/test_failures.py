@@ -39,6 +39,8 @@ ADDRESS = "db1:9042"
         ConnectionShutdown("closed"),
         OverloadedErrorMessage(0x1001, "busy", None),
         OSError("broken pipe"),
+        Unauthorized("Unable to perform authorization of permissions: Cannot achieve consistency"),
+        NoHostAvailable("no host", {"a": AuthenticationFailed("Unable to perform authentication")}),
     ],
 )
 def test_what_may_pass_is_unavailable_with_the_address(error):

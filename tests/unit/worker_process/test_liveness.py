@@ -85,11 +85,10 @@ def test_one_bad_process_among_good_ones_is_enough() -> None:
 def test_a_died_process_has_two_minutes_to_come_back() -> None:
     made, time = liveness()
     made.beat(0, FINE)
-    made.died(0, 100)
+    made.died(0)
     time.now += 120
     assert wrong(made.livez()) == [None]
     time.now += 1
     assert wrong(made.livez()) == ["not running for 121 s"]
     made.started(0, 101)
     assert wrong(made.livez()) == [None]
-    assert made.dead_pids == [100]

@@ -7,6 +7,7 @@ import signal
 import tempfile
 import time
 from datetime import timedelta
+from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import pytest
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
-from mailslice.worker.process import supervisor
+from mailslice.worker.dequeue.strikes import Struck
+from mailslice.worker.process import child, supervisor
 from mailslice.worker.process.child import ParentLink
 from mailslice.worker.process.consumer_task import ConsumerTask, drain_for
 
@@ -86,3 +88,23 @@ def test_a_relay_is_drained_for_as_long_as_it_waits_for_an_answer(
 ) -> None:
     settings = Settings.model_validate({"relay": {"answer_timeout": answer}})
     assert drain_for(settings, handler) == drain
+
+
+def test_a_process_that_is_started_again_goes_on_in_its_files_of_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    task = ConsumerTask(Settings(), QueueName("spool"), "no.such:handler", 1, 1)
+    spawning = get_context("spawn")
+    files = []
+    for _ in range(2):
+        ours, theirs = spawning.Pipe()
+        args = (task, theirs, spawning.RawArray("B", 16), Struck())
+        process = spawning.Process(target=child.main, args=args)
+        process.start()
+        process.join(60)
+        assert process.exitcode == 1, "it counts from before it knows that there is no handler"
+        files.append(sorted(one.name for one in tmp_path.iterdir()))
+        assert ours.poll()
+    assert files[0]
+    assert files[1] == files[0]

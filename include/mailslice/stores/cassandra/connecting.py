@@ -5,11 +5,14 @@ checksums, computed in Python, would cost the hot path.
 """
 
 import math
+import socket
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import cassandra
 from cassandra import ConsistencyLevel, DriverException, UnresolvableContactPoints
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import (
@@ -19,7 +22,7 @@ from cassandra.cluster import (
     NoHostAvailable,
     Session,
 )
-from cassandra.connection import ConnectionBusy
+from cassandra.connection import ConnectionBusy, DefaultEndPoint
 from cassandra.io.libevreactor import LibevConnection
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
@@ -42,6 +45,10 @@ LONGEST_PAUSE = 5.0
 _STALLED_SECONDS = 3.0
 
 
+class AuthenticationFailed(Exception):
+    """The driver's own ends its attempts: nodes that start refuse a login they cannot look up."""
+
+
 class _QueueingConnection(LibevConnection):  # type: ignore[misc]
     """Requests wait behind a large one that fills the socket: the driver fails them at once.
 
@@ -49,6 +56,13 @@ class _QueueingConnection(LibevConnection):  # type: ignore[misc]
     """
 
     _full_since = math.inf
+
+    @classmethod
+    def factory(cls, *args: Any, **options: Any) -> Any:
+        try:
+            return super().factory(*args, **options)
+        except cassandra.AuthenticationFailed as error:
+            raise AuthenticationFailed(str(error)) from error
 
     @property
     def _socket_writable(self) -> bool:
@@ -74,6 +88,23 @@ class _QueueingConnection(LibevConnection):  # type: ignore[misc]
                 self.in_flight -= 1
                 self.request_ids.append(request_id)
             raise
+
+
+class _Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
+    """While no node is connected, contact points are looked up anew: the driver does it once, and
+    containers may all come back at other addresses.
+    """
+
+    cluster: Cluster
+
+    def new_schedule(self) -> Iterator[float]:
+        for pause in super().new_schedule():
+            yield pause
+            connected = any(one.get_pool_state() for one in tuple(self.cluster.sessions))
+            for host, port in () if connected else self.cluster.contact_points:
+                with suppress(Exception):  # an error would end the attempts
+                    for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                        self.cluster.add_host(DefaultEndPoint(*found[:2]), refresh_nodes=False)
 
 
 def contact_points(settings: CassandraSettings) -> list[tuple[str, int]]:
@@ -121,18 +152,16 @@ def connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
         ) from None
     try:
         return cluster, _session(cluster)
-    except NoHostAvailable as error:
+    except Exception as error:
         known = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
         cluster.shutdown()
-        if settings.datacenter and known and settings.datacenter not in known:
+        is_away = isinstance(error, NoHostAvailable)
+        if is_away and settings.datacenter and known and settings.datacenter not in known:
             names = ", ".join(sorted(known))
             raise BadSetting(
                 f"MAILSLICE_CASSANDRA_DATACENTER={settings.datacenter!r}: Cassandra at "
                 f"{address(settings)} knows: {names}"
             ) from None
-        raise translated(error, address(settings)) from error
-    except Exception as error:
-        cluster.shutdown()
         raise translated(error, address(settings)) from error
 
 
@@ -165,7 +194,7 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         request_timeout=settings.timeout.total_seconds(),
         row_factory=tuple_factory,
     )
-    return Cluster(
+    cluster = Cluster(
         points,
         port=settings.port,
         protocol_version=PROTOCOL_VERSION,
@@ -176,7 +205,8 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         },
         auth_provider=credentials(settings),
         ssl_context=client_tls(settings, "CASSANDRA") if settings.tls_enabled else None,
-        reconnection_policy=ExponentialReconnectionPolicy(0.5, LONGEST_PAUSE),
+        # For ever: by default a node is given up after 64 attempts, five minutes.
+        reconnection_policy=_Reconnection(0.5, LONGEST_PAUSE, max_attempts=None),
         timestamp_generator=Timestamps(),
         connect_timeout=patience,
         control_connection_timeout=patience,
@@ -184,3 +214,5 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         schema_metadata_enabled=False,
         **beats,
     )
+    cluster.reconnection_policy.cluster = cluster
+    return cluster

@@ -46,22 +46,17 @@ _NAME = r'(?:"([^"]+)"|(\w+))'
 _NAMED = re.compile(rf"\b(?:FROM|INTO|UPDATE|EXISTS)\s+{_NAME}\.{_NAME}", re.IGNORECASE)
 
 
-class _PinnedTimestamp(threading.local):
-    value: int | None = None
-
-
 class Timestamps:
     """Write times (µs) for the driver, ever later. A write that is repeated keeps its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = 0
-        self._pinned = _PinnedTimestamp()
+        self._pinned = threading.local()
 
     def __call__(self) -> int:
-        pinned = self._pinned.value
-        if pinned is not None:
-            return pinned
+        if (pinned := getattr(self._pinned, "value", None)) is not None:
+            return int(pinned)
         now = time.time_ns() // 1000
         with self._lock:
             if now <= self._last:

@@ -15,6 +15,8 @@ from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 _CREDENTIALS = "MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD"
 _UNAVAILABLE = (DriverException, ConnectionException, ErrorMessage, NoHostAvailable, OSError)
 """Of the driver, and of sockets (TimeoutError is an OSError)."""
+_USERS_AWAY = re.compile("Unable to perform auth")
+"""Cassandra could not read its own tables of users and rights: their replicas are away."""
 _TOO_LARGE = re.compile(r"Request is too big|is too large for the maximum size")
 
 
@@ -23,6 +25,8 @@ def translated(error: BaseException, address: str) -> BaseException:
     with the address; others as they are.
     """
     for cause in causes(error):
+        if _USERS_AWAY.search(str(cause)):
+            continue
         if "AuthenticationFailed" in type(cause).__name__:
             return BadSetting(
                 f"Cassandra at {address} refuses the credentials of {_CREDENTIALS}: {_short(cause)}"

@@ -33,7 +33,7 @@ class Job:
         self._future: ResponseFuture = None
         self._turn = 0
         self._awaited = 0
-        self._done: Done = _nobody
+        self._done: Done = lambda _: None  # nobody hears of a job that is not started
 
     def start(self, done: Done) -> None:
         """Send. `done` is called on the driver's thread for every answer."""
@@ -70,10 +70,6 @@ class Job:
             lambda rows: self._done((self, turn, rows, None)),
             lambda error: self._done((self, turn, None, error)),
         )
-
-
-def _nobody(_: Answer) -> None:
-    """Hears of a job that was not started."""
 
 
 def as_they_come(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[Page]:

@@ -171,7 +171,6 @@ async def _open(settings: RabbitSettings) -> Link:
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()
 
     def failed(_of: object, error: BaseException) -> None:
-        _set_exception(opened, meaning(error, settings))
         _set_result(lost, meaning(error, settings))
 
     options = parameters(settings)
@@ -182,7 +181,10 @@ async def _open(settings: RabbitSettings) -> Link:
         JoiningConnection(options, partial(_set_result, opened), failed, failed, custom_ioloop=loop)
     except PIKA_ERRORS as error:
         raise meaning(error, settings) from error
-    connection = await opened  # pika's own time-outs end it
+    await asyncio.wait({opened, lost}, return_when=FIRST_COMPLETED)  # pika's time-outs end it
+    if lost.done():
+        raise lost.result()
+    connection = opened.result()
     ready: asyncio.Future[Channel] = loop.create_future()
     try:
         channel = connection.channel(on_open_callback=partial(_set_result, ready))
@@ -213,12 +215,6 @@ async def _closed(attempt: asyncio.Task[Link]) -> None:
 def _set_result(future: asyncio.Future[Any], value: object) -> None:
     if not future.done():
         future.set_result(value)
-
-
-def _set_exception(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
-        future.exception()  # it may be that nobody waits any more
 
 
 def _abandon(connection: AsyncioConnection) -> None:

@@ -93,10 +93,14 @@ def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], stru
     # What handlers print is seen at once, and is not lost with a process that is killed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     import uvloop
+    from prometheus_client import values as of
 
     from mailslice.stores.cassandra.lean import without_numpy
 
     without_numpy()
+    if of.ValueClass is not of.MutexValue:
+        # By its process id each start would leave files of its own, and every scrape reads all.
+        of.ValueClass = of.MultiProcessValue(lambda: task.number)  # type: ignore[no-untyped-call]
     link = ParentLink(pipe, task.drain.total_seconds())
     link.struck = struck
     in_handlers = InHandlers(cells)

@@ -22,6 +22,7 @@ class ConsumerTask:
     concurrency: int
     drain: timedelta = DRAIN
     log_level: int = logging.INFO
+    number: int = 0
 
 
 def drain_for(settings: Settings, handler_spec: str) -> timedelta:

@@ -80,10 +80,7 @@ def _module(spec: str, name: str, *, own: bool) -> Any:
             sys.path.append(folder)
     try:
         return importlib.import_module(name)
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # a script that was not meant to be imported ends the process
+    except (Exception, SystemExit) as error:  # a script that is no module ends the process
         raise BadInput(
             f"--handler {spec!r}: module {name!r} cannot be imported: "
             f"{type(error).__name__}: {error}; {_ALLOWED}"

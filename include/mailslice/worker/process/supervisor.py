@@ -13,10 +13,11 @@ import signal
 import time
 from collections.abc import MutableSequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from types import FrameType
 from uuid import UUID
 
@@ -117,7 +118,7 @@ class Supervisor:
                 answers = {
                     "/livez": self._liveness.livez,
                     "/readyz": self._liveness.readyz,
-                    "/metrics": lambda: summed_metrics(figures, self._liveness),
+                    "/metrics": lambda: summed_metrics(figures),
                 }
                 server = HealthServer(host, port, answers)
                 server.start()
@@ -152,9 +153,10 @@ class Supervisor:
     def _start(self, slot: _Slot) -> None:
         parent_pipe, child_pipe = self._spawning.Pipe()
         slot.cells = self._spawning.RawArray("B", InHandlers.size(self._task.concurrency))
+        task = replace(self._task, number=slot.number)
         process = self._spawning.Process(
             target=child.main,
-            args=(self._task, child_pipe, slot.cells, self._strikes.struck),
+            args=(task, child_pipe, slot.cells, self._strikes.struck),
             name=f"mailslice-worker-{slot.number}",
         )
         process.start()
@@ -208,7 +210,9 @@ class Supervisor:
             slot.pipe.close()
         slot.process.close()
         slot.process = slot.pipe = None
-        self._liveness.died(slot.number, pid)
+        self._liveness.died(slot.number)
+        for gauges in Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]).glob(f"gauge*_{slot.number}.db"):
+            gauges.unlink()  # counters go on in their file when the process is started again
         if self._stopping or self._failure is not None:
             return
         self._strike(slot)
