@@ -132,7 +132,7 @@ def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
         # Of stuck_mails alone: what it planned, for a run that only notes has found them, too.
         planned = int(report.get("planned") or 0)
         yield _more("zombies", planned, limits.zombies, "mails were in flight far too long")
-    if "lockTimeoutSeconds" in report:
+    elif "lockTimeoutSeconds" in report:
         yield from _of_postal(report, limits)
 
 
