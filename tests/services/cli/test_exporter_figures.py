@@ -3,7 +3,6 @@
 import json
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from pydantic import SecretStr
 
 from mailslice.admin import queues
@@ -21,7 +20,9 @@ SPOOL = QueueName("spool")
 def add_run(stores, duty, ago, **fields):
     finished = NOW - ago
     report = {"duty": duty, "queue": SPOOL, "finished": iso(finished), "status": "done"} | fields
-    row = RunRow(iso(finished), duty, SPOOL, finished, "done", json.dumps(report), finished=finished)
+    row = RunRow(
+        iso(finished), duty, SPOOL, finished, "done", json.dumps(report), finished=finished
+    )
     stores.own.runs.save(row, timedelta(days=1))
 
 

@@ -134,7 +134,11 @@ def test_stuck_mails_has_no_figure_of_postal():
     """Both tell their lock time-out. A second sample of `zombies` breaks a scrape."""
     report = {"lockTimeoutSeconds": 600.0, "inFlight": 9, "planned": 3, "status": "done"}
     read = readings(report, AlertSettings(), NOW)
-    assert [(each.name, each.value) for each in read] == [("zombies", 3), ("gate", 0), ("failed", 0)]
+    assert [(each.name, each.value) for each in read] == [
+        ("zombies", 3),
+        ("gate", 0),
+        ("failed", 0),
+    ]
 
 
 def test_what_is_unknown_is_no_figure():
