@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,9 @@ from mailslice.maintenance.health import Health
 from mailslice.maintenance.metrics import Figure, duty_figures, exposition, verdict_figures
 from mailslice.maintenance.overview import REPORTS_EACH, overview
 from mailslice.maintenance.postal_health import postal_overview
+from mailslice.maintenance.slice_range import limited_to_slices
 from mailslice.model.clock import system_clock
+from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
@@ -178,7 +181,8 @@ def ledger_figures(stores: Stores) -> Iterator[Figure]:
     records = WorkerRecords.existing(stores.cassandra, stores.settings)
     for queue in records.queues() if records is not None else ():
         yield from _of_workers(stores, queue)
-    yield from health_figures(stores)
+    with suppress(MailsliceError):  # of RabbitMQ, which has no figures then
+        yield from health_figures(stores)
 
 
 def report_figures(stores: Stores) -> Iterator[Figure]:
@@ -190,7 +194,7 @@ def report_figures(stores: Stores) -> Iterator[Figure]:
             yield from duty_figures(
                 reports[0], readings(reports[0], stores.settings.alert, system_clock())
             )
-            yield from _contents(reports)
+            yield from _contents(one for one in reports if not limited_to_slices(one))
     if stores.settings.postal.url is not None:
         health = postal_overview(stores, system_clock).verdict.health
         text = "1 for the word that says how Postal's queue is: LOST?, STUCK, UNKNOWN, HELD, OK"
@@ -208,7 +212,7 @@ def health_figures(stores: Stores) -> Iterator[Figure]:
             yield Figure("mailslice_queue_health", text, labels, int(health is one.verdict.health))
 
 
-def _contents(reports: list[dict[str, Any]]) -> Iterator[Figure]:
+def _contents(reports: Iterable[dict[str, Any]]) -> Iterator[Figure]:
     """The newest measurement, or the newest verdicts, of the reports of one duty and queue."""
     for report in reports:
         queue = str(report.get("queue"))

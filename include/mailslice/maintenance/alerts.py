@@ -42,10 +42,20 @@ def alerts(
     """The firing readings for the report: firing `since`, and `told` last at.
 
     `told` is now, unless that was less than `repeat` ago; a failed run is always reported.
-    `earlier`: the alerts of the previous report of the same duty and queue.
+    `earlier`: `earlier_alerts` of the same duty and queue.
     """
     before = {alert["name"]: alert for alert in earlier}
     return [_alert(one, before.get(one.name), now, repeat) for one in current if one.firing]
+
+
+def earlier_alerts(reports: Iterable[Report]) -> list[Mapping[str, Any]]:
+    """Those of the newest reports, down to one that did not fail: a run that did has no figures."""
+    found: list[Mapping[str, Any]] = []
+    for report in reports:
+        found = [*(report.get("alerts") or ()), *found]
+        if report.get("status") not in {FAILED, REFUSED}:
+            break
+    return found
 
 
 def past_alerts(
@@ -132,7 +142,7 @@ def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
         # Of stuck_mails alone: what it planned, for a run that only notes has found them, too.
         planned = int(report.get("planned") or 0)
         yield _more("zombies", planned, limits.zombies, "mails were in flight far too long")
-    if "lockTimeoutSeconds" in report:
+    elif "lockTimeoutSeconds" in report:
         yield from _of_postal(report, limits)
 
 

@@ -141,10 +141,10 @@ def _stuck(facts: HealthFacts) -> str:
 
 def _well(facts: HealthFacts) -> str:
     if not facts.waiting:
-        return "empty"
+        return f"empty{_counted(facts)}"
     delayed = f", {facts.delayed:,} of them delayed" if facts.delayed else ""
     oldest = f"; the oldest for {span(facts.oldest)}" if facts.oldest is not None else ""
-    return f"{_wait(facts.waiting)}{delayed}{oldest}"
+    return f"{_wait(facts.waiting)}{delayed}{oldest}{_counted(facts)}"
 
 
 def _counted(facts: HealthFacts) -> str:

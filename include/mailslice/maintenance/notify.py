@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from mailslice.maintenance.alerts import new_alerts
 from mailslice.model.errors import BadSetting
@@ -86,14 +86,18 @@ def notify_end(
         notify(message_of_failure(duty, queue, report, error), settings)
 
 
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirect is an error: it is followed by a GET, without the message."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
 def post(message: Mapping[str, Any], hook: Webhook) -> None:
     """Send the message to a webhook."""
     headers = {**hook.headers, "Content-Type": "application/json"}
-    request = Request(  # noqa: S310
-        hook.url, data=json.dumps(dict(message)).encode(), headers=headers, method="POST"
-    )
-    with urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310 - see above
-        pass
+    request = Request(hook.url, json.dumps(dict(message)).encode(), headers)  # noqa: S310
+    build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S).close()
 
 
 def message_of_alerts(

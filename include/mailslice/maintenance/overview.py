@@ -36,7 +36,7 @@ _COUNTED = 10
 _AUDIT_COUNTS_FOR = timedelta(hours=26)
 _MEASURED_LATELY = timedelta(hours=1)
 REPORTS_EACH = 3
-"""The newest report of a duty may be one that runs still."""
+"""The newest report of a duty may be of a run that is at work, or that failed."""
 
 T = TypeVar("T")
 Report = Mapping[str, Any]
@@ -229,9 +229,12 @@ def _newest(
 ) -> dict[QueueName, dict[str, Report]]:
     reports: dict[QueueName, dict[str, Report]] = {queue: {} for queue in queues}
     for rows in runs.newest(REPORTS_EACH, duties, queues) if runs is not None else ():
-        row = next((row for row in rows if row.finished is not None), None)
-        if row is not None:
-            reports[row.queue][row.duty] = json.loads(row.report)
+        for row in (row for row in rows if row.finished is not None):
+            # A queue_size that failed has no measurement: the one before is the last known.
+            report = {**json.loads(row.report), **reports[row.queue].get(row.duty, {})}
+            reports[row.queue][row.duty] = report
+            if row.duty != "queue_size" or report.get("size") is not None:
+                break
     return reports
 
 

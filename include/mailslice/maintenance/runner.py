@@ -283,7 +283,7 @@ def _end(run: Run, report: dict[str, Any]) -> None:
         ledger = Ledger(run.stores, run.settings).list(request.duty, request.queue, 5)
     earlier = [one for one in ledger if one["run"] != request.run and one["finished"]]
     readings = alerts.readings(report, run.settings.alert, now)
-    before = (earlier[0].get("alerts") if earlier else None) or ()
+    before = alerts.earlier_alerts(earlier)
     new = alerts.alerts(readings, before, now, run.settings.alert.repeat)
     past = alerts.past_alerts(earlier, new, now)
     report |= {"finished": iso(now), "alerts": new, "pastAlerts": past}

@@ -30,12 +30,13 @@ class Outcome(NamedTuple):
 
 
 def write_settings(settings: Settings, folder: Path) -> Path:
-    """The settings as a file for the driver. The default of the artifacts becomes a path in it."""
+    """What is set, as a file for the driver. The default of the artifacts becomes a path in it."""
     artifacts = {"artifacts": artifacts_of(settings)}
     settings = settings.model_copy(update={"duty": settings.duty.model_copy(update=artifacts)})
     file = folder / SETTINGS_FILE
     file.touch(mode=0o600)
-    file.write_text(json.dumps(settings.model_dump(), default=_plain), encoding="utf-8")
+    values = settings.model_dump(exclude_unset=True)  # what is unset follows the stores
+    file.write_text(json.dumps(values, default=_plain), encoding="utf-8")
     return file
 
 

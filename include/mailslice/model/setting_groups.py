@@ -168,14 +168,14 @@ class RabbitSettings(Group):
         if username is None or password is None:
             raise ValueError("MAILSLICE_RABBITMQ_USERNAME and _PASSWORD: allowed is both or none")
         default = cls.model_fields[str(info.field_name)].default
+        login = f"{quote(username, safe='')}:{quote(password.get_secret_value(), safe='')}"
         scheme, separator, rest = value.get_secret_value().partition("://")
-        user, at, place = rest.rpartition("@")
-        if at and user and value != default:
+        user, _, place = rest.rpartition("@")
+        if user not in ("", login) and value != default:
             raise ValueError(
                 "it has a user, and MAILSLICE_RABBITMQ_USERNAME is set; allowed is one of them"
             )
-        login = f"{quote(username, safe='')}:{quote(password.get_secret_value(), safe='')}"
-        return SecretStr(f"{scheme}{separator}{login}@{place or rest}")
+        return SecretStr(f"{scheme}{separator}{login}@{place}")
 
 
 class BlobStrategy(StrEnum):

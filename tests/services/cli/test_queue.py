@@ -14,7 +14,7 @@ from mailslice.admin import queues
 from mailslice.maintenance import overview as overview_module
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.health import Health
-from mailslice.maintenance.overview import Most, overview
+from mailslice.maintenance.overview import Most, newest_report, overview
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import Partition, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
@@ -152,6 +152,23 @@ def test_a_queue_that_was_large_when_it_was_measured_is_not_counted_on_the_spot(
         stores.own.runs.save(row, timedelta(days=1))
         (one,) = overview(stores, system_clock, most=Most(rows=5))
         assert one.size == shown
+
+
+def test_a_run_that_failed_takes_no_measurement_away(fresh):
+    with open_stores(fresh.settings) as stores:
+        queue, now = queues.create(stores, "spool"), system_clock()
+        for run, ago, fields in (
+            ("measured", 30, {"size": 6, "measuredAt": iso(now - timedelta(minutes=30))}),
+            ("failed", 15, {"status": "failed", "alerts": [{"name": "failed", "text": "away"}]}),
+        ):
+            finished = now - timedelta(minutes=ago)
+            report = json.dumps({"finished": iso(finished), **fields})
+            row = RunRow(run, "queue_size", queue, finished, "done", report, finished=finished)
+            stores.own.runs.save(row, timedelta(days=1))
+        (one,) = overview(stores, system_clock, most=Most(rows=5))
+        assert (one.size, one.size_at) == (6, now - timedelta(minutes=30))
+        assert [alert["text"] for alert in one.alerts] == ["away"]
+        assert newest_report(stores, queue, "queue_size")["size"] == 6
 
 
 def test_dead_letters_without_figures_are_not_none_and_no_mail_is_called_lost(fresh, monkeypatch):

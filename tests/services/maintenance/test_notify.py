@@ -25,13 +25,19 @@ def report(**more: object) -> dict[str, Any]:
 
 @pytest.fixture
 def hook() -> Iterator[tuple[list[dict[str, Any]], str]]:
-    """What the server of a webhook got, and its URL. At /refused it refuses."""
+    """What the server of a webhook got, and its URL. At /refused it refuses, /moved is elsewhere."""
     posted: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(500 if self.path == "/refused" else 204)
+            self.send_response({"/refused": 500, "/moved": 301}.get(self.path, 204))
+            if self.path == "/moved":
+                self.send_header("Location", "/")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -53,6 +59,15 @@ def test_new_alerts_are_told_once(hook, caplog) -> None:
         ("queue_size, queue spool: 50 messages are dead (run r1)", 50)
     ]
     assert caplog.messages == ["queue_size, queue spool: 50 messages are dead (run r1)"]
+
+
+def test_a_hook_that_moved_was_not_told_and_the_log_says_so(hook, caplog) -> None:
+    """A redirect of a POST is followed by a GET, without the message."""
+    _, url = hook
+    settings = DutySettings(notify="webhook", notify_webhook=url + "/moved")
+    notify_end("queue_size", "spool", report(), None, settings)
+    (message,) = caplog.messages
+    assert message == "notifier webhook could not speak: HTTP Error 301: Moved Permanently"
 
 
 def test_an_error_is_told_where_no_alert_of_a_report_tells_it(hook) -> None:

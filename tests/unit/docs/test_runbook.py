@@ -24,9 +24,12 @@ REPORT = {
     "consumers": 0,
     "verdicts": {},
     "inFlight": 0,
-    "lockTimeoutSeconds": 60,
 }
-ALERTS = {one.name for one in readings(REPORT, AlertSettings(consumers=1), NOW)}
+ALERTS = {
+    one.name
+    for report in (REPORT, {"lockTimeoutSeconds": 60})
+    for one in readings(report, AlertSettings(consumers=1), NOW)
+}
 RULES = {
     rule["alert"]
     for group in yaml.safe_load((DOCS / "prometheus" / "alerts.yaml").read_text())["groups"]

@@ -130,6 +130,17 @@ def test_at_the_limit_or_with_a_limit_of_its_own_all_is_well(change, limits):
     assert firing({**SIZE, **change}, **limits) == {}
 
 
+def test_stuck_mails_has_no_figure_of_postal():
+    """Both tell their lock time-out. A second sample of `zombies` breaks a scrape."""
+    report = {"lockTimeoutSeconds": 600.0, "inFlight": 9, "planned": 3, "status": "done"}
+    read = readings(report, AlertSettings(), NOW)
+    assert [(each.name, each.value) for each in read] == [
+        ("zombies", 3),
+        ("gate", 0),
+        ("failed", 0),
+    ]
+
+
 def test_what_is_unknown_is_no_figure():
     unknown = dict.fromkeys(SIZE, None)
     assert [each.name for each in readings(unknown, AlertSettings(), NOW)] == ["gate", "failed"]

@@ -131,6 +131,11 @@ def test_a_count_says_its_age_once_it_is_older_than_the_other_figures():
     assert old == "1 mail waits; the broker has 0 of them (counted 5 min ago)"
 
 
+def test_a_queue_that_was_empty_a_while_ago_is_not_empty_now():
+    nothing = {"waiting": 0, "in_broker": 0, "oldest": None, "ready": 10_000}
+    assert verdict(**nothing, counted_ago=timedelta(minutes=12)).why == "empty (counted 12 min ago)"
+
+
 def test_the_worst_word_counts():
     everything = {
         "waiting": 105,

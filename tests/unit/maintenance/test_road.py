@@ -1,7 +1,7 @@
 """What the runner records of a step that raises, and what a retry of the step makes of it."""
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -41,20 +41,20 @@ class Runs:
 
 
 class OneDuty:
-    """Its steps do nothing, or raise what `raises` has for them."""
+    """Its steps do nothing, or raise what `raises` has for them. Its reports have `found`."""
 
     params = DutyParams
     needs_queue = False
     small_first = False
 
     def __init__(self):
-        self.raises = {}
+        self.raises, self.found = {}, {}
 
     def step(self, step):
         def run(_context):
             if error := self.raises.get(step):
                 raise error
-            return {"status": "done"} if step == "report" else {}
+            return {"status": "done", **self.found} if step == "report" else {}
 
         return run
 
@@ -293,6 +293,19 @@ def test_a_run_that_fails_reports_what_was_alarming_before_it(take, duty, settin
     assert [(one["name"], one["until"]) for one in report["pastAlerts"]] == [
         ("failed", "2026-11-21T11:55:00Z")
     ]
+
+
+def test_a_run_that_fails_in_between_makes_no_alert_new(duty, settings, runs):
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    duty.found = {"deadLetters": 50}
+    for number, raises in enumerate(({}, {"plan": StoreUnavailable("away")}, {})):
+        duty.raises = raises
+        request, at = replace(REQUEST, run=f"r{number}"), noon + timedelta(minutes=15 * number)
+        with suppress(StoreUnavailable):
+            runner.run_step("plan", request, settings, clock=lambda at=at: at)
+            runner.run_step("report", request, settings, clock=lambda at=at: at)
+    (alert,) = json.loads(runs.get("r2").report)["alerts"]
+    assert (alert["since"], alert["told"]) == ("2026-11-21T12:00:00Z", "2026-11-21T12:00:00Z")
 
 
 def test_a_run_that_ends_as_the_ledger_is_away_has_its_file_and_its_metrics(take, settings, runs):

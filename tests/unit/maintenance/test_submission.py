@@ -34,6 +34,22 @@ def test_what_is_read_is_what_was_written_and_its_owner_alone_may_read_it(tmp_pa
     assert read_settings(file) == settings
 
 
+def test_what_was_not_set_stays_so_and_follows_what_is_stored(tmp_path):
+    """The windows of the view and MAILSLICE_QUEUE_SHARED: a value that is set must be the same."""
+    settings = load_settings({"MAILSLICE_QUEUE_BUCKET_COUNT": "3"}, tmp_path / "none")
+    read = read_settings(write_settings(settings, tmp_path))
+    assert read.queue.model_fields_set == settings.queue.model_fields_set == {"bucket_count"}
+    assert read.duty.model_fields_set == {"artifacts"}
+
+
+@pytest.mark.parametrize("url", ["amqp://10.0.0.1:5672/%2F", None])
+def test_a_user_of_his_own_variable_is_read_again(tmp_path, url):
+    environ = {"MAILSLICE_RABBITMQ_USERNAME": "a:b", "MAILSLICE_RABBITMQ_PASSWORD": "p@/"}
+    environ |= {"MAILSLICE_RABBITMQ_URL": url} if url else {}
+    settings = load_settings(environ, tmp_path / "none")
+    assert read_settings(write_settings(settings, tmp_path)).rabbitmq == settings.rabbitmq
+
+
 def test_the_default_of_the_artifacts_is_a_path_for_a_driver_elsewhere(tmp_path):
     settings = load_settings({}, tmp_path / "none")
     read = read_settings(write_settings(settings, tmp_path))

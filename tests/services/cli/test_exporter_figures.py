@@ -1,0 +1,50 @@
+"""What the exporter makes of the ledger: of runs that failed, of some slices, without RabbitMQ."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+from pydantic import SecretStr
+
+from mailslice.admin import queues
+from mailslice.cli.exporter_figures import ledger_figures
+from mailslice.maintenance.artifacts import iso
+from mailslice.model.mail import QueueName
+from mailslice.stores import open_stores
+from mailslice.stores.own.runs import RunRow
+from tests.ports import free_port
+
+NOW = datetime.now(UTC)
+SPOOL = QueueName("spool")
+
+
+def add_run(stores, duty, ago, **fields):
+    finished = NOW - ago
+    report = {"duty": duty, "queue": SPOOL, "finished": iso(finished), "status": "done"} | fields
+    row = RunRow(
+        iso(finished), duty, SPOOL, finished, "done", json.dumps(report), finished=finished
+    )
+    stores.own.runs.save(row, timedelta(days=1))
+
+
+def values(stores, name):
+    return {
+        tuple(one.labels.values()): one.value for one in ledger_figures(stores) if one.name == name
+    }
+
+
+def test_an_audit_of_some_slices_is_not_the_last_audit(fresh):
+    with open_stores(fresh.settings) as stores:
+        queues.create(stores, SPOOL)
+        add_run(stores, "queue_audit", timedelta(hours=2), verdicts={"lost": 3})
+        slices = {"slices_from": "2026-11-20T00:00:00Z", "slices_before": None}
+        add_run(stores, "queue_audit", timedelta(hours=1), verdicts={"lost": 0}, params=slices)
+        assert values(stores, "mailslice_audit_mails") == {("spool", "lost"): 3}
+
+
+def test_without_rabbitmq_the_ledger_has_its_figures(fresh):
+    away = SecretStr(f"http://guest:guest@127.0.0.1:{free_port()}")
+    rabbitmq = fresh.settings.rabbitmq.model_copy(update={"management_url": away})
+    with open_stores(fresh.settings.model_copy(update={"rabbitmq": rabbitmq})) as stores:
+        add_run(stores, "queue_cleanup", timedelta(hours=1))
+        assert values(stores, "mailslice_duty_succeeded") == {("queue_cleanup", "spool"): 1}
+        assert values(stores, "mailslice_queue_health") == {}
