@@ -52,9 +52,8 @@ def open_for(
 ) -> timedelta:
     """How long after its start a slice may be written to: for the largest window there ever was.
 
-    Nodes of James keep the old window until they are restarted. When an operator says that every
-    node has had today's since `restarted`, that counts once the grace is over: what older ones
-    wrote is there then.
+    Nodes of James keep the old window until they are restarted. When the last one was, an operator
+    says; that counts once the grace is over: what older ones wrote is there then.
     """
     confirmed = restarted is not None and restarted + grace <= now
     return shape.window if confirmed else shape.largest_window

@@ -28,9 +28,8 @@ _IN_QUARANTINE = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
 def quarantine_rows(run: Run, rows: Sequence[RowKey], window: timedelta) -> tuple[int, list[str]]:
-    """Copy each planned row's mail into quarantine, then mark it as deleted.
-
-    How many, and which of them a person must look at, in words.
+    """Copy each planned row's mail into quarantine, then mark it as deleted; how many, and which of
+    them a person must look at, in words.
 
     What changed since the plan is left alone. What a kill leaves half done is finished by the next
     sweep, or by stuck_mails. What a killed try of this run has done counts as done.
