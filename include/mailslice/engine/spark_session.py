@@ -80,9 +80,8 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
     with _no_half_started_jvm():
         session = builder.getOrCreate()
     if not submitted:
-        session.sparkContext.setLogLevel(
-            "OFF"
-        )  # what fails is raised, in a line or two; a job under spark-submit logs as its conf says
+        # What fails is raised, in a line or two; a job under spark-submit logs as its conf says.
+        session.sparkContext.setLogLevel("OFF")
     _STARTED.append(session)
     return session
 
