@@ -116,8 +116,7 @@ class S3BlobStore(BlobStore):
             return False
         options: dict[str, Any] = {"Bucket": self.bucket}
         if self.settings.region not in ("", "us-east-1"):
-            where = {"LocationConstraint": self.settings.region}
-            options["CreateBucketConfiguration"] = where
+            options["CreateBucketConfiguration"] = {"LocationConstraint": self.settings.region}
         create = partial(self.client.create_bucket, **options)
         return self._unless(_BUCKET_EXISTS, create) is not None
 
