@@ -166,6 +166,44 @@ def _command(child: psutil.Process) -> list[str]:
         return []
 
 
+KILLED = textwrap.dedent(
+    """
+    import pathlib, psutil
+    from mailslice.model.settings import load_settings
+    from mailslice.engine.frames import run_on_keys
+    from mailslice.engine.spark_session import spark_session
+
+    def same(batches):
+        for keys in batches:
+            yield from keys
+
+    settings = load_settings({}, pathlib.Path("/nonexistent"))
+    for name in ("first", "second"):
+        print(run_on_keys(spark_session(settings, name), [7], same), flush=True)
+        children = psutil.Process().children()
+        for child in children:
+            child.kill()
+        psutil.wait_procs(children)
+    """
+)
+
+
+def test_a_process_whose_jvm_was_killed_starts_another(tmp_path):
+    """As webadmin, which does one task after the other."""
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    environ = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["[7]", "[7]"], done.stderr
+
+
 GRACEFUL = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n" + SLEEPER
 
 

@@ -95,9 +95,8 @@ def evaluate(
         context = gx.get_context(mode="ephemeral")
         context.variables.progress_bars = {"globally": False}
         for site, settings in dict(context.variables.data_docs_sites or {}).items():
-            shutil.rmtree(
-                settings["store_backend"]["base_directory"], ignore_errors=True
-            )  # a temporary folder that nobody would remove
+            # A temporary folder that nobody would remove.
+            shutil.rmtree(settings["store_backend"]["base_directory"], ignore_errors=True)
             context.delete_data_docs_site(site)
         backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": folder}
         index = {"class_name": "DefaultSiteIndexBuilder"}

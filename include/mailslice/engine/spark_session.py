@@ -61,8 +61,15 @@ _STARTED: list[SparkSession] = []
 
 def spark_session(settings: Settings, name: str) -> SparkSession:
     """The session, started at the first call. Raises BadInput with the remedy without Java."""
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    if process is not None and process.poll() is not None:  # killed; webadmin goes on
+        _STARTED.clear()
+        for known in ("_active_spark_context", "_gateway", "_jvm"):
+            setattr(SparkContext, known, None)
+        SparkSession._instantiatedSession = None  # noqa: SLF001
     # `_jsc` is None once the session was stopped; there is no public way to ask.
     if _STARTED and _STARTED[0].sparkContext._jsc is not None:  # noqa: SLF001
         return _STARTED[0]
@@ -80,9 +87,8 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
     with _no_half_started_jvm():
         session = builder.getOrCreate()
     if not submitted:
-        session.sparkContext.setLogLevel(
-            "OFF"
-        )  # what fails is raised, in a line or two; a job under spark-submit logs as its conf says
+        # What fails is raised, in a line or two; a job under spark-submit logs as its conf says.
+        session.sparkContext.setLogLevel("OFF")
     _STARTED.append(session)
     return session
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of, modified_seconds
+from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.plan import CandidateRecord, CopyToRestore, GcPlan, record_candidates
 from mailslice.duties.blob_gc.planning import Timings, require_bucket
 from mailslice.duties.blob_gc.scans import read_copies, read_planned, read_references
@@ -109,12 +109,7 @@ def _delete(
     crash.point("apply:after-copies")
     # HEAD after the copies: an object that is still as listed was so when it was copied.
     now = trash.james.heads(list(requested))
-    same = {
-        key
-        for key, blob in requested.items()
-        if (stored := now[key]) is not None
-        and (stored.size, modified_seconds(stored.modified)) == (blob.size, blob.modified_s)
-    }
+    same = {key for key, blob in requested.items() if blob.is_still(now[key])}
     absent = [key for key, stored in now.items() if stored is None]
     # Missing blobs that have a copy of this run: an earlier try deleted them.
     kept = trash.own.heads([places[key] for key in absent if key in places])

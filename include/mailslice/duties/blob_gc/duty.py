@@ -99,14 +99,10 @@ class BlobGc(Duty[GcPlan]):
                 f"{count} deleted blobs are referred to and could not be put back, "
                 f"such as {missed[0]}"
             )
-        if problem := super().problem(steps):
-            return f"{problem}; the next run tries them again"
+        problem = super().problem(steps)
         if copies := fields["copiesNotDeleted"]:
-            return (
-                f"{copies} kept copies that are over could not be deleted; "
-                "the next run tries them again"
-            )
-        return None
+            problem = problem or f"{copies} kept copies that are over could not be deleted"
+        return problem and f"{problem}; the next run tries them again"
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
         """`gcedBlobCount` and `errorCount` are James' names; `failures` is a list for scripts."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.codec.blob_ids import BlobIds, is_active, is_blob_id, parse
 from mailslice.duties.blob_gc.apply import ALREADY_DELETED
-from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of, modified_seconds
+from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.plan import VIEW, CopyToRestore, GcPlan, SourceScan
 from mailslice.duties.blob_gc.trash import Kept, KeptBlobs
 from mailslice.maintenance.gates import planned_rows
@@ -152,11 +152,7 @@ def after(run: Run, plan: GcPlan, result: Result) -> Frame:
         copied = run.clock() < plan.made_at + plan.keep
         copies = len(trash.of_keys(missing) if copied else missing)
         still_lost = sum(blob is None for blob in trash.james.heads(returned).values())
-    as_planned = sum(
-        (now := stored[blob.key]) is not None
-        and (now.size, modified_seconds(now.modified)) == (blob.size, blob.modified_s)
-        for blob in sample
-    )
+    as_planned = sum(blob.is_still(stored[blob.key]) for blob in sample)
     as_they_were = (
         "No planned blob is there as it was, but those that were not tried, or were put back."
     )

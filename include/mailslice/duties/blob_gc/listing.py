@@ -35,10 +35,8 @@ from mailslice.stores.blobs.opening import open_patient_store
 from mailslice.stores.blobs.store import BlobStore, StoredBlob
 
 COLUMNS = {"key": "string", "size": "long", "modified_s": "long"}
-_HEX, _LETTERS = (
-    "0123456789abcdef",
-    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
-)
+_HEX = "0123456789abcdef"
+_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """What hashes and UUIDs begin with. The few of base64 that do not are in the ranges between."""
 _KEYS_A_RANGE, _MOST_RANGES, _DEEPEST = 1500, 3000, 3
 _MOST_GENERATIONS, _MOST_STRANGE = 2000, 10

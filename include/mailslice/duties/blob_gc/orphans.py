@@ -18,6 +18,7 @@ from mailslice.engine.row_files import Location
 from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.row_file import RowGroup, RowWriter, schema_of
 from mailslice.model.mail import BlobId
+from mailslice.stores.blobs.store import StoredBlob
 
 UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN = "unknown", "doubtful", "active", "young", "orphan"
 KINDS = (UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN)
@@ -57,9 +58,8 @@ class Rules:
         if is_active(parse(key), self.family, self.generation):
             return ACTIVE
         # S3's times are whole seconds; rounding must make a blob younger, never older.
-        return (
-            ORPHAN if self.now.timestamp() - modified_s > self.grace.total_seconds() + 1 else YOUNG
-        )
+        age = self.now.timestamp() - modified_s
+        return ORPHAN if age > self.grace.total_seconds() + 1 else YOUNG
 
     def due(self, since_ms: int | None) -> bool:
         """Whether a candidate recorded at `since_ms` (epoch) may be deleted now."""
@@ -157,6 +157,11 @@ class PlannedBlob:
     size: int
     modified_s: int
     since_ms: int | None
+
+    def is_still(self, stored: StoredBlob | None) -> bool:
+        """Whether the object is as it was listed."""
+        found = stored and (stored.size, modified_seconds(stored.modified))
+        return found == (self.size, self.modified_s)
 
 
 def blobs_of(rows: pa.Table) -> list[PlannedBlob]:

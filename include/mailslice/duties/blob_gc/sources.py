@@ -43,10 +43,7 @@ JAMES: Mapping[str, tuple[str, ...]] = {
 }
 """James' tables, in the order in which a mail passes them: what moves on meanwhile is met again."""
 OWN_WITHOUT_REFERENCES = frozenset(
-    {
-        *("runs", "locks", "queue_samples", "pending_marks", "slice_statistics"),
-        *("deletions", "undeleted_mails"),
-    }
+    "runs locks queue_samples pending_marks slice_statistics deletions undeleted_mails".split()
 )
 """Own tables that name no blob whose content is still needed: a report's sample is no reference,
 and deleted mails have copies.

@@ -157,12 +157,13 @@ class CounterRepair(Duty[CounterPlan]):
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
         """`messages`: of the truth, or of the projection where that is trusted."""
         plan, result = steps.plan, steps.result
+        trusted = plan.get("decided", {}).get("trustProjection")
         after = steps.folder.read_json(_AFTER) or {}
         return {
             **({} if plan else _WITHOUT_PLAN),
             "failedMailboxes": result.failed,
             "unknown": result.fields.get("unknown", 0),
-            "messages": plan.get("messages") or plan.get("projectedMessages", 0),
+            "messages": plan.get("projectedMessages" if trusted else "messages", 0),
             "projection": _projection(steps) or None,
             "after": after.get("after"),
         }

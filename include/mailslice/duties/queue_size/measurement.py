@@ -5,6 +5,7 @@ up to the queue's. Content is never loaded. Of live mails the row is read, for a
 domains.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,7 +26,7 @@ from mailslice.maintenance.run import Run
 from mailslice.model.batches import batches
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import Partition, QueueName, ViewRow
-from mailslice.model.names import RabbitNames
+from mailslice.model.names import QueueTable, RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live, slice_start, whole_seconds
 from mailslice.stores import Stores
@@ -47,8 +48,8 @@ class SliceMeasured:
     """One slice over its buckets and tables; an id in both tables counts once.
 
     `unmarked` rows have no mark. Where the slice is `behind` browseStart that proves nothing.
-    `fullest` is the rows of its fullest bucket. `oldest` is the enqueued time of the oldest live
-    mail.
+    `fullest` is the rows of its fullest bucket in one table. `oldest` is the enqueued time of the
+    oldest live mail.
     """
 
     start: datetime
@@ -122,12 +123,12 @@ class Measure:
         """Count one slice; a live row counts where a second read has it, too: no ghosts."""
         tables, measured = stores.tables.existing, SliceMeasured(start)
         partitions = [Partition(start, bucket) for bucket in range(self.buckets)]
-        rows_of = dict.fromkeys(partitions, 0)
+        rows_of: Counter[tuple[QueueTable, Partition]] = Counter()
         counted: set[bytes] = set()
         marks = Marks(stores.tables.deleted, self.queue)
         for table in tables:
             for partition, page in table.packed_ids_of(self.queue, partitions, READS_IN_FLIGHT):
-                rows_of[partition] += len(page) // WIDTH
+                rows_of[table.table, partition] += len(page) // WIDTH
                 fresh = page
                 if len(tables) > 1:
                     new = [encoded for encoded in each_in_order(page) if encoded not in counted]

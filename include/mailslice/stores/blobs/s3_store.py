@@ -36,10 +36,8 @@ from mailslice.stores.blobs.keys import (
 from mailslice.stores.blobs.store import MISSING, PIECE, BlobStore, StoredBlob, pause_s
 
 _REFUSED = frozenset(
-    """
-    InvalidAccessKeyId SignatureDoesNotMatch AccessDenied Forbidden 403
-    AuthorizationHeaderMalformed
-    """.split()
+    "InvalidAccessKeyId SignatureDoesNotMatch AccessDenied Forbidden 403 "
+    "AuthorizationHeaderMalformed".split()
 )
 _BUCKET_EXISTS = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
 _NO_BUCKET = frozenset({"404", "NoSuchBucket", "NotFound"})
@@ -49,10 +47,8 @@ _INVALID_KEY = frozenset(
 )
 """Answers of servers that keep files about a key that they can never hold ("/a")."""
 _BUSY = frozenset(
-    """
-    SlowDown 503 ServiceUnavailable Throttling ThrottlingException RequestLimitExceeded
-    TooManyRequests 429
-    """.split()
+    "SlowDown 503 ServiceUnavailable Throttling ThrottlingException RequestLimitExceeded "
+    "TooManyRequests 429".split()
 )
 """S3 is asked too fast: ask again later, and slower."""
 _CREATING = Lock()
@@ -120,8 +116,7 @@ class S3BlobStore(BlobStore):
             return False
         options: dict[str, Any] = {"Bucket": self.bucket}
         if self.settings.region not in ("", "us-east-1"):
-            where = {"LocationConstraint": self.settings.region}
-            options["CreateBucketConfiguration"] = where
+            options["CreateBucketConfiguration"] = {"LocationConstraint": self.settings.region}
         create = partial(self.client.create_bucket, **options)
         return self._unless(_BUCKET_EXISTS, create) is not None
 

@@ -10,6 +10,7 @@ from mailslice.bench.clearing import drop_marks
 from mailslice.duties.queue_size.measurement import Measure
 from mailslice.engine.partition_scan import Marks
 from mailslice.model.mail import QueueName
+from mailslice.model.names import QueueTable
 from mailslice.model.settings import load_settings
 from mailslice.testing.memory import MemoryStores
 from mailslice.view.configuration import view_shape
@@ -48,6 +49,16 @@ def test_a_browse_start_within_a_slice_counts_as_its_start_as_in_size_and_browse
     )
     assert LiveRows(stores.tables, QUEUE, view_shape(stores)).count(NOW + HOUR) == live
     assert [each.oldest is not None for each in found] == [live == 3, live > 0, False]
+
+
+def test_a_mail_with_a_row_in_both_tables_fills_a_partition_of_each_and_counts_once() -> None:
+    settings = load_settings({}, state_file=Path("/nonexistent"))
+    stores = MemoryStores(settings, existing=[*QueueTable])
+    mails = [row(QUEUE, NOW) for _ in range(3)]
+    stores.tables.v3.insert_many(mails)
+    stores.tables.v4.insert_many(mails)
+    found = Measure(settings, QUEUE, HOUR, 1, NOW + HOUR).slice(stores, SLICE)
+    assert (found.live, found.fullest) == (3, 3)
 
 
 def test_mails_that_james_clears_while_they_are_counted_are_not_live(
