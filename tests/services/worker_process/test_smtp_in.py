@@ -419,10 +419,14 @@ async def test_passwords_can_be_guessed_five_times_a_connection() -> None:
         assert b"\r\n421 4.7.0 AUTH sent too many times" in answers
 
 
-@pytest.mark.parametrize("words", [(b"AUTH login dQ==", b"cA=="), (b"auth Plain AHUAcA==",)])
+@pytest.mark.parametrize(
+    "words",
+    [(b"AUTH login dQ==", b"cA=="), (b"auth Plain  AHUAcA==",), (b"AUTH PLAIN\tAHUAcA==",)],
+)
 async def test_a_mechanism_of_auth_has_no_case(words: tuple[bytes, ...]) -> None:
     async with serving(username="u", password="p") as server:
         assert b"\r\n235 " in await server.say(b"EHLO c", *words)
+        assert b"\r\n501 " in await server.say(b"EHLO c", b"AUTH")
 
 
 async def test_auth_is_not_announced_where_there_is_no_user() -> None:

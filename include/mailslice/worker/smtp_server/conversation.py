@@ -145,8 +145,8 @@ class Conversation(SMTP):  # type: ignore[misc]
     @functools.wraps(SMTP.smtp_AUTH)
     async def smtp_AUTH(self, arg: str | None) -> None:
         # A mechanism has no case (RFC 5321 2.4): the clients of .NET say `AUTH login`.
-        mechanism, blank, rest = (arg or "").partition(" ")
-        await super().smtp_AUTH(f"{mechanism.upper()}{blank}{rest}")
+        words = (arg or "").split()
+        await super().smtp_AUTH(" ".join([*map(str.upper, words[:1]), *words[1:]]))
 
     async def push(self, status: str | bytes) -> None:
         if status[:3] in {"535", b"535"}:
