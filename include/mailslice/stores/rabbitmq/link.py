@@ -164,7 +164,6 @@ class Link:
 
 
 async def _open(settings: RabbitSettings) -> Link:
-    logging.getLogger("pika").setLevel(logging.CRITICAL)  # what it warns of is raised here
     loop = asyncio.get_running_loop()
     lost: asyncio.Future[MailsliceError] = loop.create_future()
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()
