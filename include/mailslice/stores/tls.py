@@ -3,7 +3,7 @@
 import ssl
 
 from mailslice.model.errors import BadSetting
-from mailslice.model.settings import CassandraSettings, PostalSettings, RabbitSettings
+from mailslice.model.settings import CassandraSettings, PostalSettings, RabbitSettings, S3Settings
 
 
 def client_tls(
@@ -23,3 +23,15 @@ def client_tls(
     except (ssl.SSLError, OSError) as error:
         raise BadSetting(f"{prefix}_*: the files are no usable PEM: {error}") from error
     return context
+
+
+def s3_authorities(settings: S3Settings) -> bytes | None:
+    """The file of MAILSLICE_S3_CA. Raises BadSetting."""
+    if settings.ca is None:
+        return None
+    try:
+        ssl.create_default_context(cafile=settings.ca)
+        return settings.ca.read_bytes()
+    except OSError as error:
+        name = f"MAILSLICE_S3_CA={str(settings.ca)!r}"
+        raise BadSetting(f"{name}: {error}; allowed: a PEM file of authorities") from error

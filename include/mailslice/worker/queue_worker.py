@@ -10,7 +10,7 @@ from pathlib import Path
 from mailslice.admin.queues import require
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadSetting
+from mailslice.model.errors import BadInput, BadSetting
 from mailslice.model.mail import Mail, QueuedMail, QueueName
 from mailslice.model.names import queue_name
 from mailslice.model.settings import Settings
@@ -228,7 +228,10 @@ def _prepare_stages(stores: Stores, queue: QueueName) -> None:
     """What stage marks and reports need, checked and prepared where waiting is allowed."""
     settings = stores.settings
     if settings.worker.bounce_queue is not None:
-        require(stores, queue_name(settings.worker.bounce_queue))
+        try:
+            require(stores, queue_name(settings.worker.bounce_queue))
+        except BadInput as error:
+            raise type(error)(f"MAILSLICE_WORKER_BOUNCE_QUEUE: {error}") from error
     if queue not in settings.queue.stage_marks:
         return
     if not settings.worker.record_every:

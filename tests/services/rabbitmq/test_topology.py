@@ -257,3 +257,9 @@ def wait_for(condition: Any, seconds: float = 40) -> None:
     while not condition():
         assert time.monotonic() < deadline, "never"
         time.sleep(0.3)
+
+
+def test_a_look_for_what_is_missing_leaves_no_warning_of_pika(fresh: Any, caplog: Any) -> None:
+    caplog.set_level("WARNING", "pika")
+    assert not Topology(fresh.settings).exists(SPOOL)
+    assert [record.name for record in caplog.records if record.name.startswith("pika")] == []

@@ -613,11 +613,12 @@ async def test_what_stage_marks_and_reports_need_is_checked_at_the_start(deploym
                 marked.but(MAILSLICE_WORKER_RECORD_EVERY="0s").settings, spool.queue
             ):
                 pass
-        with pytest.raises(UnknownQueue, match="nowhere"):
-            async with open_worker(
-                deployment.but(MAILSLICE_WORKER_BOUNCE_QUEUE="nowhere").settings, spool.queue
-            ):
-                pass
+        for wrong, error in {"nowhere": UnknownQueue, "a/b": BadInput}.items():
+            with pytest.raises(error, match=f"MAILSLICE_WORKER_BOUNCE_QUEUE: .*'{wrong}'"):
+                async with open_worker(
+                    deployment.but(MAILSLICE_WORKER_BOUNCE_QUEUE=wrong).settings, spool.queue
+                ):
+                    pass
 
 
 async def test_an_iterator_without_an_event_loop_marks_too(spool: Any) -> None:

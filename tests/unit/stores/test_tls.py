@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from mailslice.model.errors import BadSetting
-from mailslice.model.settings import CassandraSettings, RabbitSettings
+from mailslice.model.settings import CassandraSettings, RabbitSettings, S3Settings
+from mailslice.stores.blobs.async_store import AsyncBlobStore
+from mailslice.stores.blobs.s3_store import S3BlobStore
+from mailslice.stores.blobs.small import SmallObjects
 from mailslice.stores.tls import client_tls
 
 KINDS = pytest.mark.parametrize(
@@ -32,3 +35,15 @@ def test_names_are_checked_unless_a_setting_says_otherwise(kind, name):
     assert client_tls(kind(), name).check_hostname
     lax = client_tls(kind(tls_verify_host=False), name)
     assert (lax.check_hostname, lax.verify_mode) == (False, ssl.CERT_REQUIRED)
+
+
+@pytest.mark.parametrize("content", [None, "no certificate", ""])
+@pytest.mark.parametrize(
+    "opened", [AsyncBlobStore, SmallObjects, lambda *given: S3BlobStore(*given).client]
+)
+def test_authorities_of_s3_that_cannot_be_used_are_named(opened, content, tmp_path):
+    file = tmp_path / "s3.pem"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(BadSetting, match=f"MAILSLICE_S3_CA='{file}': .*; allowed: a PEM file"):
+        opened(S3Settings(endpoint="https://s3.example", ca=file), "james")

@@ -30,6 +30,7 @@ from mailslice.stores.blobs.keys import (
     unescape_key,
 )
 from mailslice.stores.blobs.store import MISSING, PIECE, BlobStore, StoredBlob
+from mailslice.stores.tls import s3_authorities
 
 CRATE_ERRORS = (BaseError, OSError, TimeoutError)
 """obstore raises FileNotFoundError for a missing object, its own classes for the rest."""
@@ -70,8 +71,8 @@ def _options(settings: S3Settings) -> dict[str, Any]:
         "timeout": timedelta(hours=1),
         "pool_idle_timeout": timedelta(seconds=20),
     }
-    if settings.ca:
-        client["root_certificate"] = settings.ca.read_bytes()
+    if authorities := s3_authorities(settings):
+        client["root_certificate"] = authorities
     pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1)}
     retry: dict[str, Any] = {"max_retries": 2, "backoff": {**pauses, "base": 2}}
     retry["retry_timeout"] = settings.timeout / 2

@@ -34,6 +34,7 @@ from mailslice.stores.blobs.keys import (
     service,
 )
 from mailslice.stores.blobs.store import MISSING, PIECE, BlobStore, StoredBlob, pause_s
+from mailslice.stores.tls import s3_authorities
 
 _REFUSED = frozenset(
     "InvalidAccessKeyId SignatureDoesNotMatch AccessDenied Forbidden 403 "
@@ -96,7 +97,7 @@ class S3BlobStore(BlobStore):
                 region_name=self.settings.region,
                 aws_access_key_id=self.settings.access_key,
                 aws_secret_access_key=secret.get_secret_value() if secret else None,
-                verify=str(self.settings.ca) if self.settings.ca else None,
+                verify=str(self.settings.ca) if s3_authorities(self.settings) else None,
                 config=config,
             )
 

@@ -22,6 +22,7 @@ from typing_extensions import Buffer
 
 from mailslice.model.settings import BlobProvider, S3Settings
 from mailslice.stores.blobs.http_pool import Answer, HttpPool
+from mailslice.stores.tls import s3_authorities
 
 log = logging.getLogger(__name__)
 SMALL = 64 * 1024
@@ -221,6 +222,6 @@ def _size(answer: Answer) -> int:
 def _tls(settings: S3Settings) -> ssl.SSLContext:
     """As obstore: the authority of the settings beside those of the machine."""
     context = ssl.create_default_context()
-    if settings.ca:
-        context.load_verify_locations(cafile=settings.ca)
+    if authorities := s3_authorities(settings):
+        context.load_verify_locations(cadata=authorities.decode("ascii"))
     return context

@@ -1,5 +1,6 @@
 """Where the broker is, how to connect to it, and what its errors mean. Passwords stay here."""
 
+import logging
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -103,6 +104,7 @@ def parameters(
     settings: RabbitSettings, heartbeat: int = HEARTBEAT_SECONDS
 ) -> pika.ConnectionParameters:
     """What pika needs to connect: one attempt, all time-outs from the settings, heartbeats on."""
+    logging.getLogger("pika").setLevel(logging.CRITICAL)  # what it warns of is raised here
     address = broker_address(settings)
     seconds = settings.timeout.total_seconds()
     tls = pika.SSLOptions(client_tls(settings, "RABBITMQ"), address.host) if address.tls else None

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from asyncio import FIRST_COMPLETED
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -82,8 +81,8 @@ class Link:
         except asyncio.CancelledError:
             attempt.add_done_callback(_unwanted)  # it may end when nobody waits here any more
             await asyncio.wait({attempt}, timeout=last_wait)
-            if attempt.done():
-                await _closed(attempt)
+            if attempt.done() and not (attempt.cancelled() or attempt.exception()):
+                await attempt.result().close()
             raise
 
     @property
@@ -165,7 +164,6 @@ class Link:
 
 
 async def _open(settings: RabbitSettings) -> Link:
-    logging.getLogger("pika").setLevel(logging.CRITICAL)  # what it warns of is raised here
     loop = asyncio.get_running_loop()
     lost: asyncio.Future[MailsliceError] = loop.create_future()
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()
@@ -205,11 +203,6 @@ async def _open(settings: RabbitSettings) -> Link:
 def _unwanted(attempt: asyncio.Task[Link]) -> None:
     if not attempt.cancelled() and attempt.exception() is None:
         _abandon(attempt.result().connection)
-
-
-async def _closed(attempt: asyncio.Task[Link]) -> None:
-    with suppress(MailsliceError, asyncio.CancelledError):
-        await (await attempt).close()
 
 
 def _set_result(future: asyncio.Future[Any], value: object) -> None:

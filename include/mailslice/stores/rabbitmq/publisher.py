@@ -184,7 +184,7 @@ class Publisher:
         """The link; all that wait for it share one attempt."""
         if self._opening is None or self._opening.done():
             self._opening = asyncio.create_task(self._open(), name="publisher-connect")
-            self._opening.add_done_callback(_retrieved)
+            self._opening.add_done_callback(lambda end: end.cancelled() or end.exception())
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> Link:
@@ -238,8 +238,3 @@ class Publisher:
             if not one.confirmed.done():
                 error = Unconfirmed(f"connection lost before a confirm: {self._trouble}")
                 one.confirmed.set_exception(error)
-
-
-def _retrieved(task: asyncio.Task[Link]) -> None:
-    if not task.cancelled():
-        task.exception()

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -129,10 +130,8 @@ class Bridge:
             if self._woken:
                 return
             self._woken = True
-        try:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(self._hand_over)
-        except RuntimeError:
-            return  # the loop is closed: nobody waits
 
     def _hand_over(self) -> None:
         with self._lock:

@@ -68,7 +68,10 @@ class HoldWatch:
         except Exception as error:  # noqa: BLE001 - whatever it is, what was known holds
             self._missed(error)
         else:
-            self._known()
+            if self.trouble is not None:
+                self._log(logging.INFO, "holds_read", "holds of queue %s are read again")
+            self.is_known, self.trouble = True, None
+            self._context.statistics.holds_unknown = 0
         before = self.active
         self.active = ActiveHolds.at(self._context.clock(), self._rows)
         self._log_changes(before)
@@ -83,12 +86,6 @@ class HoldWatch:
             return ()  # nothing was ever held
         rows = await self._context.bridge.rows(self._table.of_future(self._context.queue))
         return tuple(map(self._table.hold, rows))
-
-    def _known(self) -> None:
-        if self.trouble is not None:
-            self._log(logging.INFO, "holds_read", "holds of queue %s are read again")
-        self.is_known, self.trouble = True, None
-        self._context.statistics.holds_unknown = 0
 
     def _missed(self, error: Exception) -> None:
         if self.trouble is None:

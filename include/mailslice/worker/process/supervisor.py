@@ -216,7 +216,8 @@ class Supervisor:
         if self._stopping or self._failure is not None:
             return
         self._strike(slot)
-        self._start_later(slot, f"(pid {pid}) ended with {_ending(code)}")
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        self._start_later(slot, f"(pid {pid}) ended with {how}")
 
     def _start_later(self, slot: _Slot, why: str) -> None:
         """After a pause; before anything consumed, for some times only."""
@@ -266,7 +267,3 @@ class Supervisor:
                 log.error("process %d did not end; killed", slot.number, extra={"action": "kill"})
                 slot.process.kill()
                 slot.process.join()
-
-
-def _ending(code: int | None) -> str:
-    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
