@@ -12,6 +12,7 @@ from glob import glob
 from itertools import chain
 from os import SEEK_END
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Self
 
 from mailslice.maintenance.artifacts import artifacts
@@ -293,7 +294,7 @@ class Trace:
         if unread:
             raise MailsliceError(
                 f"{unread} mails that deletes keep were not read: `mailslice queue deleted "
-                f"{queue}` with --id or --name finds this one"
+                f"{quote(queue)}` with --id or --name finds this one"
             )
 
     def _decisions(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
@@ -349,7 +350,8 @@ def _move_of(queue: QueueName, mail: "QuarantinedMail") -> str:
 
     delays = mail.moved_to in {"", queue}
     where = f"a delay within {queue}" if delays else f"a move to {mail.moved_to}"
-    words = f"delay {queue} --for 1m" if delays else f"move {queue} {mail.moved_to}"
+    at, to = quote(queue), quote(mail.moved_to)
+    words = f"delay {at} --for 1m" if delays else f"move {at} {to}"
     command = f"mailslice queue {words} --id {mail.enqueue_id} --yes"
     if mail.state in {State.RELEASED, State.DISCARDING}:
         return f"{where}, {mail.state.value}: it is over"
@@ -375,7 +377,7 @@ def _deletion_of(queue: QueueName, mail: "DeletedMail") -> str:
         return f"{says}, without content"
     doubt = ", may have been delivered" if mail.may_be_delivered else ""
     accept = " --accept-duplicates" if mail.may_be_delivered else ""
-    words = f"queue undelete {queue} --run {batch.run} --id {mail.enqueue_id} --yes{accept}"
+    words = f"queue undelete {quote(queue)} --run {batch.run} --id {mail.enqueue_id} --yes{accept}"
     return f"{says}{doubt}: `mailslice {words}` brings it back"
 
 

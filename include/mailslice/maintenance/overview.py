@@ -20,7 +20,7 @@ from mailslice.model.clock import Clock
 from mailslice.model.errors import TryAgain
 from mailslice.model.holds import ActiveHolds, Hold
 from mailslice.model.mail import QueueName
-from mailslice.model.names import RabbitNames
+from mailslice.model.names import NO_QUEUE_NAME, RabbitNames
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.stores.own.runs import Runs
@@ -127,7 +127,7 @@ def last_reported(stores: Stores, problem: str) -> list[QueueOverview]:
     """
     runs = stores.existing_runs()
     queues = {newest[0].queue for newest in runs.newest(1)} if runs else set()
-    newest = _newest(runs, sorted(queue for queue in queues if queue))
+    newest = _newest(runs, sorted(one for one in queues if one != NO_QUEUE_NAME))
     why = HealthVerdict(Health.UNKNOWN, "RabbitMQ did not answer", "mailslice config check")
     found = []
     for queue, reports in newest.items():

@@ -14,10 +14,10 @@ from mailslice.admin import queues
 from mailslice.maintenance import overview as overview_module
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.health import Health
-from mailslice.maintenance.overview import Most, newest_report, overview
+from mailslice.maintenance.overview import Most, last_reported, newest_report, overview
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import Partition, QueueName, ViewRow
-from mailslice.model.names import RabbitNames
+from mailslice.model.names import NO_QUEUE_NAME, RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.model.slices import slice_start
 from mailslice.stores import open_stores
@@ -169,6 +169,15 @@ def test_a_run_that_failed_takes_no_measurement_away(fresh):
         assert (one.size, one.size_at) == (6, now - timedelta(minutes=30))
         assert [alert["text"] for alert in one.alerts] == ["away"]
         assert newest_report(stores, queue, "queue_size")["size"] == 6
+
+
+def test_what_is_about_no_queue_is_none_of_the_queues_that_were_reported_last(fresh):
+    with open_stores(fresh.settings) as stores:
+        for duty, queue in (("blob_gc", NO_QUEUE_NAME), ("queue_size", "spool")):
+            at = system_clock()
+            row = RunRow(f"{duty}-1", duty, QueueName(queue), at, "done", "{}", finished=at)
+            stores.own.runs.save(row, timedelta(days=1))
+        assert [one.queue for one in last_reported(stores, "RabbitMQ is away")] == ["spool"]
 
 
 def test_dead_letters_without_figures_are_not_none_and_no_mail_is_called_lost(fresh, monkeypatch):

@@ -25,7 +25,7 @@ def report(**more: object) -> dict[str, Any]:
 
 @pytest.fixture
 def hook() -> Iterator[tuple[list[dict[str, Any]], str]]:
-    """What the server of a webhook got, and its URL. At /refused it refuses, /moved is elsewhere."""
+    """What the server of a webhook got, and its URL. It refuses /refused; /moved is elsewhere."""
     posted: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -100,7 +100,7 @@ def test_the_line_for_cron_names_settings_and_a_command_of_the_page() -> None:
     exported = re.search(r"export ([A-Z_ ]+);", script)
     assert exported
     assert set(exported[1].split()) <= set(variables())
-    assert "mailslice duty run stuck_mails_postal --json" in script
+    assert "mailslice duty run stuck_mails_postal --notify --json" in script
     (folder,) = re.findall(r"^install -d -o mailslice .* (/\S+)$", PAGE, re.MULTILINE)
     (log,) = re.findall(r">>(\S+) ", script)
     assert Path(log).parent == Path(folder), "its user may write nowhere else"
@@ -118,7 +118,7 @@ def test_service_and_timer_are_units_of_systemd(tmp_path: Path) -> None:
         parsed[file.suffix].read(file)
     service = parsed[".service"]["Service"]
     assert service["Type"] == "oneshot"
-    assert service["ExecStart"].endswith("mailslice duty run stuck_mails_postal --json")
+    assert service["ExecStart"].endswith("mailslice duty run stuck_mails_postal --notify --json")
     assert parsed[".timer"]["Timer"]["OnCalendar"] == "*:0/5"
     if program := shutil.which("systemd-analyze"):
         for file in UNITS.iterdir():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,6 +189,15 @@ def test_a_mail_that_a_move_holds_is_known_with_the_command_that_finishes_it(
     command = f"`mailslice queue {words} --id {ID} --yes` finishes it"
     assert (command in said) == (state is not State.RELEASED)
     assert ("--accept-duplicates" in said) == (state is State.KEPT)
+
+
+def test_the_command_that_finishes_a_move_is_one_whatever_the_queues_are_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mail = moving_mail(State.TAKEN, "two words")
+    ((_, _, said),) = answers_of(monkeypatch, str(ID), "moving", mail)
+    command = shlex.split(said.split("`")[1])
+    assert command[:5] == ["mailslice", "queue", "move", "spool", "two words"]
 
 
 def deleted(monkeypatch: pytest.MonkeyPatch, mails: int = 1, **more: Any) -> None:
