@@ -108,8 +108,7 @@ def run_(
         timedelta | None, option("--back-off-cap DURATION", "Longest of these pauses.", PAUSE)
     ] = None,
     give_up: Annotated[
-        GiveUp | None,
-        option("--give-up", "What becomes of a mail after its last attempt."),
+        GiveUp | None, option("--give-up", "What becomes of a mail after its last attempt.")
     ] = None,
 ) -> None:
     """Consume a queue with a handler until SIGTERM.
@@ -144,8 +143,7 @@ def run_(
 def top_(
     out: Output,
     queues: Annotated[
-        list[QueueName] | None,
-        queue_argument("[QUEUE]...", "Mail queues; all when none is named."),
+        list[QueueName] | None, queue_argument("[QUEUE]...", "Mail queues; all when none is named.")
     ] = None,
     *,
     interval: Annotated[

@@ -197,12 +197,7 @@ class BlobWriter:
 
 
 def write_orphans(
-    blobs: Any,
-    location: Location,
-    folder: str,
-    rules: Rules,
-    *,
-    rereferenced: frozenset[str],
+    blobs: Any, location: Location, folder: str, rules: Rules, *, rereferenced: frozenset[str]
 ) -> tuple[Tally, list[RowGroup]]:
     """Write the orphans among unreferenced blobs: a tally of all kinds, and the row groups.
 

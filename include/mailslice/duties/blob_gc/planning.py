@@ -36,11 +36,7 @@ from mailslice.duties.blob_gc.plan import (
     SourceScan,
     recorded_candidates,
 )
-from mailslice.duties.blob_gc.scans import (
-    read_copies,
-    read_planned,
-    read_references,
-)
+from mailslice.duties.blob_gc.scans import read_copies, read_planned, read_references
 from mailslice.duties.blob_gc.sources import ReferenceSource, sources_of, unread_columns, with_rows
 from mailslice.duties.blob_gc.trash import KeptBlobs
 from mailslice.engine.dataset import (

@@ -132,9 +132,7 @@ class _Scan:
 
     def partitions(self, keys: Sequence[tuple[Partition, str | None]]) -> Iterator[V3Partition]:
         pages_of = pages_by_partition(
-            self.stores.tables.v3.ids_of,
-            self.source.queue,
-            [partition for partition, _ in keys],
+            self.stores.tables.v3.ids_of, self.source.queue, [partition for partition, _ in keys]
         )
         for key, (_, pages) in zip(keys, pages_of, strict=True):
             result, spool = V3Partition(*key), Spool()

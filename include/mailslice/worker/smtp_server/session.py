@@ -112,12 +112,7 @@ class Intake:
         return "250 2.1.0 OK"
 
     async def handle_RCPT(
-        self,
-        server: Any,
-        session: Session,
-        envelope: Envelope,
-        address: str,
-        options: list[str],
+        self, server: Any, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         if self.is_stranger(session) and not session.authenticated:
             hint = ": AUTH first" if self._policy.offers_auth else ""

@@ -66,11 +66,7 @@ class Decisions(OwnTable):
         return {queue: sorted(days, reverse=True) for queue, days in found.items()}
 
     def list(
-        self,
-        queue: QueueName,
-        since: datetime,
-        until: datetime,
-        days: Iterable[str] | None = None,
+        self, queue: QueueName, since: datetime, until: datetime, days: Iterable[str] | None = None
     ) -> Iterator[DecisionRow]:
         """The decisions from `since` to `until`, newest first: a read for each of its days, or for
         those that are known to have any.
