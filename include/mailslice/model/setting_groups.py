@@ -41,6 +41,7 @@ from mailslice.model.throttling import Limits
 _MAX_RETENTION = timedelta(days=3650)
 """Rows go by TTL, and Cassandra before 5.0 refuses one that ends after 2038."""
 _LONGEST_UNDO = timedelta(days=365)
+_BUCKET = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _LARGEST_OBJECT = 5 * 1024**3
 """What S3 takes in one PUT."""
 
@@ -111,7 +112,7 @@ class OwnSettings(Group):
     replication: str = ""
     """Replication of that keyspace when mailslice creates it, as a CQL map. Unset: that of James'
     keyspace."""
-    bucket: str = "mailslice"
+    bucket: str = Field("mailslice", min_length=3, max_length=63, pattern=_BUCKET)
     """mailslice's own bucket: quarantine and kept content. Each deployment needs a bucket of its
     own."""
     url: SecretStr | None = None
@@ -247,9 +248,7 @@ class S3Settings(Group):
     endpoint: str = "http://127.0.0.1:9000"
     """URL of the S3 API. A user and password in it are the two keys. James: blob.properties
     `objectstorage.s3.endPoint`"""
-    bucket: str = Field(
-        "james", min_length=3, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-    )
+    bucket: str = Field("james", min_length=3, max_length=63, pattern=_BUCKET)
     """James' bucket with the content of mails. Where James names none, it is `default` behind
     James' `objectstorage.bucketPrefix`. James: blob.properties `objectstorage.namespace`"""
     access_key: str | None = None

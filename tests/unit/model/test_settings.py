@@ -94,6 +94,7 @@ def test_an_empty_variable_counts_as_unset():
         ("MAILSLICE_S3_ENDPOINT", "localhost:9000", "allowed: http:// or https://host:port"),
         ("MAILSLICE_S3_ENDPOINT", "http://h:99999", "allowed: http:// or https://host:port"),
         ("MAILSLICE_S3_BUCKET", "a/b c", "MAILSLICE_S3_BUCKET='a/b c'"),
+        ("MAILSLICE_OWN_BUCKET", "A B", "MAILSLICE_OWN_BUCKET='A B'"),
         ("MAILSLICE_BLOB_STRATEGY", "other", "'passthrough' or 'deduplication'"),
         ("MAILSLICE_CASSANDRA_KEYSPACE", "a; DROP", "MAILSLICE_CASSANDRA_KEYSPACE='a; DROP'"),
     ],
