@@ -27,6 +27,7 @@ from mailslice.maintenance.engine import TooLarge
 from mailslice.maintenance.notify import Webhook, channels, message_of_alerts
 from mailslice.model.errors import BadInput, BadSetting, GateFailed, PlanRefused, StoreUnavailable
 from mailslice.model.settings import DutySettings, load_settings
+from tests.webhook import webhook
 
 CLEANUP = DagDuty(duty="queue_cleanup")
 
@@ -403,33 +404,16 @@ def test_the_webhook_url_is_a_secret():
 
 @pytest.mark.usefixtures("no_connection")
 def test_the_webhook_gets_one_json_object_and_a_broken_channel_stops_no_other(monkeypatch, caplog):
-    sent = []
-
-    class Answer:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-    def urlopen(request, timeout):
-        sent.append((request.full_url, json.loads(request.data), timeout))
-        return Answer()
-
-    settings = DutySettings(
-        notify="email,webhook,log",
-        notify_email="ops@example.org",
-        notify_webhook="https://hooks.example/x",
-    )
-    monkeypatch.setattr("mailslice.maintenance.notify.urlopen", urlopen)
-    monkeypatch.setattr(
-        "mailslice.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=settings)
-    )
     monkeypatch.setitem(notifier._SPEAK, "email", lambda *_: 1 / 0)
-    DutyNotifier().notify(failure())
-    assert [(url, message["task"]) for url, message, _ in sent] == [
-        ("https://hooks.example/x", "check_plan")
-    ]
+    with webhook() as (posted, url):
+        settings = DutySettings(
+            notify="email,webhook,log", notify_email="ops@example.org", notify_webhook=url
+        )
+        monkeypatch.setattr(
+            "mailslice.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=settings)
+        )
+        DutyNotifier().notify(failure())
+    assert [message["task"] for message in posted] == ["check_plan"]
     assert [record.message for record in caplog.records if record.name == notifier.__name__] == [
         "notifier email could not speak",
         "queue_cleanup run scheduled__1, task check_plan: <b>no</b>",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -13,6 +10,7 @@ import pytest
 from mailslice.maintenance.notify import notify_end
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.settings import DutySettings
+from tests.webhook import webhook
 
 ALERT = {"name": "dead_letters", "value": 50, "limit": 10, "text": "50 messages are dead"}
 
@@ -25,29 +23,8 @@ def report(**more: object) -> dict[str, Any]:
 
 @pytest.fixture
 def hook() -> Iterator[tuple[list[dict[str, Any]], str]]:
-    """What the server of a webhook got, and its URL. It refuses /refused; /moved is elsewhere."""
-    posted: list[dict[str, Any]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response({"/refused": 500, "/moved": 301}.get(self.path, 204))
-            if self.path == "/moved":
-                self.send_header("Location", "/")
-            self.end_headers()
-
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield posted, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with webhook() as made:
+        yield made
 
 
 def test_new_alerts_are_told_once(hook, caplog) -> None:
