@@ -193,7 +193,7 @@ class Moves:
                             some, taken = taken, []
                             self._bring(some, outcome)
                 finally:  # of what is marked nobody knows later whether a worker completed it
-                    self._bring(taken, outcome)
+                    self._bring([*taken], outcome)  # after a signal threads add to it yet
         return outcome
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:

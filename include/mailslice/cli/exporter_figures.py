@@ -10,7 +10,6 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,8 +180,10 @@ def ledger_figures(stores: Stores) -> Iterator[Figure]:
     records = WorkerRecords.existing(stores.cassandra, stores.settings)
     for queue in records.queues() if records is not None else ():
         yield from _of_workers(stores, queue)
-    with suppress(MailsliceError):  # of RabbitMQ, which has no figures then
+    try:
         yield from health_figures(stores)
+    except MailsliceError as error:  # RabbitMQ's, which has no figures then, or a wrong setting
+        log.warning("no health of queues: %s", error, extra={"action": "exporter_no_health"})
 
 
 def report_figures(stores: Stores) -> Iterator[Figure]:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from mailslice.admin.holds import active_holds
 from mailslice.maintenance.health import Health, HealthFacts, HealthVerdict, judge
 from mailslice.maintenance.report import DRY_RUN
+from mailslice.maintenance.slice_range import limited_to_slices
 from mailslice.model.clock import Clock
 from mailslice.model.errors import TryAgain
 from mailslice.model.holds import ActiveHolds, Hold
@@ -230,12 +231,20 @@ def _newest(
     reports: dict[QueueName, dict[str, Report]] = {queue: {} for queue in queues}
     for rows in runs.newest(REPORTS_EACH, duties, queues) if runs is not None else ():
         for row in (row for row in rows if row.finished is not None):
-            # A queue_size that failed has no measurement: the one before is the last known.
-            report = {**json.loads(row.report), **reports[row.queue].get(row.duty, {})}
-            reports[row.queue][row.duty] = report
-            if row.duty != "queue_size" or report.get("size") is not None:
+            report, of_queue = json.loads(row.report), reports[row.queue]
+            newest = of_queue.setdefault(row.duty, report)
+            if _has_result(row.duty, report):
+                newer = {"alerts": newest.get("alerts")} if row.duty == "queue_audit" else newest
+                of_queue[row.duty] = {**report, **newer}
                 break
     return reports
+
+
+def _has_result(duty: str, report: Report) -> bool:
+    """Not a queue_size or an audit that failed, or one of some slices: the one before counts."""
+    if duty == "queue_audit":
+        return "verdicts" in report and not limited_to_slices(report)
+    return duty != "queue_size" or report.get("size") is not None
 
 
 def as_json(one: QueueOverview) -> dict[str, object]:

@@ -280,7 +280,7 @@ def _end(run: Run, report: dict[str, Any]) -> None:
     now, request = run.clock(), run.request
     ledger: list[dict[str, Any]] = []
     with suppress(MailsliceError):  # one that is away may be what ended the run
-        ledger = Ledger(run.stores, run.settings).list(request.duty, request.queue, 5)
+        ledger = Ledger(run.stores, run.settings).list(request.duty, request.queue, 25)
     earlier = [one for one in ledger if one["run"] != request.run and one["finished"]]
     readings = alerts.readings(report, run.settings.alert, now)
     before = alerts.earlier_alerts(earlier)

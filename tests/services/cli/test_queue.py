@@ -171,6 +171,25 @@ def test_a_run_that_failed_takes_no_measurement_away(fresh):
         assert newest_report(stores, queue, "queue_size")["size"] == 6
 
 
+@pytest.mark.parametrize(
+    "newer",
+    [
+        {"status": "failed"},
+        {"verdicts": {"lost": 0}, "params": {"slices_from": "2026-01-01T00:00"}},
+    ],
+)
+def test_an_audit_that_failed_or_saw_some_slices_ends_no_loss(fresh, newer):
+    with open_stores(fresh.settings) as stores:
+        queue, now = queues.create(stores, "spool"), system_clock()
+        for run, hours, fields in (("whole", 5, {"verdicts": {"lost": 3}}), ("newer", 1, newer)):
+            finished = now - timedelta(hours=hours)
+            report = json.dumps({"finished": iso(finished), **fields})
+            row = RunRow(run, "queue_audit", queue, finished, "done", report, finished=finished)
+            stores.own.runs.save(row, timedelta(days=1))
+        (one,) = overview(stores, system_clock)
+        assert one.verdict.health is Health.LOST
+
+
 def test_what_is_about_no_queue_is_none_of_the_queues_that_were_reported_last(fresh):
     with open_stores(fresh.settings) as stores:
         for duty, queue in (("blob_gc", NO_QUEUE_NAME), ("queue_size", "spool")):

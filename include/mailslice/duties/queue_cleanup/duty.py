@@ -217,7 +217,7 @@ def _raise_browse_start(run: Run, second: SecondRead, progress: Progress) -> Mov
     target = second.browse_start(starts_of(run.stores, run.queue).browse)
     if target is not None:
         _save(run, progress, **{_TARGET: iso(target)})
-    moved = move_browse_start(run.stores, run.queue, target)
+    moved = move_browse_start(run.stores, run.queue, target, run.clock)
     # Of another start that is stored nobody can say whether that try wrote its own before.
     if moved.wrote is None and moved.before and iso(moved.before) == progress.earlier.get(_TARGET):
         moved = replace(moved, wrote=moved.before)
@@ -310,7 +310,7 @@ def _raise_content_start(run: Run, plan: CleanupPlan, remaining: Remaining) -> M
     # Into slices that were open when they were read more rows may have come since.
     opened = decide.highest_browse_start(plan.open_for, now=remaining.read_at, grace=plan.grace)
     oldest = min(opened, remaining.oldest_row(at_or_after=stored) or opened)
-    moved = move_content_start(run.stores, run.queue, oldest, plan.shape.window)
+    moved = move_content_start(run.stores, run.queue, oldest, plan.shape.window, run.clock)
     if moved.after is not None:
         run.stores.own.slice_statistics.delete_before(run.queue, moved.after)
     return moved

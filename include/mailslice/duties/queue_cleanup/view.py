@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from mailslice.codec.row import epoch_us
 from mailslice.duties.queue_cleanup import decide
+from mailslice.model.clock import Clock
 from mailslice.model.mail import Partition, QueueName
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import slice_start
@@ -91,17 +93,19 @@ class Moved:
     after: datetime | None
 
 
-def move_browse_start(stores: Stores, queue: QueueName, target: datetime | None) -> Moved:
+def move_browse_start(
+    stores: Stores, queue: QueueName, target: datetime | None, clock: Clock
+) -> Moved:
     """Raise browseStart to `target`, unless it is there or beyond already. Read back at quorum."""
     table = stores.tables.browse_starts
     stored = table.get(queue)
     if stored is None or (target is not None and target <= stored.value):
         target = None
-    return _moved(table, queue, stored, target)
+    return _moved(table, queue, stored, target, clock)
 
 
 def move_content_start(
-    stores: Stores, queue: QueueName, oldest_row: datetime | None, window: timedelta
+    stores: Stores, queue: QueueName, oldest_row: datetime | None, window: timedelta, clock: Clock
 ) -> Moved:
     """Raise contentStart to the oldest slice with a row, never after browseStart as it is now."""
     table = stores.tables.content_starts
@@ -110,7 +114,7 @@ def move_content_start(
     if browse is not None:
         before = stored.value if stored else None
         target = decide.new_content_start(before, oldest_row, browse.value, window)
-    return _moved(table, queue, stored, target)
+    return _moved(table, queue, stored, target, clock)
 
 
 def _moved(
@@ -118,8 +122,10 @@ def _moved(
     queue: QueueName,
     stored: Start | None,
     target: datetime | None,
+    clock: Clock,
 ) -> Moved:
-    """Write `target`, where there is one, right after what was read, by the time WRITETIME + 1.
+    """Write `target`, where there is one, right after what was read, by the time WRITETIME + 1, and
+    a microsecond more for each second since: of two tries the later wins, not the greater value.
 
     So whatever James writes after the read wins, also by a clock that is behind ours: it drops
     marks behind its start, taken or not. Whatever is read back counts.
@@ -130,6 +136,7 @@ def _moved(
     if stored is None:
         table.insert_first(queue, target)
     else:
-        table.write(queue, target, stored.written_us + 1)
+        since = max(0, epoch_us(clock()) - stored.written_us) // 1_000_000
+        table.write(queue, target, stored.written_us + 1 + since)
     after = table.get(queue)
     return Moved(before, target, after.value if after else None)

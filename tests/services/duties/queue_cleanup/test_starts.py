@@ -143,8 +143,8 @@ def test_a_browse_start_that_james_lowers_after_our_write_keeps_content_start_be
     view.insert(2, dead=True)
     moved = duty.move_browse_start
 
-    def then_james(stores, queue, wanted):
-        found = moved(stores, queue, wanted)
+    def then_james(stores, queue, *wanted):
+        found = moved(stores, queue, *wanted)
         view.james_writes_browse_start(view.at(1))
         return replace(found, after=stores.tables.browse_starts.get(queue).value)
 

@@ -21,6 +21,7 @@ from mailslice.duties.queue_cleanup.duty import DUTY
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import Candidates
 from mailslice.duties.queue_cleanup.reads import SecondRead
+from mailslice.duties.queue_cleanup.view import move_browse_start
 from mailslice.engine import id_arrays, partition_scan, plan_comparison
 from mailslice.engine import mark_deletion as spark_marks
 from mailslice.engine.frames import InProcess
@@ -35,7 +36,7 @@ from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed, PlanRefused, StoreUnavailable
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
@@ -44,7 +45,7 @@ from mailslice.testing.memory import MemoryDeletedMails, MemoryEnqueuedMails, Me
 from tests.services.duties.running import judged_plainly
 from tests.unit.duties.judging import NOW, QUEUE, Locks, run_of
 
-HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 BASE = slice_start(NOW, HOUR) - 30 * HOUR
 
 
@@ -323,6 +324,16 @@ def test_a_james_whose_clock_is_behind_moves_the_starts_that_a_cleanup_wrote(vie
     for table in starts:
         table.write(QUEUE, view.at(5), epoch_us(NOW - 5 * MINUTE))
     assert [table.get(QUEUE).value for table in starts] == [view.at(5)] * 2
+
+
+def test_of_two_tries_to_move_a_start_the_later_one_is_newer(view):
+    """On a tie Cassandra takes the greater value, which may have passed what came since."""
+    table, other = view.tables.browse_starts, QueueName("other")
+    for queue, at in ((QUEUE, NOW), (other, NOW + 10 * SECOND)):
+        table.write(queue, view.at(0), epoch_us(NOW - HOUR))
+        move_browse_start(view.stores, queue, view.at(3), lambda at=at: at)
+    assert table.get(other).written_us == table.get(QUEUE).written_us + 10
+    assert table.get(QUEUE).written_us < epoch_us(NOW - HOUR) + 1_000_000
 
 
 def test_a_row_that_no_message_can_hold_goes_as_any_other(view):
