@@ -7,14 +7,11 @@ from enum import Enum
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Duration
-
-LONGEST = timedelta(days=36500)
-"""A hundred years added to now is still a date."""
 
 
 class DutyParams(BaseModel):
@@ -45,13 +42,6 @@ class DutyParams(BaseModel):
         description="apply takes nothing new after this long; the next run goes on. Airflow gives "
         "it from the time-out",
     )
-
-    @field_validator("*")
-    @classmethod
-    def _within_a_century(cls, value: object) -> object:
-        if isinstance(value, timedelta) and value > LONGEST:
-            raise ValueError(f"at most {format_duration(LONGEST)} is allowed")
-        return value
 
     @model_validator(mode="after")
     def _overrides_have_a_reason(self) -> Self:

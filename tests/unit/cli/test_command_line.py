@@ -155,7 +155,7 @@ WRONG = {
         "--delay: '5000000d' is not allowed; at most 30d is"
     ),
     "duty plan queue_cleanup --queue spool --grace 5000000d": (
-        "grace='5000000d': at most 36500d is allowed"
+        "grace='5000000d': allowed: 0s or more, at most 36500d"
     ),
     "duty run counter_repair --users ": (
         "--users: it was given and names nothing; allowed is at least one name"
