@@ -38,7 +38,7 @@ OnStep = Callable[[str, dict[str, Any]], None]
 CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
 AHEAD = "ahead.json"
-"""The steps that a small run has done and whose tasks have not come yet; whether it ended; the
+"""The steps that a small run has done and whose tasks have not come yet; whether a task has; the
 `clear` that it was of.
 """
 FAILURE = "failure.json"
@@ -95,26 +95,25 @@ def run_small(
 
     Gives the plan's summary. A step after it that raises ends this: whoever comes for that step
     does it again, and says why.
-    A try after one that was killed goes on with its plan: a new one would not know what that did.
-    It was killed, too, when it did the report and no task has come for that.
+    Until a task has come for a step, another try goes on with its plan: a new one would not know
+    what that did.
     `clear` is the same in all tries until a person clears the task: then the run is planned anew.
     Raises TooLarge where the plan needs Spark, else what the plan raises.
     """
     with _opened(request, settings, tools=tools, in_process=True) as job:
         run = job.run
-        killed = run.folder.read_json(AHEAD) or {}
-        unfinished = killed.get("ended") is False or "report" in killed.get("steps", ())
-        goes_on = unfinished and killed.get("clear", "") == clear
+        ahead = run.folder.read_json(AHEAD) or {"taken": True}
+        goes_on = not ahead.get("taken") and ahead.get("clear", "") == clear
         planned = run.folder.read_json(FILES["plan"]) if goes_on else None
         summary = planned or _step(job, "plan")
-        done: list[str] = killed["steps"] if goes_on else []
+        done: list[str] = ahead["steps"] if goes_on else []
         with suppress(Exception):
             for step in steps_of(run.duty_params)[1:]:
                 if step not in done and STEPS.index(step) <= STEPS.index(until):
-                    run.folder.write_json(AHEAD, {"steps": done, "ended": False, "clear": clear})
+                    run.folder.write_json(AHEAD, {"steps": done, "clear": clear})
                     _step(job, step)
                     done.append(step)
-        run.folder.write_json(AHEAD, {"steps": done, "ended": True, "clear": clear})
+        run.folder.write_json(AHEAD, {"steps": done, "clear": clear})
     return summary
 
 
@@ -134,7 +133,7 @@ def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, 
         return None
     summary = folder.read_json(FILES[step])
     remaining = [one for one in steps if one != step]
-    folder.write_json(AHEAD, {**ahead, "steps": remaining, "ended": True})
+    folder.write_json(AHEAD, {**ahead, "steps": remaining, "taken": True})
     return summary
 
 

@@ -238,6 +238,18 @@ def test_a_small_run_that_is_killed_once_it_has_ended_is_not_planned_anew(small,
     assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
 
 
+@pytest.mark.parametrize("step", ["check", "apply", "verify", "report"])
+def test_a_small_run_whose_step_raised_goes_on_until_a_task_has_come(small, duty, settings, step):
+    """Planned anew, it would not know what it had applied, and would verify none of it."""
+    small(**{step: StoreUnavailable("Cassandra is away")})
+    assert small()["engine"] == "process"
+    assert [duty.ran.count(each) for each in ("plan", step)] == [1, 2]
+    assert len(duty.ran) == 6
+    assert runner.done_ahead("check", REQUEST, settings)
+    small()
+    assert duty.ran.count("plan") == 2
+
+
 def test_a_small_run_that_is_cleared_before_its_tasks_came_is_planned_anew(small, duty, settings):
     """It was marked as failed, or timed out, once its plan's task had done all of it."""
     small(clear="0/3")
