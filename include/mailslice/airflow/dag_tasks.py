@@ -1,6 +1,5 @@
 """James' tasks as runs of our DAGs: the task's id is the id of the run. Airflow keeps the rest."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -10,12 +9,12 @@ from mailslice.actions.request import MAIL_ACTIONS, MailAction, literal, of_lite
 from mailslice.actions.run import ANY, result_of
 from mailslice.airflow.runs import QUEUED, RUNNING, SUCCESS, DagRunState
 from mailslice.cockpit.facts import Facts
-from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts
 from mailslice.maintenance.registry import load
 from mailslice.maintenance.result import PROGRESS
 from mailslice.maintenance.run_request import NO_QUEUE, run_of_dag
 from mailslice.model.durations import parse_duration
-from mailslice.model.errors import BadInput, TryAgain
+from mailslice.model.errors import BadInput, PlanRefused, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.webadmin.answers import instant
 from mailslice.webadmin.queues import Queues
@@ -150,11 +149,11 @@ class DagTasks:
             result = result_of(self._facts.settings, queue, one.run) or {}
             known, error = dict(result.get("information") or {}), result.get("failed")
         else:
-            run = run_of_dag(DUTIES[type_], queue or NO_QUEUE, one.run)
-            with self._facts.stores() as stores:
-                runs = stores.existing_runs()
-                row = runs.get(run) if runs is not None else None
-            report = {} if row is None else json.loads(row.report)
+            duty, queue = DUTIES[type_], queue or NO_QUEUE
+            location, run = artifacts(self._facts.settings), run_of_dag(duty, queue, one.run)
+            report: Mapping[str, Any] = {}
+            with suppress(PlanRefused):  # a file that is damaged is none
+                report = RunFolder(location, duty, queue, run).read_json(FILES["report"]) or {}
             known, error = figures(type_, report) if report else {}, report.get("message")
         if status is not Status.COMPLETED:
             known = {**before, **known}
