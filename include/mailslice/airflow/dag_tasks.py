@@ -37,7 +37,6 @@ _PLAN = "plan_"
 _LOOKS = 10
 """At a run that is to end: so often a task may begin between the look and the end."""
 
-
 DagRuns = Any
 """The module `airflow.runs`, or what has its functions."""
 
@@ -136,9 +135,7 @@ class DagTasks:
         )
 
     def _figures(self, one: DagRunState, type_: TaskType, status: Status) -> dict[str, Any]:
-        """James' figures of the work. Those of a run that is done and whose report is gone are not
-        known, and left out. Raises TryAgain.
-        """
+        """James' figures of the work; none where its report is gone. Raises TryAgain."""
         before = figures(type_, {})
         if not status.is_final:
             return before

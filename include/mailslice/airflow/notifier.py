@@ -51,9 +51,7 @@ class DutyNotifier(BaseNotifier):
 
 
 def speak(message: Mapping[str, Any], connected: str = "") -> None:
-    """Tell the message on each channel and connection. A failing one, or settings that cannot be
-    read, stop no other. `connected`: as in DutyNotifier.
-    """
+    """Tell the message on each channel and connection. Settings or one that fail stop no other."""
     named = channels(duty := DutySettings())
     try:
         settings = Deployment(connection=connected).settings() if connected else load_settings()

@@ -37,7 +37,6 @@ def is_dry(context: Mapping[str, Any]) -> bool:
 def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
     """The form's params that have a value; for a backfill its slices [from, to).
 
-    A scheduled or manual run works on every slice; only a backfill is held to its data interval.
     The form's default is a dry run. A run that Airflow starts is dry only where its conf says so.
     """
     params = {

@@ -1,7 +1,6 @@
 """Runs the steps of every duty: plan -> check -> apply -> verify -> report.
 
-Command line, jobs and DAG tasks all call this module. It opens the stores and keeps what runs of
-every duty leave: summaries, failures, ledger rows, alerts, metrics. `steps` does the steps.
+It opens the stores and keeps summaries, failures, ledger rows, alerts, metrics of every duty.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ OnStep = Callable[[str, dict[str, Any]], None]
 CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
 AHEAD = "ahead.json"
-"""The steps that a small run has done and whose tasks have not come yet; whether a task has; the
-`clear` that it was of.
-"""
+"""What a small run has done and no task has taken; whether a task has come; the `clear` of it."""
 FAILURE = "failure.json"
 """In the run's folder while the last step that was tried, before the report, has raised."""
 
@@ -97,8 +94,7 @@ def run_small(
 
     Gives the plan's summary. A step after it that raises ends this: whoever comes for that step
     does it again, and says why.
-    Until a task has come for a step, another try goes on with its plan: a new one would not know
-    what that did.
+    Until a task has come for a step, another try goes on with its plan: it knows what was done.
     `clear` is the same in all tries until a person clears the task: then the run is planned anew.
     Raises TooLarge where the plan needs Spark, else what the plan raises.
     """
@@ -106,8 +102,7 @@ def run_small(
         run = job.run
         ahead = run.folder.read_json(AHEAD) or {"taken": True}
         goes_on = not ahead.get("taken") and ahead.get("clear", "") == clear
-        planned = run.folder.read_json(FILES["plan"]) if goes_on else None
-        summary = planned or _step(job, "plan")
+        summary = (goes_on and run.folder.read_json(FILES["plan"])) or _step(job, "plan")
         done: list[str] = ahead["steps"] if goes_on else []
         with suppress(Exception):
             for step in steps_of(run.duty_params)[1:]:
@@ -130,11 +125,10 @@ def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, 
     """The summary of a step that `run_small` has done, given once; None: it is still to be done."""
     folder = folder_of(request, settings)
     ahead = folder.read_json(AHEAD) or {"steps": []}
-    steps = ahead["steps"]
-    if step not in steps:
+    if step not in ahead["steps"]:
         return None
     summary = folder.read_json(FILES[step])
-    remaining = [one for one in steps if one != step]
+    remaining = [one for one in ahead["steps"] if one != step]
     folder.write_json(AHEAD, {**ahead, "steps": remaining, "taken": True})
     return summary
 
@@ -246,7 +240,6 @@ def _taken(job: _Job, step: str) -> dict[str, Any]:
         job.in_process,
         tools.session,
     )
-    # What Airflow gives all steps of a small run is the time of one task.
     began = run.began if job.in_process else time.monotonic()
     own = replace(run, settings=agreed, engine=engine, evaluator=tools.evaluator, began=began)
     with translated():
