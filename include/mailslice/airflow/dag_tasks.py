@@ -65,9 +65,7 @@ class DagTasks:
             return self._task(found, whole=False)
 
     def newest(self) -> Sequence[Task]:
-        """See `tasks.Tasks`. The first hundred with their figures, each of which is a read, as long
-        as the stores answer.
-        """
+        """See `tasks.Tasks`. The first hundred have their figures while the stores answer."""
         tasks: list[Task] = []
         whole = MOST_WHOLE
         for one in self._runs.newest(list(self._names), _UUID, MOST_TASKS):
@@ -139,9 +137,8 @@ class DagTasks:
         before = figures(type_, {})
         if not status.is_final:
             return before
-        queue = QueueName(
-            str(one.conf.get("queue") or next(iter(one.conf.get("queues") or ()), ""))
-        )
+        named = one.conf.get("queue") or next(iter(one.conf.get("queues") or ()), "")
+        queue = QueueName(str(named))
         if type_ in _ACTIONS:
             result = result_of(self._facts.settings, queue, one.run) or {}
             known, error = dict(result.get("information") or {}), result.get("failed")

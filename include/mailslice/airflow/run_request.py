@@ -90,9 +90,7 @@ def time_limit(context: Mapping[str, Any], clock: Clock) -> timedelta | None:
 
 
 def clear_of(context: Mapping[str, Any]) -> str:
-    """The same in all tries of a task until a person clears it. The number of a try tells nothing:
-    Airflow counts on.
-    """
+    """The same in all tries of a task until a person clears it, unlike the number of a try."""
     # Airflow raises the most tries of a task that is not at work when it is cleared. Every version
     # counts the clears of a run that has ended, new ones those of any run.
     cleared = getattr(context["dag_run"], "clear_number", None) or 0
