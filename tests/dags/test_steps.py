@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
-import lazy_object_proxy
 import pytest
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import (
@@ -137,27 +136,35 @@ def test_the_scheduled_cleanup_of_a_sunday_sweeps_too():
 
 
 @pytest.mark.parametrize(
-    ("day", "succeeded", "sweeps"),
+    ("day", "succeeded", "sweeps", "run_type"),
     [
-        (2, (10, 31), True),
-        (2, (11, 1), False),
-        (7, (10, 31), True),
-        (7, (11, 3), False),
-        (7, (10, 24), True),
-        (8, (11, 7), True),
-        (2, None, False),
+        (2, (10, 31), True, "scheduled"),
+        (2, (11, 1), False, "scheduled"),
+        (7, (10, 31), True, "scheduled"),
+        (7, (11, 3), False, "scheduled"),
+        (7, (10, 24), True, "scheduled"),
+        (8, (11, 7), True, "scheduled"),
+        (2, None, False, "scheduled"),
+        (2, (11, 1), True, "backfill"),
+        (3, (11, 2), True, "manual"),
     ],
 )
 def test_a_sunday_without_a_success_is_made_up_for_by_the_next_scheduled_run(
-    day, succeeded, sweeps, caplog
+    day, succeeded, sweeps, run_type, caplog
 ):
-    """1 November 2026 is a Sunday; `succeeded` is the day of the last run that did."""
+    """1 November 2026 is a Sunday; `succeeded` is the day of the last run that did. A backfill of
+    it, a dry run and one of one queue have not swept.
+    """
     told = context("scheduled")
     told["dag_run"].data_interval_end = datetime(2026, 11, day, 2, 15, tzinfo=UTC)
-    last = datetime(2026, *succeeded, 2, 15, tzinfo=UTC) if succeeded else None
-    told["prev_data_interval_end_success"] = lazy_object_proxy.Proxy(lambda: last)
+    last = context(run_type)["dag_run"] if succeeded else None
+    if last:
+        last.data_interval_end = datetime(2026, *succeeded, 2, 15, tzinfo=UTC)
+    told["ti"] = SimpleNamespace(get_previous_dagrun=lambda state: last, max_tries=0)
     assert ("sweep" in request_of(told, "queue_cleanup", "spool").params) is sweeps
-    assert ("no run of queue_cleanup has succeeded" in caplog.text) is (sweeps and day != 8)
+    assert ("no scheduled run of queue_cleanup has succeeded" in caplog.text) is (
+        sweeps and day != 8
+    )
     assert request_of(told, "queue_size", "spool").params == {}
 
 
@@ -400,6 +407,19 @@ def test_a_channel_that_cannot_work_is_named(environment, says, tmp_path):
 def test_the_webhook_url_is_a_secret():
     settings = load_settings({"MAILSLICE_DUTY_NOTIFY_WEBHOOK": "https://hooks.example/T0KEN"})
     assert "T0KEN" not in repr(settings)
+
+
+def test_settings_that_cannot_be_read_silence_no_connection(monkeypatch, caplog):
+    """The failure that they cause is told, too."""
+    monkeypatch.setenv("MAILSLICE_TYPO", "1")
+    with webhook() as (posted, url):
+        hook = Connection(conn_id="mailslice_webhook", conn_type="http", host=url)
+        monkeypatch.setattr(notifier, "connection_of", {"mailslice_webhook": hook}.get)
+        DutyNotifier().notify(failure())
+        DutyNotifier("nowhere").notify(failure())
+    assert [message["task"] for message in posted] == ["check_plan"] * 2
+    assert "MAILSLICE_TYPO (in the environment) is not a setting of mailslice" in caplog.text
+    assert "task check_plan: <b>no</b>" in caplog.text
 
 
 @pytest.mark.usefixtures("no_connection")

@@ -1,6 +1,5 @@
 """James' tasks as runs of our DAGs: the task's id is the id of the run. Airflow keeps the rest."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -10,12 +9,12 @@ from mailslice.actions.request import MAIL_ACTIONS, MailAction, literal, of_lite
 from mailslice.actions.run import ANY, result_of
 from mailslice.airflow.runs import QUEUED, RUNNING, SUCCESS, DagRunState
 from mailslice.cockpit.facts import Facts
-from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts
 from mailslice.maintenance.registry import load
 from mailslice.maintenance.result import PROGRESS
 from mailslice.maintenance.run_request import NO_QUEUE, run_of_dag
 from mailslice.model.durations import parse_duration
-from mailslice.model.errors import BadInput, TryAgain
+from mailslice.model.errors import BadInput, PlanRefused, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.webadmin.answers import instant
 from mailslice.webadmin.queues import Queues
@@ -37,7 +36,6 @@ _PLAN = "plan_"
 """How the ids of tasks begin that may do all steps of a small plan."""
 _LOOKS = 10
 """At a run that is to end: so often a task may begin between the look and the end."""
-
 
 DagRuns = Any
 """The module `airflow.runs`, or what has its functions."""
@@ -67,9 +65,7 @@ class DagTasks:
             return self._task(found, whole=False)
 
     def newest(self) -> Sequence[Task]:
-        """See `tasks.Tasks`. The first hundred with their figures, each of which is a read, as long
-        as the stores answer.
-        """
+        """See `tasks.Tasks`. The first hundred have their figures while the stores answer."""
         tasks: list[Task] = []
         whole = MOST_WHOLE
         for one in self._runs.newest(list(self._names), _UUID, MOST_TASKS):
@@ -137,24 +133,21 @@ class DagTasks:
         )
 
     def _figures(self, one: DagRunState, type_: TaskType, status: Status) -> dict[str, Any]:
-        """James' figures of the work. Those of a run that is done and whose report is gone are not
-        known, and left out. Raises TryAgain.
-        """
+        """James' figures of the work; none where its report is gone. Raises TryAgain."""
         before = figures(type_, {})
         if not status.is_final:
             return before
-        queue = QueueName(
-            str(one.conf.get("queue") or next(iter(one.conf.get("queues") or ()), ""))
-        )
+        named = one.conf.get("queue") or next(iter(one.conf.get("queues") or ()), "")
+        queue = QueueName(str(named))
         if type_ in _ACTIONS:
             result = result_of(self._facts.settings, queue, one.run) or {}
             known, error = dict(result.get("information") or {}), result.get("failed")
         else:
-            run = run_of_dag(DUTIES[type_], queue or NO_QUEUE, one.run)
-            with self._facts.stores() as stores:
-                runs = stores.existing_runs()
-                row = runs.get(run) if runs is not None else None
-            report = {} if row is None else json.loads(row.report)
+            duty, queue = DUTIES[type_], queue or NO_QUEUE
+            location, run = artifacts(self._facts.settings), run_of_dag(duty, queue, one.run)
+            report: Mapping[str, Any] = {}
+            with suppress(PlanRefused):  # a file that is damaged is none
+                report = RunFolder(location, duty, queue, run).read_json(FILES["report"]) or {}
             known, error = figures(type_, report) if report else {}, report.get("message")
         if status is not Status.COMPLETED:
             known = {**before, **known}

@@ -19,7 +19,7 @@ from mailslice.airflow.versions import AirflowNotFoundException
 from mailslice.maintenance.alerts import new_alerts
 from mailslice.maintenance.notify import Webhook, channels, message_of_alerts, post
 from mailslice.model.errors import BadSetting
-from mailslice.model.settings import DutySettings, Settings, load_settings
+from mailslice.model.settings import DutySettings, load_settings
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +41,7 @@ class DutyNotifier(BaseNotifier):
 
     def notify(self, context: Any) -> None:
         """Speak on every channel of the settings."""
-        settings = Deployment(connection=self.connection).settings() if self.connection else None
-        speak(message_of(context), settings)
+        speak(message_of(context), self.connection)
 
     async def async_notify(self, context: Any) -> None:
         """The same, from the triggerer, whose loop must not wait for a mail server."""
@@ -51,10 +50,15 @@ class DutyNotifier(BaseNotifier):
         await asyncio.to_thread(self.notify, context)
 
 
-def speak(message: Mapping[str, Any], settings: Settings | None = None) -> None:
-    """Tell the message on each channel and connection. A failing one stops no other."""
-    duty = (settings or load_settings()).duty
-    for channel in (*channels(duty), *_BY_CONNECTION):
+def speak(message: Mapping[str, Any], connected: str = "") -> None:
+    """Tell the message on each channel and connection. Settings or one that fail stop no other."""
+    named = channels(duty := DutySettings())
+    try:
+        settings = Deployment(connection=connected).settings() if connected else load_settings()
+        named = channels(duty := settings.duty)
+    except Exception:
+        log.exception("the notifiers of MAILSLICE_DUTY_NOTIFY are not known")
+    for channel in (*named, *_BY_CONNECTION):
         try:
             if channel in _SPEAK:
                 _SPEAK[channel](message, duty)

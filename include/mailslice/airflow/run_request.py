@@ -37,7 +37,6 @@ def is_dry(context: Mapping[str, Any]) -> bool:
 def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
     """The form's params that have a value; for a backfill its slices [from, to).
 
-    A scheduled or manual run works on every slice; only a backfill is held to its data interval.
     The form's default is a dry run. A run that Airflow starts is dry only where its conf says so.
     """
     params = {
@@ -91,9 +90,7 @@ def time_limit(context: Mapping[str, Any], clock: Clock) -> timedelta | None:
 
 
 def clear_of(context: Mapping[str, Any]) -> str:
-    """The same in all tries of a task until a person clears it. The number of a try tells nothing:
-    Airflow counts on.
-    """
+    """The same in all tries of a task until a person clears it, unlike the number of a try."""
     # Airflow raises the most tries of a task that is not at work when it is cleared. Every version
     # counts the clears of a run that has ended, new ones those of any run.
     cleared = getattr(context["dag_run"], "clear_number", None) or 0
@@ -105,7 +102,7 @@ def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:
     """What the scheduled run of a Sunday (UTC) does besides: the duty's `Params.WEEKLY`.
 
     A Sunday's run that failed or never ran is made up for by the next scheduled one, until one
-    succeeds. Airflow says which run did last; a manual run counts, too. Nothing for other runs.
+    succeeds. Airflow says which run did last; one that was not scheduled may have swept nothing.
     """
     dag_run, weekly = context["dag_run"], dict(load(duty).params.WEEKLY)
     if not weekly or _run_type(dag_run) != "scheduled":
@@ -114,12 +111,14 @@ def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:
     sunday = (end - timedelta(days=(end.weekday() - _SUNDAY) % 7)).date()
     if end.date() == sunday:
         return weekly
-    # A proxy, which asks Airflow when it is looked at: it is never None itself, but may be false.
-    last = context.get("prev_data_interval_end_success")
-    if not last or last.date() >= sunday:
+    ti = context.get("ti")
+    last = ti and ti.get_previous_dagrun(state="success")
+    if not last or (_run_type(last) == "scheduled" and last.data_interval_end.date() >= sunday):
         return {}
     log.warning(
-        "no run of %s has succeeded since Sunday %s: this one does what Sunday's does", duty, sunday
+        "no scheduled run of %s has succeeded since Sunday %s: this one does what Sunday's does",
+        duty,
+        sunday,
     )
     return weekly
 

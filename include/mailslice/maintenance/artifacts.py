@@ -59,7 +59,8 @@ class Artifacts:
                 "allowed is a folder"
             )
         self.bucket = match[1] if match else None
-        self._root = posixpath.join(match[1], match[2]) if match else _absolute(self.location)
+        root = match and posixpath.join(match[1], match[2].strip("/"))
+        self._root = root or _absolute(self.location)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Artifacts, (self.location, self._s3)

@@ -18,7 +18,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from mailslice.model.errors import ContentMissing, StoreUnavailable
+from mailslice.model.errors import BadSetting, ContentMissing, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.durable_files import write_durably
@@ -116,6 +116,8 @@ class BucketFiles:
         self._delete([BlobId(name)])
 
     def remove_folder(self, folder: str) -> None:
+        if not folder:
+            raise BadSetting(f"bucket {self._bucket!r} is no folder: nothing was removed")
         self._delete([blob.key for blob in self._below(folder)])
 
     def _below(self, folder: str) -> list[StoredBlob]:

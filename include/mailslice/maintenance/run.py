@@ -50,7 +50,7 @@ class Run:
     evaluator: Evaluator | None = None
     """How its gates are evaluated; None: by Great Expectations."""
     began: float = field(default_factory=time.monotonic)
-    """When this step began, by the monotonic clock."""
+    """When this step began, or the small run that it is of, by the monotonic clock."""
     lock_names: tuple[str, ...] = ()
     lock_patience: timedelta = PATIENCE
     acquired_locks: tuple[Lock, ...] = ()

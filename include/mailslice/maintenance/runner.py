@@ -1,11 +1,11 @@
 """Runs the steps of every duty: plan -> check -> apply -> verify -> report.
 
-Command line, jobs and DAG tasks all call this module. It opens the stores and keeps what runs of
-every duty leave: summaries, failures, ledger rows, alerts, metrics. `steps` does the steps.
+It opens the stores and keeps summaries, failures, ledger rows, alerts, metrics of every duty.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,19 +28,18 @@ from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import STEPS, RunRequest
 from mailslice.maintenance.steps import partial_report, step_of
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadInput, ClockSkew, MailsliceError, Refused, TryAgain
+from mailslice.model.errors import BadInput, MailsliceError, Refused
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
 from mailslice.view.sharing import agree
 
+log = logging.getLogger(__name__)
 OnStep = Callable[[str, dict[str, Any]], None]
 """Called with a step's name and summary as soon as it ended."""
 CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
 AHEAD = "ahead.json"
-"""The steps that a small run has done and whose tasks have not come yet; whether it ended; the
-`clear` that it was of.
-"""
+"""What a small run has done and no task has taken; whether a task has come; the `clear` of it."""
 FAILURE = "failure.json"
 """In the run's folder while the last step that was tried, before the report, has raised."""
 
@@ -95,26 +94,23 @@ def run_small(
 
     Gives the plan's summary. A step after it that raises ends this: whoever comes for that step
     does it again, and says why.
-    A try after one that was killed goes on with its plan: a new one would not know what that did.
-    It was killed, too, when it did the report and no task has come for that.
+    Until a task has come for a step, another try goes on with its plan: it knows what was done.
     `clear` is the same in all tries until a person clears the task: then the run is planned anew.
     Raises TooLarge where the plan needs Spark, else what the plan raises.
     """
     with _opened(request, settings, tools=tools, in_process=True) as job:
         run = job.run
-        killed = run.folder.read_json(AHEAD) or {}
-        unfinished = killed.get("ended") is False or "report" in killed.get("steps", ())
-        goes_on = unfinished and killed.get("clear", "") == clear
-        planned = run.folder.read_json(FILES["plan"]) if goes_on else None
-        summary = planned or _step(job, "plan")
-        done: list[str] = killed["steps"] if goes_on else []
+        ahead = run.folder.read_json(AHEAD) or {"taken": True}
+        goes_on = not ahead.get("taken") and ahead.get("clear", "") == clear
+        summary = (goes_on and run.folder.read_json(FILES["plan"])) or _step(job, "plan")
+        done: list[str] = ahead["steps"] if goes_on else []
         with suppress(Exception):
             for step in steps_of(run.duty_params)[1:]:
                 if step not in done and STEPS.index(step) <= STEPS.index(until):
-                    run.folder.write_json(AHEAD, {"steps": done, "ended": False, "clear": clear})
+                    run.folder.write_json(AHEAD, {"steps": done, "clear": clear})
                     _step(job, step)
                     done.append(step)
-        run.folder.write_json(AHEAD, {"steps": done, "ended": True, "clear": clear})
+        run.folder.write_json(AHEAD, {"steps": done, "clear": clear})
     return summary
 
 
@@ -129,12 +125,11 @@ def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, 
     """The summary of a step that `run_small` has done, given once; None: it is still to be done."""
     folder = folder_of(request, settings)
     ahead = folder.read_json(AHEAD) or {"steps": []}
-    steps = ahead["steps"]
-    if step not in steps:
+    if step not in ahead["steps"]:
         return None
     summary = folder.read_json(FILES[step])
-    remaining = [one for one in steps if one != step]
-    folder.write_json(AHEAD, {**ahead, "steps": remaining, "ended": True})
+    remaining = [one for one in ahead["steps"] if one != step]
+    folder.write_json(AHEAD, {**ahead, "steps": remaining, "taken": True})
     return summary
 
 
@@ -245,9 +240,8 @@ def _taken(job: _Job, step: str) -> dict[str, Any]:
         job.in_process,
         tools.session,
     )
-    own = replace(
-        run, settings=agreed, engine=engine, evaluator=tools.evaluator, began=time.monotonic()
-    )
+    began = run.began if job.in_process else time.monotonic()
+    own = replace(run, settings=agreed, engine=engine, evaluator=tools.evaluator, began=began)
     with translated():
         summary = step_of(job.logic, step)(own)
     if step == "plan" and duty.small_first:
@@ -268,10 +262,12 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     folder.write_json(FILES["report"], report)
     Ledger(run.stores, run.settings).write(report)
     retention = run.settings.duty.retention
-    with suppress(TryAgain, ClockSkew):  # the report is written, and the next run prunes, too
+    try:
         prune_sometimes(folder.artifacts, request.duty, request.queue, run.clock(), retention)
         run.stores.prune_records()
         expire_sometimes(folder.artifacts, run.settings, run.stores, run.clock)
+    except MailsliceError as error:  # the report is written, and the next run prunes, too
+        log.warning("old runs were not pruned: %s", error)
     return report
 
 

@@ -10,7 +10,8 @@ from mailslice.airflow.dag_tasks import CANCELED, DagTasks, conf_of
 from mailslice.airflow.runs import DagRunState, TaskState
 from mailslice.cockpit.facts import Facts
 from mailslice.maintenance.artifacts import RunFolder, artifacts
-from mailslice.maintenance.run_request import run_of_dag
+from mailslice.maintenance.file_stores import DiskFiles
+from mailslice.maintenance.run_request import NO_QUEUE, run_of_dag
 from mailslice.model.errors import StoreUnavailable, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import DutySettings, Settings
@@ -19,16 +20,6 @@ from mailslice.webadmin.tasks import Status, TaskRequest, TaskType
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ID = UUID("0b5a7d56-5c1c-4f7b-9c1e-3f0c2d5a9b11")
 DELETE = {"queue": "spool", "action": "delete", "digest": "any", "sender": "a@b.example"}
-
-
-class Stores:
-    """Has no report of any run."""
-
-    def close(self):
-        pass
-
-    def existing_runs(self):
-        return None
 
 
 class Runs:
@@ -57,18 +48,6 @@ class Runs:
         return True
 
 
-class Reports(Stores):
-    """Has one report, of every run."""
-
-    report = '{"run": "r", "processedMailboxes": 3, "failures": {"m2": "away", "m1": "away"}}'
-
-    def existing_runs(self):
-        return self
-
-    def get(self, _run):
-        return self
-
-
 @pytest.fixture
 def runs():
     return Runs()
@@ -76,12 +55,13 @@ def runs():
 
 @pytest.fixture
 def tasks(runs, tmp_path):
-    return tasks_of(runs, tmp_path, Stores())
+    return tasks_of(runs, tmp_path)
 
 
-def tasks_of(runs, path, stores, **duty):
+def tasks_of(runs, path, **duty):
+    """No store is opened: the ledger finds a run by reading the keys of all."""
     settings = Settings(duty=DutySettings(artifacts=str(path), **duty))
-    facts = Facts(lambda: settings, open_stores=lambda _settings: stores)
+    facts = Facts(lambda: settings, open_stores=lambda _settings: 1 / 0)
     return DagTasks(runs, facts, lambda name: f"x_{name}")
 
 
@@ -159,8 +139,17 @@ def test_the_state_of_a_run_is_the_status_of_its_task(tasks, runs, state, note, 
 def test_a_recount_names_the_mailboxes_that_failed(runs, tasks, tmp_path):
     runs.add("failed", dag="x_counter_repair", conf={})
     assert tasks.get(ID).information["failedMailboxes"] == []
-    about = tasks_of(runs, tmp_path, Reports()).get(ID).information
+    keep_report(tmp_path)
+    about = tasks.get(ID).information
     assert (about["processedMailboxes"], about["failedMailboxes"]) == (3, ["m1", "m2"])
+
+
+def test_a_report_that_is_damaged_hides_no_task(runs, tasks, tmp_path):
+    runs.add("success", dag="x_counter_repair", conf={})
+    artifacts(Settings(duty=DutySettings(artifacts=str(tmp_path)))).write(
+        keep_report(tmp_path), b"{"
+    )
+    assert "processedMailboxes" not in tasks.get(ID).information
 
 
 @pytest.mark.parametrize("age", ["soon", "99999999d"])
@@ -172,6 +161,16 @@ def test_a_run_that_somebody_started_with_a_wrong_age_hides_no_other_task(tasks,
 
 
 REPUBLISHED = {"queue": "spool", "action": "republish", "older_than": "1d"}
+
+
+def keep_report(path):
+    """As counter_repair writes it; the file."""
+    location = artifacts(Settings(duty=DutySettings(artifacts=str(path))))
+    run = run_of_dag("counter_repair", NO_QUEUE, str(ID))
+    folder = RunFolder(location, "counter_repair", NO_QUEUE, run)
+    failures = {"m2": "away", "m1": "away"}
+    folder.write_json("report.json", {"run": "r", "processedMailboxes": 3, "failures": failures})
+    return folder.file("report.json")
 
 
 def keep_result(path, run, **result):
@@ -189,7 +188,8 @@ def test_the_list_has_the_figures_that_a_task_by_itself_has(runs, tmp_path):
     runs.add("success", dag="x_counter_repair", conf={})
     keep_result(tmp_path, done, information={"nbRequeuedMails": 7})
     keep_result(tmp_path, failed, failed="the audit found no census")
-    tasks = tasks_of(runs, tmp_path, Reports())
+    keep_report(tmp_path)
+    tasks = tasks_of(runs, tmp_path)
     shown = tasks.newest()
     about = {str(task.id): task.information for task in shown}
     assert [about[run]["nbRequeuedMails"] for run in (done, waits, failed)] == [7, 0, 0]
@@ -206,17 +206,16 @@ def test_figures_that_are_gone_are_not_0(runs, tasks):
         assert tasks.get(task.id) == task
 
 
-def test_a_store_that_is_away_is_asked_once_and_hides_no_task(runs, tmp_path):
+def test_a_store_that_is_away_is_asked_once_and_hides_no_task(runs, tasks, monkeypatch):
     asked = []
 
-    class Away(Stores):
-        def existing_runs(self):
-            asked.append(self)
-            raise StoreUnavailable("Cassandra does not answer")
+    def away(_files, name):
+        asked.append(name)
+        raise StoreUnavailable("S3 does not answer")
 
+    monkeypatch.setattr(DiskFiles, "read", away)
     for _ in range(3):
         runs.add("failed", dag="x_blob_gc", conf={}, run=str(uuid4()))
-    tasks = tasks_of(runs, tmp_path, Away())
     shown = tasks.newest()
     assert (len(shown), len(asked)) == (3, 1)
     assert tasks.get(shown[0].id) == shown[0]
@@ -292,7 +291,7 @@ def test_a_plan_that_does_all_steps_of_small_work_is_not_ended(
 
 
 def test_where_small_work_is_done_in_spark_too_a_plan_is_ended(runs, tmp_path):
-    tasks = tasks_of(runs, tmp_path, Stores(), small_rows=0)
+    tasks = tasks_of(runs, tmp_path, small_rows=0)
     plan = began("plan_cleanup", running="plan_cleanup")
     runs.add("running", dag="x_queue_cleanup", conf=CLEANUP, began=plan)
     tasks.cancel(ID)

@@ -12,6 +12,8 @@ from mailslice.maintenance.artifacts import Artifacts, RunFolder, iso, queue_fol
 from mailslice.maintenance.retention import prune, prune_sometimes
 from mailslice.model.errors import BadSetting, PlanRefused
 from mailslice.model.settings import S3Settings
+from mailslice.stores.blobs import s3_store
+from mailslice.stores.blobs.store import StoredBlob
 from tests.contracts.artifacts import ArtifactsContract
 
 
@@ -34,6 +36,54 @@ def test_a_path_below_a_current_folder_that_is_gone_is_a_bad_setting(tmp_path, m
         Artifacts("runs", S3Settings())
     assert Artifacts(str(tmp_path), S3Settings()).path("") == str(tmp_path)
     assert Artifacts("s3a://bucket/x", S3Settings()).path("") == "bucket/x"
+
+
+@pytest.fixture
+def buckets(monkeypatch):
+    """The keys of each bucket; what is deleted goes."""
+    kept = {}
+
+    class Bucket:
+        def __init__(self, _settings, name):
+            self.keys = kept.setdefault(name, set())
+
+        def ensure_bucket(self):
+            pass
+
+        def put(self, key, _data):
+            self.keys.add(key)
+
+        def list(self, prefix):
+            at = datetime(2020, 1, 1, tzinfo=UTC)
+            return [StoredBlob(key, 1, at) for key in sorted(self.keys) if key.startswith(prefix)]
+
+        def delete_many(self, keys):
+            self.keys.difference_update(keys)
+
+    monkeypatch.setattr(s3_store, "S3BlobStore", Bucket)
+    return kept
+
+
+@pytest.mark.parametrize("bucket", ["abc", "a-bucket-with-a-name-much-longer-than-any-folder"])
+@pytest.mark.parametrize("below", ["//mailslice", "/mailslice", "///mailslice//"])
+def test_slashes_around_a_prefix_are_none_of_it(buckets, bucket, below):
+    """Its keys were those of the bucket, cut somewhere, and a folder of it was the bucket."""
+    location = Artifacts(f"s3a://{bucket}{below}", S3Settings())
+    assert location.path("runs") == f"{bucket}/mailslice/runs"
+    location.write("runs/d/q/r1/plan.json", b"{}")
+    buckets[bucket].add("of another")
+    assert buckets[bucket] == {"mailslice/runs/d/q/r1/plan.json", "of another"}
+    assert location.files("runs") == ["runs/d/q/r1/plan.json"]
+    location.remove_folder("runs/d")
+    assert buckets[bucket] == {"of another"}
+
+
+def test_a_bucket_is_never_removed_as_a_folder(buckets):
+    location = Artifacts("s3a://abc", S3Settings())
+    location.write("runs/d", b"{}")
+    with pytest.raises(BadSetting, match="bucket 'abc' is no folder: nothing was removed"):
+        location.remove_folder("")
+    assert buckets == {"abc": {"runs/d"}}
 
 
 @pytest.fixture

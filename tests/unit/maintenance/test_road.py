@@ -1,6 +1,7 @@
 """What the runner records of a step that raises, and what a retry of the step makes of it."""
 
 import json
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -238,6 +239,18 @@ def test_a_small_run_that_is_killed_once_it_has_ended_is_not_planned_anew(small,
     assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
 
 
+@pytest.mark.parametrize("step", ["check", "apply", "verify", "report"])
+def test_a_small_run_whose_step_raised_goes_on_until_a_task_has_come(small, duty, settings, step):
+    """Planned anew, it would not know what it had applied, and would verify none of it."""
+    small(**{step: StoreUnavailable("Cassandra is away")})
+    assert small()["engine"] == "process"
+    assert [duty.ran.count(each) for each in ("plan", step)] == [1, 2]
+    assert len(duty.ran) == 6
+    assert runner.done_ahead("check", REQUEST, settings)
+    small()
+    assert duty.ran.count("plan") == 2
+
+
 def test_a_small_run_that_is_cleared_before_its_tasks_came_is_planned_anew(small, duty, settings):
     """It was marked as failed, or timed out, once its plan's task had done all of it."""
     small(clear="0/3")
@@ -262,6 +275,35 @@ def test_a_small_run_that_is_killed_and_then_cleared_is_planned_anew(small, duty
     small(clear="1/4")
     assert [duty.ran.count(each) for each in ("plan", step)] == [2, 3]
     assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
+
+
+def test_all_steps_of_a_small_run_share_the_time_of_its_task(duty, small, settings, monkeypatch):
+    """Apply began its time anew after a long plan, and Airflow killed it half done."""
+    over, plain = {}, duty.step
+
+    def step(name):
+        def run(context):
+            over[name] = context.out_of_time()
+            if name == "plan":
+                time.sleep(0.1)
+            return plain(name)(context)
+
+        return run
+
+    monkeypatch.setattr(duty, "step", step)
+    request = replace(REQUEST, params={"time_limit": "0.1s"})
+    runner.run_small(request, settings)
+    assert (over["plan"], over["apply"]) == (False, True)
+    runner.run_step("apply", request, settings)
+    assert not over["apply"]
+
+
+def test_a_folder_that_cannot_be_pruned_fails_no_run(take, settings, runs, caplog):
+    location = artifacts(settings)
+    location.write("deleted", b"a file, which no note can be in")
+    assert take("plan", "check", "apply", "verify", "report")["status"] == "done"
+    assert ledger(runs) == ("done", "")
+    assert "old runs were not pruned: artifacts" in caplog.text
 
 
 def test_a_plan_that_needs_spark_is_no_failure(small, runs, settings):
