@@ -59,9 +59,8 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class ClassifiedLetter:
-    """A letter with its cause.
-
-    `redrives` by header and note, the greater; `content` None where nobody looked.
+    """A letter with its cause. `redrives` by header and note, the greater; `content` None where
+    nobody looked.
     """
 
     letter: Letter
@@ -109,9 +108,8 @@ def peek(stores: Stores, queue: QueueName, most: int = MAX_CHECKED_OUT) -> Peeke
 
 
 def letter_of(message: CheckedOutMessage, position: int, work_queue: str) -> Letter:
-    """What a message says of itself.
-
-    Headers are whatever a client has sent: nothing of them is believed to have its right form.
+    """What a message says of itself. Headers are whatever a client has sent: nothing of them is
+    believed to have its right form.
     """
     death = _death(message.headers, work_queue)
     when, why, reason = death.get("time"), death.get("reason"), message.headers.get(HEADER_REASON)

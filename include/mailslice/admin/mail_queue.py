@@ -33,10 +33,8 @@ _FEW_IDS = 1000
 
 
 class MailQueue:
-    """Browse, count, delete.
-
-    Reads are at the settings' consistency (LOCAL_QUORUM or better), so that they see every enqueue
-    that returned before.
+    """Browse, count, delete. Reads are at the settings' consistency (LOCAL_QUORUM or better): they
+    see every enqueue that returned before.
     """
 
     def __init__(self, stores: Stores, name: str, clock: Clock) -> None:

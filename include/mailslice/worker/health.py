@@ -159,8 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         answer = self._answers.get(self.path.partition("?")[0])
         if answer is None:
-            paths = ", ".join(self._answers)
-            self._answer(404, "text/plain", f"here are {paths}\n".encode())
+            self._answer(404, "text/plain", f"here are {', '.join(self._answers)}\n".encode())
         else:
             self._answer(*answer())
 

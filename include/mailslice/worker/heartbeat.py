@@ -15,7 +15,6 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import chain, islice
 
-from mailslice.codec import message as codec
 from mailslice.codec.headers import partition_in
 from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.mail import QueuedMail
@@ -168,7 +167,7 @@ def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
         begun=begun,
         returned=delivery.lease.is_lost,
         partition=partition_in(message.headers),
-        message=codec.encode(delivery.item) if begun and seconds >= _LONG else None,
+        message=delivery.encoded if begun and seconds >= _LONG else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -105,6 +106,50 @@ async def test_a_message_that_is_adopted_while_the_lost_one_is_parked_is_acknowl
     await lease._extend()
     assert lease.ack()
     assert acknowledged == ["lost", "again"], "it would stay unacknowledged until RabbitMQ closes"
+
+
+@pytest.mark.parametrize("taken", [False, True])
+async def test_a_parked_mail_is_anothers_by_a_row_that_is_younger_than_its_message(
+    *, taken: bool
+) -> None:
+    """An older row is that of a delay that ended: Cassandra was away when it was to be closed."""
+    loop, scheduled = asyncio.get_running_loop(), []
+    answers = iter([StoreUnavailable("Cassandra at x"), False])
+
+    async def is_marked(_: object) -> bool:
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return bool(answer)
+
+    async def put(*_: object) -> None:
+        pass
+
+    async def load(_: object) -> object:
+        hours = 1 if taken else -1
+        due = datetime.now(UTC) + timedelta(hours=hours)
+        return SimpleNamespace(leased=False, published=False, due=due)
+
+    async def schedule(*_: object, **how: object) -> None:
+        scheduled.append(how)
+
+    context: Any = SimpleNamespace(
+        is_marked=is_marked, statistics=WorkerStatistics(), clock=lambda: datetime.now(UTC)
+    )
+    message: Any = SimpleNamespace(
+        arrived=loop.time() - 2 * LAST_RESORT,
+        headers={},
+        body=b"m",
+        timestamp=None,
+        link=SimpleNamespace(is_open=True),
+        ack=lambda: True,
+    )
+    delays: Any = SimpleNamespace(put=put, rows=SimpleNamespace(load=load), schedule=schedule)
+    lease = Lease(context, delays, message, uuid4())  # type: ignore[arg-type]
+    await lease._extend()
+    assert lease.is_out
+    await lease._extend()
+    assert lease.is_closed == taken
+    assert scheduled == ([] if taken else [{"leased": True, "has_message": False}])
 
 
 async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(

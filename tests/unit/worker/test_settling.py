@@ -203,18 +203,19 @@ async def test_a_rejected_mail_of_a_lost_link_leaves_the_delay_to_who_has_the_me
     assert stores.asked == [*([] if lost else ["delay closed"]), "dead letter", "ack"]
 
 
-async def test_a_bounced_mail_is_recorded_as_settled_and_not_as_completed() -> None:
-    stores = Stores()
+async def answered(given: Any = None) -> Any:
+    return given
+
+
+async def recorded(stores: Stores, count: int = 1) -> list[WorkerRecord]:
+    """The worker's first records, so many of them, and its last word."""
     records: list[WorkerRecord] = []
-
-    async def answered(given: Any = None) -> Any:
-        return given
-
     written = asyncio.Event()
 
     def save(_queue: object, record: WorkerRecord) -> None:
         records.append(record)
-        written.set()
+        if len(records) == count:
+            written.set()
 
     table = SimpleNamespace(save_future=save)
     context: Any = stores.state.context
@@ -223,6 +224,15 @@ async def test_a_bounced_mail_is_recorded_as_settled_and_not_as_completed() -> N
     context.opened = lambda _: answered(table)
     every = SimpleNamespace(record_every=timedelta(milliseconds=10))
     context.settings = SimpleNamespace(worker=every, queue=SimpleNamespace(shared=True))
+    recorder = Recorder(stores.state, lambda: ())
+    recorder.start()
+    await written.wait()
+    await recorder.close()
+    return records
+
+
+async def test_a_bounced_mail_is_recorded_as_settled_and_not_as_completed() -> None:
+    stores = Stores()
     reporter: Any = SimpleNamespace(report=lambda *_: answered(True))
     stores.state.reporter = reporter
     failures = [Failure("a@b.example", "5.1.1", "no")]
@@ -230,12 +240,17 @@ async def test_a_bounced_mail_is_recorded_as_settled_and_not_as_completed() -> N
         delivery = stores.delivery()
         delivery.handed = 0.0
         await settle(delivery)
-    recorder = Recorder(stores.state, lambda: ())
-    recorder.start()
-    await written.wait()
-    await recorder.close()
+    records = await recorded(stores)
     assert (records[0].settled, records[0].completed) == (2, 1)
     assert list(records[0].done) == [ITEM.enqueue_id] * 2, "both are done: `queue move` has to know"
+
+
+async def test_the_message_of_a_mail_that_is_long_in_its_handler_is_encoded_once() -> None:
+    stores = Stores()
+    stores.delivery().handed = 0.0
+    first, second = [one.in_flight[0].message for one in (await recorded(stores, 2))[:2]]
+    assert first is not None
+    assert first is second
 
 
 @pytest.mark.parametrize("readable", [False, True])

@@ -95,6 +95,16 @@ def test_incomplete_settings_are_refused_by_name(given_: dict[str, Any], says: s
     assert says in str(caught.value)
 
 
+def test_a_certificate_in_a_folder_that_may_not_be_read_is_named(monkeypatch):
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError("the folder is another's")
+
+    files = {"tls_key": Path("/no/k"), "tls_certificate": Path("/no/c")}
+    monkeypatch.setattr(Path, "stat", denied)
+    with pytest.raises(BadSetting, match="MAILSLICE_SMTP_IN_TLS_CERTIFICATE='/no/c' with _TLS_KEY"):
+        policy_of(settings(**files))
+
+
 @pytest.mark.parametrize(
     ("user", "password", "good"),
     [

@@ -53,14 +53,12 @@ class KeptMail:
     def as_line(self) -> bytes:
         """Raises Undecodable for a mail that no message can hold."""
         fields = (self.content.value, self.size, self.at, self.header, self.body, self.in_handler)
-        text = message.encode(self.item).decode()
-        return orjson.dumps([text, epoch_ms(self.enqueued), *fields])
+        return orjson.dumps([message.encode(self.item).decode(), epoch_ms(self.enqueued), *fields])
 
     @classmethod
     def of_line(cls, line: bytes) -> Self:
         text, enqueued, content, *fields = orjson.loads(line)
-        item = message.decode(text.encode())
-        return cls(item, instant(enqueued), KeptContent(content), *fields)
+        return cls(message.decode(text.encode()), instant(enqueued), KeptContent(content), *fields)
 
 
 def place_of(queue: QueueName, until: datetime, run: str, batch: int) -> str:

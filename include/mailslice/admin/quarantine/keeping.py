@@ -208,10 +208,7 @@ class Quarantine(Releases):
         return True
 
     def sweep(self) -> int:
-        """Remove copies that no row names: a kill came between; how many objects.
-
-        See `Copies.sweep`.
-        """
+        """Remove copies that no row names: a kill came between; how many. See `Copies.sweep`."""
         return self._copies.sweep(lambda: self.mails(serial=True))
 
     def finished(self, mail: QuarantinedMail, at: datetime) -> QuarantinedMail:

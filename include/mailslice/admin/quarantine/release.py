@@ -77,8 +77,7 @@ class Releases:
         item, tries = codec.decode(mail.message), CutOffEntries(self._stores, queue, self._sleep)
         out = None
         if mail.state is State.RELEASING and (last := mail.released_as) is not None:
-            cut_off = CutOff(item, last, mail.entered == last, mail.voided)
-            out = tries.out([cut_off]).get(last)
+            out = tries.out([CutOff(item, last, mail.entered == last, mail.voided)]).get(last)
             right.renew()  # it waited for workers
         if out is None:
             new_id, voided = EnqueueId(uuid4()), mail.voided

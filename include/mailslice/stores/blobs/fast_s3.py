@@ -84,9 +84,10 @@ class FastRequests:
     def _started(self) -> tuple[SmallObjects, LoopThread]:
         with self._starting:
             if self._running is None:
+                small = SmallObjects(self._settings, self._bucket)
                 loop = LoopThread(f"requests to bucket {self._bucket}")
                 loop.start()
-                self._running = SmallObjects(self._settings, self._bucket), loop
+                self._running = small, loop
             return self._running
 
     def _can(self, key: str) -> bool:

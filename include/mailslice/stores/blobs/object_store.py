@@ -135,8 +135,7 @@ class ObjectBlobStore(BlobStore):
 
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
         """By the Date of any answer of the service."""
-        is_gcs = self.settings.provider is BlobProvider.GCS
-        url = GCS_ENDPOINT if is_gcs else self.settings.endpoint
+        url = GCS_ENDPOINT if self.settings.provider is BlobProvider.GCS else self.settings.endpoint
         tls = ssl.create_default_context(cafile=self.settings.ca) if self.settings.ca else None
         seconds = self.settings.timeout.total_seconds()
         try:

@@ -230,8 +230,7 @@ class S3BlobStore(BlobStore):
         more = True
         while more:
             answer = self._ask(partial(self.client.list_objects_v2, **request))
-            entries = answer.get("Contents", ())
-            page = [_stored(entry, entry["Key"], "Size") for entry in entries]
+            page = [_stored(entry, entry["Key"], "Size") for entry in answer.get("Contents", ())]
             is_beyond = bool(high and page and page[-1].key >= high)
             more = bool(answer.get("IsTruncated")) and not is_beyond
             yield [blob for blob in page if inside(blob.key, low, high)], more

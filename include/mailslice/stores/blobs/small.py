@@ -222,6 +222,6 @@ def _size(answer: Answer) -> int:
 def _tls(settings: S3Settings) -> ssl.SSLContext:
     """As obstore: the authority of the settings beside those of the machine."""
     context = ssl.create_default_context()
-    if authorities := s3_authorities(settings):
-        context.load_verify_locations(cadata=authorities.decode("ascii"))
+    if s3_authorities(settings):
+        context.load_verify_locations(cafile=settings.ca)
     return context

@@ -6,6 +6,7 @@ checksums, computed in Python, would cost the hot path.
 
 import math
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -50,9 +51,8 @@ class AuthenticationFailed(Exception):
 
 
 class _QueueingConnection(LibevConnection):  # type: ignore[misc]
-    """Requests wait behind a large one that fills the socket: the driver fails them at once.
-
-    A node that takes no byte for three seconds gets no more of them: the next one is asked.
+    """Requests wait behind a large one that fills the socket: the driver fails them at once. A node
+    that takes no byte for three seconds gets no more of them: the next one is asked.
     """
 
     _full_since = math.inf
@@ -90,21 +90,32 @@ class _QueueingConnection(LibevConnection):  # type: ignore[misc]
             raise
 
 
-class _Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
+class Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
     """While no node is connected, contact points are looked up anew: the driver does it once, and
     containers may all come back at other addresses.
     """
 
     cluster: Cluster
+    _looking: threading.Thread | None = None
 
     def new_schedule(self) -> Iterator[float]:
         for pause in super().new_schedule():
             yield pause
-            connected = any(one.get_pool_state() for one in tuple(self.cluster.sessions))
-            for host, port in () if connected else self.cluster.contact_points:
-                with suppress(Exception):  # an error would end the attempts
-                    for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-                        self.cluster.add_host(DefaultEndPoint(*found[:2]), refresh_nodes=False)
+            with suppress(Exception):  # an error would end the attempts
+                if not (
+                    self._looking and self._looking.is_alive()
+                ):  # without DNS it waits for long
+                    self._looking = threading.Thread(target=self._look_up, daemon=True)
+                    self._looking.start()
+
+    def _look_up(self) -> None:
+        cluster = self.cluster
+        for host, port in cluster.contact_points:
+            with suppress(Exception):
+                if cluster.is_shutdown or any(x.get_pool_state() for x in tuple(cluster.sessions)):
+                    return
+                for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                    cluster.add_host(DefaultEndPoint(*found[:2]), refresh_nodes=False)
 
 
 def contact_points(settings: CassandraSettings) -> list[tuple[str, int]]:
@@ -206,7 +217,7 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         auth_provider=credentials(settings),
         ssl_context=client_tls(settings, "CASSANDRA") if settings.tls_enabled else None,
         # For ever: by default a node is given up after 64 attempts, five minutes.
-        reconnection_policy=_Reconnection(0.5, LONGEST_PAUSE, max_attempts=None),
+        reconnection_policy=Reconnection(0.5, LONGEST_PAUSE, max_attempts=None),
         timestamp_generator=Timestamps(),
         connect_timeout=patience,
         control_connection_timeout=patience,

@@ -59,8 +59,7 @@ class DeletedMails(Table):
 
     def mark_many(self, queue: QueueName, ids: Iterable[EnqueueId]) -> int:
         """Mark all; how many, once all are written. After an error some may be marked."""
-        params = ([queue, enqueue_id] for enqueue_id in ids)
-        return self._session.run_many(self._mark, params)
+        return self._session.run_many(self._mark, ([queue, enqueue_id] for enqueue_id in ids))
 
     def is_marked_future(self, queue: QueueName, enqueue_id: EnqueueId) -> ResponseFuture:
         """A future whose rows are not empty when the mail is marked."""

@@ -45,8 +45,7 @@ class _PackedResult(ResultMessage):  # type: ignore[misc]  # the driver has no t
         columns = self.column_metadata or result_metadata
         self.column_names = [column[2] for column in columns]
         self.column_types = [column[3] for column in columns]
-        rows = read_int(f)
-        self.parsed_rows = [PackedPage(rows, f.read())]
+        self.parsed_rows = [PackedPage(read_int(f), f.read())]
 
 
 class _PackedProtocol(ProtocolHandler):  # type: ignore[misc]

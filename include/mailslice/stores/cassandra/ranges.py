@@ -40,5 +40,4 @@ def holes(ranges: Iterable[TokenRange]) -> int:
 
 def split(low: int, high: int, parts: int) -> list[TokenRange]:
     """Equal parts of (low, high], as nearly as tokens allow."""
-    edges = [low + (high - low) * part // parts for part in range(parts + 1)]
-    return list(pairwise(edges))
+    return list(pairwise(low + (high - low) * part // parts for part in range(parts + 1)))

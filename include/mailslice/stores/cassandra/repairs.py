@@ -92,8 +92,7 @@ def complete_since(repairs: Iterable[Repair]) -> datetime | None:
 
 def copies(replication: str | None) -> int:
     """Copies of a row in all data centres, by the keyspace's replication (CQL map); at least 1."""
-    numbers = re.findall(r":\s*'(\d+)(?:/\d+)?'", replication or "")
-    return max(1, sum(map(int, numbers)))
+    return max(1, sum(map(int, re.findall(r":\s*'(\d+)(?:/\d+)?'", replication or ""))))
 
 
 def _repairs(session: CassandraSession, keyspace: str) -> list[Repair]:

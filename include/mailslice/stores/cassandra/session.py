@@ -146,9 +146,8 @@ class CassandraSession:
             yield from rows
 
     def submit(self, statement: PreparedStatement, params: Params = ()) -> ResponseFuture:
-        """Sends without waiting, for the hot path. The future raises the driver's; see `error`.
-
-        It has no time-out: whoever waits for it ends it (`Bridge.rows`).
+        """Sends without waiting, for the hot path. The future raises the driver's (see `error`),
+        and has no time-out: whoever waits for it ends it (`Bridge.rows`).
         """
         with self.translating():
             return self._session.execute_async(_bound(statement, params), timeout=None)

@@ -39,7 +39,8 @@ _KINDS: tuple[tuple[set[int], type[MailsliceError], str], ...] = (
 
 def translated(error: BaseException, server: str, setting: str) -> BaseException:
     """Our error for PyMySQL's or a socket's, of `server` (user@host:port) named by `setting`."""
-    words = f"MariaDB {server} ({setting}): {_text(error)}"
+    text = " ".join(" ".join(map(str, error.args)).split())[:240] or type(error).__name__
+    words = f"MariaDB {server} ({setting}): {text}"
     if isinstance(error, ssl.SSLError) or "[SSL" in str(error):
         return BadSetting(f"{words}: TLS failed, see MAILSLICE_POSTAL_TLS_*")
     if isinstance(error, OSError | err.InterfaceError):
@@ -53,7 +54,3 @@ def translated(error: BaseException, server: str, setting: str) -> BaseException
     if isinstance(error, err.OperationalError | err.InternalError):
         return StoreUnavailable(words)
     return MailsliceError(words)
-
-
-def _text(error: BaseException) -> str:
-    return " ".join(" ".join(map(str, error.args)).split())[:240] or type(error).__name__

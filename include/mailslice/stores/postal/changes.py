@@ -151,8 +151,7 @@ class PostalChanges:
         """Whether the row is as it was read; waits for a transaction that may yet commit."""
         where, values = _as_read(row)
         with self._postal.main.transaction() as transaction:
-            sql = f"SELECT id FROM {self._queue}{where} FOR UPDATE"
-            return bool(transaction.rows(sql, values))
+            return bool(transaction.rows(f"SELECT id FROM {self._queue}{where} FOR UPDATE", values))
 
     def _requeue(self, row: QueuedMessage) -> int | None:
         main = self._postal.main.url.database

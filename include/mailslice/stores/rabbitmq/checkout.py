@@ -209,7 +209,13 @@ def check_out(
     when nobody knows whether the broker took the acks; Refused for a quorum queue with a delivery
     limit, which each checkout would use up.
     """
-    _require_patient(settings, name)
+    limit = Management(settings).delivery_limit(name)
+    if limit is not None:
+        raise Refused(
+            f"queue {name} is a quorum queue with delivery limit {limit}: each look through it "
+            "counts as a delivery, and past the limit its messages are dropped; "
+            "`mailslice config check` shows the command that lifts the limit"
+        )
     with blocking_connection(settings) as connection:
         deadline = time.monotonic() + patience
         while True:
@@ -232,16 +238,6 @@ def check_out(
             connection.sleep(0.5)
         yield checkout
         checkout.require_acks_taken()
-
-
-def _require_patient(settings: RabbitSettings, name: str) -> None:
-    limit = Management(settings).delivery_limit(name)
-    if limit is not None:
-        raise Refused(
-            f"queue {name} is a quorum queue with delivery limit {limit}: each look through it "
-            "counts as a delivery, and past the limit its messages are dropped; "
-            "`mailslice config check` shows the command that lifts the limit"
-        )
 
 
 def dead_letter_ids(settings: Settings, queue: QueueName) -> set[EnqueueId]:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cached_property
 
 from mailslice.codec import message as codec
 from mailslice.codec.headers import failures_in
@@ -131,6 +132,11 @@ class Delivery:
     def arrived(self) -> float:
         """When the broker handed it out, by the event loop's clock."""
         return self.message.arrived
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """Its message, for the worker's records: one every few seconds."""
+        return codec.encode(self.item)
 
     def extend_when_due(self) -> None:
         """Begins to replace the message by a lease, when it is time (`lease`)."""
@@ -402,8 +408,7 @@ class Delivery:
         served = tuple(one for one in self.item.mail.recipients if one not in left)
         seconds = self._event_seconds()
         if served:
-            served_item = narrowed(self.item, served)
-            self._emit("delivered", served_item, answer=answer, seconds=seconds)
+            self._emit("delivered", narrowed(self.item, served), answer=answer, seconds=seconds)
         due = self._context.clock() + (delay or timedelta(0))
         self._emit("deferred", narrowed(self.item, remaining), why=why, next=due, seconds=seconds)
 

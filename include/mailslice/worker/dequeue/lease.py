@@ -151,7 +151,10 @@ class Lease:
     async def _is_taken(self) -> bool:
         """Whether another, to whom stuck_mails gave the mail, has delayed it since."""
         row = await self._delays.rows.load(self._enqueue_id) if self.is_out else None
-        return row is not None and not (row.leased or row.published)
+        if row is None or row.due is None or row.leased or row.published:
+            return False
+        age = timedelta(seconds=asyncio.get_running_loop().time() - self.message.arrived)
+        return row.due > self._context.clock() - age  # an older one was to be closed
 
     def _log_warning(self, text: str, error: BaseException) -> None:
         log.warning(text, error, extra=about("lease", self._enqueue_id))

@@ -5,6 +5,7 @@ import logging
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -79,16 +80,11 @@ class Reporter:
     ) -> QueuedMail | None:
         header = content
         if header is None and item.mail.sender:
-            header = await self._header(item)
+            with suppress(ContentMissing):
+                header = await self._blobs.get(item.header_blob_id)
         build = partial(
             report_of, item.mail, failures, header, reporter=self._name, now=self._clock()
         )
         # A sixth of a millisecond a recipient: many of them must not stop the loop.
         made = build() if len(failures) <= _MAX_BUILT_ON_LOOP else await asyncio.to_thread(build)
         return None if made is None else await self._enqueuer.enqueue(*made)
-
-    async def _header(self, item: QueuedMail) -> bytes | None:
-        try:
-            return await self._blobs.get(item.header_blob_id)
-        except ContentMissing:
-            return None

@@ -38,14 +38,10 @@ class MaildirHandler:
     ) -> Complete:
         """Durable in new/ when it returns. OSError (no space, say): it is tried again later."""
         name = f"{enqueue_id}.mailslice"
-        if redelivered and self._is_stored(name):
-            sync_folder(self._folder / "new")  # whoever put it there may have died before doing so
+        new, cur = self._folder / "new", self._folder / "cur"  # where readers add `:2,` and flags
+        if redelivered and ((new / name).exists() or any(cur.glob(f"{name}*"))):
+            sync_folder(new)  # whoever put it there may have died before doing so
             return Complete()
         temporary = self._folder / "tmp" / f"{name}.{os.getpid()}.{os.urandom(4).hex()}"
-        write_durably(self._folder / "new" / name, content, temporary)  # what is there is the same
+        write_durably(new / name, content, temporary)  # what is there is the same
         return Complete()
-
-    def _is_stored(self, name: str) -> bool:
-        """In new/, or moved on to cur/, where readers add `:2,` and flags."""
-        new, cur = self._folder / "new", self._folder / "cur"
-        return (new / name).exists() or any(cur.glob(f"{name}*"))

@@ -128,10 +128,8 @@ def _final_outcome(
 
 
 def _handler_threads(count: int) -> ThreadPoolExecutor:
-    """All of them are there from the start. Raises BadSetting where the system starts no more.
-
-    An executor that fails to start a thread has queued the call all the same: another thread would
-    handle the mail, which is tried again, too.
+    """All of them are there from the start: an executor that fails to start a thread has queued the
+    call all the same, and the mail would be handled twice. Raises BadSetting.
     """
     threads, all_started = ThreadPoolExecutor(count, "handler"), threading.Event()
     try:
@@ -398,9 +396,9 @@ def _are_texts(values: Iterable[object]) -> bool:
 
 
 def _is_failure(value: object) -> bool:
-    if not isinstance(value, Failure):
-        return False
-    return _are_texts((value.recipient, value.status, value.reason, value.diagnostic or ""))
+    return isinstance(value, Failure) and _are_texts(
+        (value.recipient, value.status, value.reason, value.diagnostic or "")
+    )
 
 
 _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {

@@ -3,6 +3,7 @@
 import hmac
 import ipaddress
 import logging
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class RenewedTls:
         return self._context
 
     def _file_times(self) -> list[int]:
-        return [file.stat().st_mtime_ns for file in self._files if file.exists()]
+        return [file.stat().st_mtime_ns for file in self._files if os.access(file, os.R_OK)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,7 @@ def policy_of(settings: SmtpInSettings) -> SmtpPolicy:
         _refuse_open_relay(settings.host, networks)
     password = settings.password.get_secret_value() if settings.password else None
     require_both("MAILSLICE_SMTP_IN", USERNAME=settings.username, PASSWORD=password)
-    make_tls = partial(_tls, settings)
-    tls = RenewedTls(make_tls, settings.tls_certificate, settings.tls_key)
+    tls = RenewedTls(partial(_tls, settings), settings.tls_certificate, settings.tls_key)
     auth_without_tls = loopback or settings.auth_without_tls
     if settings.username is not None and tls.context() is None and not auth_without_tls:
         raise BadSetting(

@@ -109,8 +109,7 @@ async def _beat(worker: QueueWorker, liveness: Liveness, metrics: SmtpMetrics) -
     """The event loop turns, and reaches these stores."""
     while True:
         metrics.observe(worker.context.statistics)
-        health = ProcessHealth(worker.reaches_rabbitmq, 0.0, 0, worker.reaches_cassandra)
-        liveness.beat(0, health)
+        liveness.beat(0, ProcessHealth(worker.reaches_rabbitmq, 0.0, 0, worker.reaches_cassandra))
         await asyncio.sleep(1)
 
 

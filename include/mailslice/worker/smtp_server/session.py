@@ -115,8 +115,7 @@ class Intake:
         self, server: Any, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         if self.is_stranger(session) and not session.authenticated:
-            hint = ": AUTH first" if self._policy.offers_auth else ""
-            return f"550 5.7.1 Relaying denied{hint}"
+            return "550 5.7.1 Relaying denied" + ": AUTH first" * self._policy.offers_auth
         if len(envelope.rcpt_tos) >= self._max_recipients:
             return "452 4.5.3 Too many recipients"
         if address.lower() == "postmaster":

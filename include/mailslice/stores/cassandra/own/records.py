@@ -74,8 +74,7 @@ class CassandraRecords(OwnTable, declared=False):
         params = [_seconds(ttl), *changes.values(), *key.values(), *expected.values()]
         # Asked again after it was done, it says no: nobody may ask again but the caller.
         idempotent = changes == expected
-        rows = self._run(cql + f"IF {_where(expected)}", params, idempotent=idempotent)
-        return applied(rows)
+        return applied(self._run(cql + f"IF {_where(expected)}", params, idempotent=idempotent))
 
     def remove(self, key: Values) -> None:
         self._run(f"DELETE FROM {{table}} WHERE {_where(key)}", [*key.values()])
