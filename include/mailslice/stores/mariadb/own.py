@@ -187,10 +187,8 @@ class MariaDbRecords:
         return found[0] if found else None
 
     def rows(self, partition: Values, limit: int | None = None) -> Iterator[Values]:
-        order = ", ".join(
-            quoted(name) + (" DESC" if self._shape.newest_first and not index else "")
-            for index, name in enumerate(self._shape.clustering)
-        )
+        end = " DESC" if self._shape.newest_first else ""  # of all: a mixed order is sorted
+        order = ", ".join(quoted(name) + end for name in self._shape.clustering)
         more = (f" ORDER BY {order}" if order else "") + ("" if limit is None else " LIMIT %s")
         params = () if limit is None else (limit,)
         return self._select(partition, self._shape.columns, more, params)
