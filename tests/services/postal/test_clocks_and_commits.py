@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,17 +10,39 @@ from pathlib import Path
 from mailslice.duties.stuck_mails_postal.keeping import new_log_id
 from mailslice.duties.stuck_mails_postal.rules import is_answered
 from mailslice.model.mariadb_url import MariaDbUrl
-from mailslice.model.settings import load_settings
+from mailslice.model.settings import Settings, load_settings
+from mailslice.stores import open_stores
 from mailslice.stores.mariadb.client import MariaDb, MariaDbTransaction
 from mailslice.stores.postal.changes import PostalChanges, PostalRecord
 from mailslice.stores.postal.databases import PostalDatabases
 from mailslice.stores.postal.messages import ServerMessages
 from mailslice.stores.postal.rows import PostalQueue
-from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin
+from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin, SqlSession, epoch
 from mailslice.testing.postal.mails import Ended, PostalMails
 from tests.conftest import Fresh
 
 CLOSE = ("duty", "run", "stuck_mails_postal", "--mode", "close", "--json")
+
+
+def test_a_record_whose_commit_is_late_is_written_once(
+    postal: FreshPostal, mails: PostalMails, postal_settings: Settings
+) -> None:
+    server, log_id = postal.servers[1], new_log_id()
+    mail = mails.mail(server, Ended.HEADERS)
+    record = PostalRecord.held("set aside", log_id)
+    late = SqlSession(postal.login.connect(server.database, autocommit=False))
+    now = epoch(postal.now())
+    late.insert("deliveries", message_id=mail.message, status="Held", log_id=log_id, timestamp=now)
+    late.run("UPDATE messages SET status = 'Held', held = 1 WHERE id = %s", mail.message)
+    late.insert("stats_daily", time=int(now) // 86_400 * 86_400, held=1)
+    commit = threading.Timer(1, late.connection.commit)
+    commit.start()
+    with open_stores(postal_settings) as stores:
+        PostalChanges(stores.postal).record(server.id, mail.message, record)
+    commit.join()
+    late.close()
+    assert server.session.one("SELECT COUNT(*) FROM deliveries") == 1
+    assert server.session.one("SELECT SUM(held) FROM stats_daily") == 1
 
 
 class Ahead(MariaDb):

@@ -5,7 +5,7 @@ whoever has it stops the next poll of every worker of Postal. Whoever waited in 
 Contended after a few tries, and nothing was changed.
 """
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -16,7 +16,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, StoreUnavailable, TryAgain
 from mailslice.stores.mariadb.client import MariaDbTransaction, quoted
-from mailslice.stores.mariadb.failures import Contended, NoRight, NoSuchObject
+from mailslice.stores.mariadb.failures import AlreadyThere, Contended, NoRight, NoSuchObject
 from mailslice.stores.postal.databases import PostalDatabases
 from mailslice.stores.postal.rows import NO_TIME, QueuedMessage
 
@@ -134,13 +134,18 @@ class PostalChanges:
 
     def record(self, server: int, message: int, record: PostalRecord) -> None:
         """The record alone, of a row that was taken. MessageChanged: the message is gone."""
+        same = f"FROM {self._table(server, 'deliveries')} WHERE message_id = %s AND log_id = %s"
 
         def alone() -> None:
             ((now,),) = self._postal.main.rows(_NOW)
             with self._postal.messages.transaction() as transaction:
                 self._write(transaction, server, message, record, now)
+                # The message was waited for: a commit that was on its way has written the record.
+                if len(transaction.rows(f"SELECT id {same}", (message, record.log_id))) > 1:
+                    raise AlreadyThere
 
-        self._answered(alone)
+        with suppress(AlreadyThere):
+            self._answered(alone)
 
     def requeue(self, row: QueuedMessage) -> int | None:
         """Put the row back without lock and retry time; its new id. None: the message has a row."""
