@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from mailslice.duties.stuck_mails_postal.keeping import new_log_id
 from mailslice.duties.stuck_mails_postal.rules import is_answered
+from mailslice.model import crash
 from mailslice.model.mariadb_url import MariaDbUrl
 from mailslice.model.settings import Settings, load_settings
 from mailslice.stores import open_stores
@@ -19,6 +23,7 @@ from mailslice.stores.postal.messages import ServerMessages
 from mailslice.stores.postal.rows import PostalQueue
 from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin, SqlSession, epoch
 from mailslice.testing.postal.mails import Ended, PostalMails
+from tests.acceptance.command import Cli
 from tests.conftest import Fresh
 
 CLOSE = ("duty", "run", "stuck_mails_postal", "--mode", "close", "--json")
@@ -73,3 +78,37 @@ def test_our_record_does_not_answer_a_release_where_the_clock_of_messages_is_ahe
     assert [record.status for record in records] == ["Held"]
     assert not is_answered(queue.by_id([number])[number], records)
     databases.close()
+
+
+def test_workers_wait_no_longer_than_seconds_for_a_mailslice_that_hangs(
+    postal: FreshPostal, mails: PostalMails, postal_env: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli, mail = Cli(postal_env.env).inside(), mails.mail(postal.servers[1], Ended.HEADERS)
+    is_taken, is_through = threading.Event(), threading.Event()
+    waited: list[float] = []
+
+    def hang(name: str) -> None:
+        if name == "postal:taken" and not waited:
+            is_taken.set()
+            is_through.wait(20)
+
+    def poll() -> None:
+        is_taken.wait(60)
+        began = time.monotonic()
+        with postal.login.connect(postal.name) as worker, worker.cursor() as cursor:
+            cursor.execute(
+                "UPDATE queued_messages SET locked_by = 'a', locked_at = UTC_TIMESTAMP(6) "
+                "WHERE locked_by IS NULL AND locked_at IS NULL LIMIT 1"
+            )
+        waited.append(time.monotonic() - began)
+        is_through.set()
+
+    monkeypatch.setattr(crash, "point", hang)
+    worker = threading.Thread(target=poll)
+    worker.start()
+    cli(*CLOSE)
+    worker.join()
+    assert waited[0] < 8
+    assert cli(*CLOSE).lines[-1]["closed"] == 1
+    statuses = postal.servers[1].session.rows("SELECT message_id, status FROM deliveries")
+    assert statuses == [{"message_id": mail.message, "status": "Held"}]
