@@ -4,12 +4,7 @@ import logging
 from collections import defaultdict
 from typing import Any
 
-from mailslice.duties.stuck_mails_postal.keeping import (
-    BEING_CLOSED,
-    PostalQuarantine,
-    entry_of,
-    new_log_id,
-)
+from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, entry_of, new_log_id
 from mailslice.duties.stuck_mails_postal.planned import (
     BATCH_IN_PROGRESS,
     LOCK_CHANGED,
@@ -269,10 +264,8 @@ class StuckMessages:
         assert message is not None and stage is not None  # noqa: S101, PT018 - it is stuck
         content = self._content(row, message)
         old = self._run.stores.records.postal_quarantine.get(row.server, row.message)
-        if old is not None and old.state not in BEING_CLOSED:
-            (found,) = look_up(self._postal, [old])
-            if not found.is_proved:
-                raise NextRun("its id has another message in quarantine: export and discard that")
+        if old is not None and not look_up(self._postal, [old])[0].is_proved:
+            raise NextRun("its id has another message in quarantine: export and discard that")
         noted = self._quarantine.note(entry_of(self._run, row, stage, message))
         entry = None if noted is None else self._quarantine.copy(noted, content)
         if entry is None:

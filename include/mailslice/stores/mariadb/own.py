@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.errors import BadSetting
 from mailslice.model.mariadb_url import MariaDbUrl
@@ -93,14 +95,9 @@ class OwnDatabase:
         with self._lock:
             return self._db.rows(sql, params)
 
+    @retry(retry=retry_if_exception_type(Contended), stop=stop_after_attempt(_TRIES), reraise=True)
     def execute(self, sql: str, params: Sequence[object] = ()) -> int:
         """As of MariaDb; a statement that met another one is sent again."""
-        for _ in range(_TRIES - 1):
-            try:
-                with self._lock:
-                    return self._db.execute(sql, params)
-            except Contended:
-                continue
         with self._lock:
             return self._db.execute(sql, params)
 
@@ -183,8 +180,7 @@ class MariaDbRecords:
             return None
 
     def get(self, key: Values) -> Values | None:
-        found = list(self._select(key, self._shape.columns))
-        return found[0] if found else None
+        return next(self._select(key, self._shape.columns), None)
 
     def rows(self, partition: Values, limit: int | None = None) -> Iterator[Values]:
         end = " DESC" if self._shape.newest_first else ""  # of all: a mixed order is sorted
