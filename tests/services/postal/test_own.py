@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from mailslice.model.errors import BadSetting
+from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings, load_settings
 from mailslice.stores import open_stores
 from mailslice.stores.mariadb.client import MariaDb, quoted
@@ -88,3 +89,27 @@ def test_a_user_without_the_right_is_told_what_to_grant(mariadb_root: Any, datab
         own.existing(RUNS)
     with pytest.raises(BadSetting, match="GRANT ALL ON"):
         own.created()
+
+
+class Explained(OwnDatabase):
+    """Keeps what MariaDB says of how it reads."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.extra: list[str] = []
+
+    def rows(self, sql: str, params: Any = ()) -> list[Any]:
+        self.extra = [str(row[-1]) for row in super().rows(f"EXPLAIN {sql}", params)]
+        return super().rows(sql, params)
+
+
+def test_the_newest_rows_come_by_the_key_and_nothing_is_sorted(
+    mariadb_root: Any, database: str
+) -> None:
+    own = Explained(settings_of(mariadb_root, database))
+    runs = own.created().runs
+    for number in range(60):
+        runs.save(run_row("q", f"r{number}", number), DAY)
+    newest = runs.of("stuck_mails_postal", QueueName("q"), 5)
+    assert [row.run for row in newest] == [f"r{number}" for number in range(59, 54, -1)]
+    assert own.extra == ["Using where"]

@@ -13,6 +13,7 @@ from mailslice.duties.stuck_mails_postal.planned import (
     PostalAction,
     PostalPlan,
 )
+from mailslice.duties.stuck_mails_postal.quarantined import look_up
 from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState
 from mailslice.duties.stuck_mails_postal.survey import PostalServers, SurveyedRow
 from mailslice.duties.stuck_mails_postal.telling import (
@@ -262,6 +263,9 @@ class StuckMessages:
         row, message, stage = surveyed.row, surveyed.message, surveyed.stage
         assert message is not None and stage is not None  # noqa: S101, PT018 - it is stuck
         content = self._content(row, message)
+        old = self._run.stores.records.postal_quarantine.get(row.server, row.message)
+        if old is not None and not look_up(self._postal, [old])[0].is_proved:
+            raise NextRun("its id has another message in quarantine: export and discard that")
         noted = self._quarantine.note(entry_of(self._run, row, stage, message))
         entry = None if noted is None else self._quarantine.copy(noted, content)
         if entry is None:

@@ -22,7 +22,8 @@ LOCK_WAIT = timedelta(seconds=3)
 """How long a statement waits for a row, or a table, that somebody else has locked."""
 _WAIT = "innodb_lock_wait_timeout = {0}, lock_wait_timeout = {0}"
 _WAITING = _WAIT.format(int(LOCK_WAIT.total_seconds()))
-_SESSION = f"SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', {_WAITING}"
+_LEFT = "/*M!100300 , idle_transaction_timeout = 5 */"  # a client that hangs keeps no row locked
+_SESSION = f"SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', {_WAITING} {_LEFT}"
 _SILENT_SECONDS, _SHORT_SECONDS = 60, 2
 """So long after a server was silent for a whole time-out nobody waits that long for it again."""
 _AT_ONCE = f"SET STATEMENT {_WAIT.format(0)} FOR "

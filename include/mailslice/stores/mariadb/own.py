@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.errors import BadSetting
 from mailslice.model.mariadb_url import MariaDbUrl
@@ -93,14 +95,9 @@ class OwnDatabase:
         with self._lock:
             return self._db.rows(sql, params)
 
+    @retry(retry=retry_if_exception_type(Contended), stop=stop_after_attempt(_TRIES), reraise=True)
     def execute(self, sql: str, params: Sequence[object] = ()) -> int:
         """As of MariaDb; a statement that met another one is sent again."""
-        for _ in range(_TRIES - 1):
-            try:
-                with self._lock:
-                    return self._db.execute(sql, params)
-            except Contended:
-                continue
         with self._lock:
             return self._db.execute(sql, params)
 
@@ -183,14 +180,11 @@ class MariaDbRecords:
             return None
 
     def get(self, key: Values) -> Values | None:
-        found = list(self._select(key, self._shape.columns))
-        return found[0] if found else None
+        return next(self._select(key, self._shape.columns), None)
 
     def rows(self, partition: Values, limit: int | None = None) -> Iterator[Values]:
-        order = ", ".join(
-            quoted(name) + (" DESC" if self._shape.newest_first and not index else "")
-            for index, name in enumerate(self._shape.clustering)
-        )
+        end = " DESC" if self._shape.newest_first else ""  # of all: a mixed order is sorted
+        order = ", ".join(quoted(name) + end for name in self._shape.clustering)
         more = (f" ORDER BY {order}" if order else "") + ("" if limit is None else " LIMIT %s")
         params = () if limit is None else (limit,)
         return self._select(partition, self._shape.columns, more, params)

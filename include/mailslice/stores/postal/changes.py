@@ -5,7 +5,7 @@ whoever has it stops the next poll of every worker of Postal. Whoever waited in 
 Contended after a few tries, and nothing was changed.
 """
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -16,13 +16,15 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, StoreUnavailable, TryAgain
 from mailslice.stores.mariadb.client import MariaDbTransaction, quoted
-from mailslice.stores.mariadb.failures import Contended, NoRight, NoSuchObject
+from mailslice.stores.mariadb.failures import AlreadyThere, Contended, NoRight, NoSuchObject
 from mailslice.stores.postal.databases import PostalDatabases
 from mailslice.stores.postal.rows import NO_TIME, QueuedMessage
 
 TRIES = 4
 LONGEST_TEXT = 250
 """Characters of `details`; Postal cuts there, too."""
+_NOW = "SELECT UNIX_TIMESTAMP(UTC_TIMESTAMP(6))"
+"""Of the main database: it makes queue rows, and a record is compared with their times."""
 REMOVED = "Raw message has been removed. Cannot send message."
 """What Postal itself says of a message without content."""
 _AS_READ = " WHERE id = %s AND server_id = %s AND message_id = %s AND locked_by <=> %s AND "
@@ -132,12 +134,18 @@ class PostalChanges:
 
     def record(self, server: int, message: int, record: PostalRecord) -> None:
         """The record alone, of a row that was taken. MessageChanged: the message is gone."""
+        same = f"FROM {self._table(server, 'deliveries')} WHERE message_id = %s AND log_id = %s"
 
         def alone() -> None:
+            ((now,),) = self._postal.main.rows(_NOW)
             with self._postal.messages.transaction() as transaction:
-                self._write(transaction, server, message, record)
+                self._write(transaction, server, message, record, now)
+                # The message was waited for: a commit that was on its way has written the record.
+                if len(transaction.rows(f"SELECT id {same}", (message, record.log_id))) > 1:
+                    raise AlreadyThere
 
-        self._answered(alone)
+        with suppress(AlreadyThere):
+            self._answered(alone)
 
     def requeue(self, row: QueuedMessage) -> int | None:
         """Put the row back without lock and retry time; its new id. None: the message has a row."""
@@ -179,12 +187,12 @@ class PostalChanges:
     def _cancel_hold(self, server: int, message: int, record: PostalRecord, newest: int) -> bool:
         row = f"{self._table(server, 'messages')} WHERE id = %s AND status = 'Held' AND held = 1"
         later = f"{self._table(server, 'deliveries')} WHERE message_id = %s AND id > %s LIMIT 1"
+        ((now,),) = self._postal.main.rows(_NOW)
         with self._postal.messages.transaction() as transaction:
-            if not transaction.rows(f"SELECT id FROM {row}", (message,)):
+            is_held = transaction.rows(f"SELECT id FROM {row}", (message,))
+            if not is_held or transaction.rows(f"SELECT id FROM {later}", (message, newest)):
                 return False
-            if transaction.rows(f"SELECT id FROM {later}", (message, newest)):
-                return False
-            self._write(transaction, server, message, record)
+            self._write(transaction, server, message, record, now)
         return True
 
     def _both(
@@ -216,12 +224,13 @@ class PostalChanges:
                     of_row = stack.enter_context(main.transaction())
                     of_record = stack.enter_context(messages.transaction())
                 self._take(of_row, take, row)
+                ((now,),) = of_row.rows(_NOW)
                 of_record.hurry()
                 crash.point("postal:taken")
                 try:
                     self._require_no_news(of_record, row, newest)
                     if record is not None:
-                        self._write(of_record, row.server, row.message, record)
+                        self._write(of_record, row.server, row.message, record, now)
                 except (NoRight, NoSuchObject) as error:
                     raise RecordRefused(str(error)) from error
                 except StoreUnavailable as error:
@@ -251,35 +260,27 @@ class PostalChanges:
             )
 
     def _write(
-        self, transaction: MariaDbTransaction, server: int, message: int, record: PostalRecord
+        self, to: MariaDbTransaction, server: int, message: int, record: PostalRecord, now: Decimal
     ) -> None:
-        ((now,),) = transaction.rows("SELECT UNIX_TIMESTAMP(UTC_TIMESTAMP(6))")
-        transaction.execute(
+        to.execute(
             f"INSERT INTO {self._table(server, 'deliveries')} "
             "(message_id, status, details, log_id, timestamp) VALUES (%s, %s, %s, %s, %s)",
             (message, record.status, record.details[:LONGEST_TEXT], record.log_id, now),
         )
-        found = transaction.execute(
+        found = to.execute(
             f"UPDATE {self._table(server, 'messages')} SET status = %s, held = %s, "
             "hold_expiry = NULL, last_delivery_attempt = %s WHERE id = %s",
             (record.status, int(record.status == "Held"), now, message),
         )
         if not found:
             raise MessageChanged(f"message {message} of server {server} is gone")
-        if record.counter is not None:
-            for table, start in _periods(now):
-                self._count(transaction, server, table, start, record.counter)
-
-    def _count(
-        self, transaction: MariaDbTransaction, server: int, table: str, start: int, counter: str
-    ) -> None:
+        if (counter := record.counter) is None:
+            return
         values = ", ".join("1" if name == counter else "0" for name in _COUNTERS)
-        column = quoted(counter)
-        transaction.execute(
-            f"INSERT INTO {self._table(server, table)} (time, {', '.join(_COUNTERS)}) "
-            f"VALUES (%s, {values}) ON DUPLICATE KEY UPDATE {column} = COALESCE({column}, 0) + 1",
-            (start,),
-        )
+        more = f"ON DUPLICATE KEY UPDATE {counter} = COALESCE({counter}, 0) + 1"
+        for name, start in _periods(now):
+            table = f"{self._table(server, name)} (time, {', '.join(_COUNTERS)})"
+            to.execute(f"INSERT INTO {table} VALUES (%s, {values}) {more}", (start,))
 
     def _table(self, server: int, name: str) -> str:
         return quoted(self._postal.database_of(server), name)

@@ -207,3 +207,25 @@ def test_one_that_postal_has_no_more_is_discarded_by_all(world: World) -> None:
     assert state_of(world) is QuarantineState.KEPT
     world.releases().discard(world.entries[0])
     assert world.entries == []
+
+
+def test_the_copy_of_another_message_of_this_id_is_not_written_over(world: World) -> None:
+    """Postal was restored in place from an older dump: it gives the same ids out again."""
+    world.stuck()
+    world.apply()
+    world.records.clear()
+    row = world.stuck(queued=20, content=b"Subject: Another\r\n\r\nMail.\r\n")
+    assert world.apply("r-2") == ({}, {})
+    assert (list(world.queue), world.copies) == ([row.id], [CONTENT])
+    world.releases().discard(world.entries[0])
+    assert world.apply("r-3") == ({"closed": 1}, {})
+
+
+def test_the_same_message_is_closed_again(world: World) -> None:
+    """Somebody pressed Release in Postal, and a worker died of it."""
+    world.stuck()
+    world.apply()
+    world.now = NOW + timedelta(hours=2)
+    world.queue[20] = replace(world.stuck(queued=20), locked_at=NOW + timedelta(hours=1))
+    assert world.apply("r-2") == ({"closed": 1}, {})
+    assert world.copies == [CONTENT]
