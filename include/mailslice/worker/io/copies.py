@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from mailslice.model.names import (
     HEADER_BUCKET,
+    HEADER_DELAY_TOKEN,
     HEADER_FAILURES,
     HEADER_REDRIVE_COUNT,
     HEADER_SLICE,
@@ -19,16 +20,19 @@ from mailslice.model.names import (
 )
 from mailslice.stores.rabbitmq.consumer import Message
 
+_TOKEN_LENGTH = 36
 _LASTING = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT, HEADER_FAILURES, HEADER_THROTTLED)
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that a mail keeps, if 64-bit numbers; not delay token, x-death, parking."""
-    return {
-        name: value
-        for name in _LASTING
-        if isinstance(value := headers.get(name), int) and abs(value) < 2**63
-    }
+    """The headers that a mail keeps, if 64-bit numbers, and its last delay's token; not x-death,
+    parking.
+    """
+    given = ((name, headers.get(name)) for name in _LASTING)
+    kept = {name: value for name, value in given if isinstance(value, int) and abs(value) < 2**63}
+    token = headers.get(HEADER_DELAY_TOKEN)
+    is_token = isinstance(token, str) and len(token) == _TOKEN_LENGTH
+    return kept | ({HEADER_DELAY_TOKEN: token} if is_token else {})
 
 
 @dataclass(frozen=True, slots=True)
