@@ -206,8 +206,8 @@ class Delays:
 
         The row comes before its copy, so a copy with its token is published first. A row with as
         many failures proves nothing: it may be the delay that this message ended, or a lease. One
-        that is held, and open, proves it also when it is due: this message was to be acknowledged.
-        Or (its token) it came by the row, which its publisher may close yet: another delay (ADR 86).
+        that is held, and open, does (ADR 86): this message was to be acknowledged, or came by the
+        row (its token), which its publisher may close yet: it is delayed anew.
         """
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:

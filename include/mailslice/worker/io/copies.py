@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
+from uuid import UUID
 
 from mailslice.model.names import (
     HEADER_BUCKET,
@@ -20,19 +21,16 @@ from mailslice.model.names import (
 )
 from mailslice.stores.rabbitmq.consumer import Message
 
-_TOKEN_LENGTH = 36
 _LASTING = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT, HEADER_FAILURES, HEADER_THROTTLED)
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that a mail keeps, if 64-bit numbers, and its last delay's token; not x-death,
-    parking.
-    """
+    """What a mail keeps: 64-bit numbers, the token of its last delay; not x-death, parking."""
     given = ((name, headers.get(name)) for name in _LASTING)
     kept = {name: value for name, value in given if isinstance(value, int) and abs(value) < 2**63}
     token = headers.get(HEADER_DELAY_TOKEN)
-    is_token = isinstance(token, str) and len(token) == _TOKEN_LENGTH
-    return kept | ({HEADER_DELAY_TOKEN: token} if is_token else {})
+    is_one = isinstance(token, str) and len(token) == len(str(UUID(int=0)))
+    return kept | ({HEADER_DELAY_TOKEN: token} if is_one else {})
 
 
 @dataclass(frozen=True, slots=True)
