@@ -122,8 +122,7 @@ class StageMarks:
     def _begun(self, recipients: Iterable[str] | None) -> tuple[str, ...]:
         requested = tuple(dict.fromkeys(self.doubtful if recipients is None else recipients))
         if unknown := set(requested) - set(self.doubtful):
-            why = f"{len(unknown)} recipients were not begun"
-            raise BadInput(f"mail {self.known.enqueue_id}: {why}")
+            raise BadInput(f"mail {self.known.enqueue_id}: {len(unknown)} recipients are not begun")
         return requested
 
     def _moved(self, recipients: Iterable[str], stage: Stage) -> MailStage:
