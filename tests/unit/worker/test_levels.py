@@ -6,6 +6,7 @@ import math
 import random
 from datetime import timedelta
 from typing import NamedTuple
+from uuid import uuid4
 
 import pytest
 
@@ -112,11 +113,12 @@ def test_the_pauses_of_the_default_back_off_never_wait_long_in_a_worker(failures
 
 
 def test_a_message_that_is_published_again_keeps_its_place_and_rounds_and_no_death() -> None:
+    token = str(uuid4())
     headers = {
         "x-mailslice-slice": 1,
         "x-mailslice-bucket": 2,
         "x-redrive-count": 3,
-        "x-mailslice-token": "t",
+        "x-mailslice-token": token,
         "x-death": [{}],
         "x-first-death-queue": "q",
     }
@@ -124,6 +126,7 @@ def test_a_message_that_is_published_again_keeps_its_place_and_rounds_and_no_dea
         "x-mailslice-slice": 1,
         "x-mailslice-bucket": 2,
         "x-redrive-count": 3,
+        "x-mailslice-token": token,
     }
 
 
@@ -138,5 +141,6 @@ def test_what_no_number_of_ours_can_be_is_not_published_again() -> None:
             "x-mailslice-slice": "x" * 130_000,
             "x-mailslice-bucket": 1.5,
             "x-mailslice-failures": 2,
+            "x-mailslice-token": "x" * 130_000,
         }
     ) == {"x-mailslice-failures": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.model.errors import StoreUnavailable, TakenOver
+from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.stages import MailStage, Stage, decide, next_attempt
 from mailslice.testing.memory import MemoryMailStages
@@ -227,7 +228,7 @@ async def test_of_two_holders_at_most_one_sends_to_a_recipient(
             elif operation == "sent" and recipient in holder.doubtful:
                 await holder.sent([recipient])
             elif operation == "not sent" and recipient in holder.doubtful:
-                holder.not_sent([recipient])
+                await holder.not_sent([recipient])
         except (StoreUnavailable, TakenOver):
             continue
     assert all(len(numbers) == 1 for numbers in allowed.values())
@@ -263,7 +264,7 @@ async def _moved(holder: StageMarks, operation: str) -> MailStage | None:
     if operation == "sent":
         await holder.sent()
     elif operation == "not sent":
-        holder.not_sent()
+        await holder.not_sent()
     return None
 
 
@@ -272,6 +273,72 @@ async def test_very_many_recipients_are_not_sent_to_at_once() -> None:
     made = marks(Table(), *every)
     await made.sending()
     began = time.thread_time()
-    made.not_sent(reversed(every))
+    await made.not_sent(reversed(every))
     assert time.thread_time() - began < 0.5
     assert made.doubtful == ()
+
+
+class Slow(Table):
+    """A write takes a turn of the loop to arrive; its answer one, or three for one recipient's."""
+
+    late = A
+
+    async def advance(self, before: MailStage, after: MailStage) -> bool:
+        await asyncio.sleep(0)
+        applied = await super().advance(before, after)
+        for _ in range(3 if self.late in after.recipients else 1):
+            await asyncio.sleep(0)
+        return applied
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        return {} if self.record is None else dict(self.record.recipients)
+
+
+@pytest.mark.parametrize("late", [A, B])
+async def test_a_handler_may_mark_several_recipients_at_once(late: str) -> None:
+    table = Slow()
+    table.late = late
+    made = marks(table)
+    await asyncio.gather(made.sending([A]), made.sending([B]))
+    assert (table.stages, made.taken) == ({A: SENDING, B: SENDING}, False)
+    assert made.known.recipients == table.stages
+    await asyncio.gather(made.sent([A]), made.sending([C]), made.not_sent([B]))
+    assert made.known.recipients == {A: SENT, C: SENDING}
+    await made.sending([B])
+    assert table.stages == {A: SENT, B: SENDING, C: SENDING}
+    await asyncio.gather(made.sent(), made.finish())
+    assert (table.stages, made.taken) == ({A: SENT, B: SENT, C: SENT}, False)
+
+
+async def test_a_recipient_that_is_begun_twice_at_once_is_sent_to_once() -> None:
+    made = marks(Slow())
+    begun = await asyncio.gather(made.sending([A]), made.sending([A]), return_exceptions=True)
+    assert [type(one) for one in begun] == [type(None), BadInput]
+
+
+async def test_what_a_handler_marks_as_its_attempt_ends_is_told_or_refused() -> None:
+    told: list[tuple[str, ...]] = []
+    table = Slow()
+    made = marks(table, told=told)
+    await made.sending([A])
+    ended, _, refused = await asyncio.gather(
+        made.begin_next_attempt([A, B, C]),
+        made.sent([A]),
+        made.sending([B]),
+        return_exceptions=True,
+    )
+    assert isinstance(refused, TakenOver)
+    assert table.record == ended
+    assert (table.stages, told) == ({A: SENT}, []) or (table.stages, told) == ({A: FAILED}, [(A,)])
+
+
+async def test_a_mark_that_is_cancelled_keeps_no_other_one_waiting() -> None:
+    table = Slow()
+    made = marks(table)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await made.sending([A])
+    async with asyncio.timeout(5):
+        await made.sending([B])
+    assert made.doubtful == (B,)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -10,9 +12,16 @@ from uuid import UUID
 
 import pytest
 
+from mailslice.codec import message as codec
 from mailslice.model.errors import StoreUnavailable
-from mailslice.model.mail import EnqueueId
-from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_FAILURES, RabbitNames, queue_name
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
+from mailslice.model.names import (
+    HEADER_DELAY_TOKEN,
+    HEADER_FAILURES,
+    HEADER_PARKED,
+    RabbitNames,
+    queue_name,
+)
 from mailslice.stores.cassandra.own import DelayedMail
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import Tuning
@@ -21,15 +30,26 @@ from mailslice.worker.io.statistics import WorkerStatistics
 
 MAIL = EnqueueId(UUID(int=1))
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
-COPY = Copy(b"m", {}, NOW)
+ITEM = QueuedMail(MAIL, Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b"))
+COPY = Copy(codec.encode(ITEM), {}, NOW)
+
+
+def handed_out(copy: Copy) -> Any:
+    """What the broker delivers of this copy, not for the first time."""
+    facts = {"timestamp": copy.timestamp, "redelivered": True, "ack": lambda: True}
+    return SimpleNamespace(body=copy.body, headers=copy.headers, **facts)
 
 
 class Stores:
-    """The row of one mail, and the tokens of the copies that were published for it."""
+    """The row of one mail, the tokens of the copies that were published for it, and what of it was
+    published to the work queue.
+    """
 
     def __init__(self) -> None:
         self.row: DelayedMail | None = None
         self.tokens: list[str] = []
+        self.published: list[Copy] = []
+        self.before_close: Callable[[], Awaitable[object]] | None = None
         self.away: set[str] = set()
         context: Any = SimpleNamespace(
             clock=lambda: NOW,
@@ -39,34 +59,59 @@ class Stores:
             statistics=WorkerStatistics(),
             stores=SimpleNamespace(rabbitmq=SimpleNamespace(declare_delays=lambda *_: None)),
             publish=self._publish,
+            is_marked=self._is_marked,
         )
         self.delays = Delays(context)
-        rows: Any = SimpleNamespace(load=self._load, save=self._save, close=self._close)
+        rows: Any = SimpleNamespace(
+            exist=self._exist, load=self._load, save=self._save, close=self._close
+        )
         self.delays.rows = rows
 
     def _ask(self, what: str) -> None:
         if what in self.away:
             raise StoreUnavailable(f"{what} fails")
 
-    async def _publish(self, copy: Copy, _queue: str) -> None:
+    async def _exist(self) -> bool:
+        return True
+
+    async def _is_marked(self, _: EnqueueId) -> bool:
+        return False
+
+    async def _publish(self, copy: Copy, queue: str | None = None) -> None:
         self._ask("publish")
+        if queue is None:
+            self.published.append(copy)
+            return
         self.headers = copy.headers
         self.tokens.append(copy.headers[HEADER_DELAY_TOKEN])
 
     async def _load(self, _: EnqueueId) -> DelayedMail | None:
         self._ask("load")
-        return self.row
+        row = self.row
+        await asyncio.sleep(0)
+        return row
 
     async def _save(self, row: DelayedMail) -> None:
         self._ask("save")
+        await asyncio.sleep(0)
         self.row = row
 
     async def _close(self, row: DelayedMail) -> None:
-        self.row = replace(row, published=True)
+        """At the write time of the row that was read: one that was written since stays."""
+        before, self.before_close = self.before_close, None
+        if before is not None:
+            await before()
+        if self.row is not None and self.row.token == row.token:
+            self.row = replace(row, published=True)
 
     async def schedule(self, *, has_message: bool = True, leased: bool = False) -> None:
         due = NOW + timedelta(minutes=30)
         await self.delays.schedule(MAIL, COPY, due, has_message=has_message, leased=leased)
+
+    async def expire(self) -> None:
+        """All copies come due, and are looked at, one after the other."""
+        for token in list(self.tokens):
+            await self.delays.on_expired(handed_out(COPY.but({HEADER_DELAY_TOKEN: token})))
 
     @property
     def has_true_copy(self) -> bool:
@@ -128,3 +173,51 @@ async def test_a_copy_that_a_row_gives_says_that_the_mail_may_have_been_in_a_han
     assert stores.row is not None
     assert await stores.delays.bring_forward(stores.row)
     assert stores.headers[HEADER_FAILURES] == 0
+
+
+@pytest.mark.parametrize("parked", [False, True])
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_mail_that_comes_back_while_its_held_row_is_being_closed_is_delivered_once(
+    *, parked: bool, processes: int
+) -> None:
+    """Whoever published it closes the row late: by then the copies of that row are worth nothing.
+
+    It was handed to a worker that lost its connection, or could not look it up and parked it.
+    """
+    stores, overtaken = Stores(), []
+    await stores.delays.schedule(MAIL, COPY, NOW, held=True)
+
+    async def comes_back() -> None:
+        (again,) = stores.published
+        if parked:
+            again = Copy.of(handed_out(again)).but({HEADER_PARKED: 1})
+        asked = [stores.delays.is_overtaken(MAIL, handed_out(again)) for _ in range(processes)]
+        overtaken.extend(await asyncio.gather(*asked))
+
+    stores.before_close = comes_back
+    await stores.expire()
+    assert overtaken == [True] * processes  # so its message is acknowledged
+    assert stores.row is not None
+    assert not stores.row.published
+    assert stores.has_true_copy
+    await stores.expire()
+    assert stores.row.published
+    assert len(stores.published) == 2
+
+
+async def test_a_message_that_was_to_be_acknowledged_is_dropped_as_the_row_s_mail_is_published():
+    """Its worker was killed between the copy of a held mail and the acknowledgement."""
+    stores = Stores()
+    await stores.delays.schedule(MAIL, COPY, NOW, held=True)
+    overtaken = []
+
+    async def comes_back() -> None:
+        overtaken.append(await stores.delays.is_overtaken(MAIL, handed_out(COPY)))
+
+    stores.before_close = comes_back
+    await stores.expire()
+    assert overtaken == [True]
+    await stores.expire()
+    assert stores.row is not None
+    assert stores.row.published
+    assert len(stores.published) == 1

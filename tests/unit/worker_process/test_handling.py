@@ -332,6 +332,14 @@ async def test_without_a_number_of_attempts_there_is_no_last_one() -> None:
     ) == [("retry", None, 3600 * SECONDS)]
 
 
+async def test_a_pause_that_grows_beyond_the_longest_delay_is_that_delay() -> None:
+    """A longer one would be refused each time, and its mail would hold its place for ever."""
+    policy = Policy(BackOff(cap=timedelta(days=28), attempts=0), chance=lambda: 1.0)
+    assert await bench(_raising(ValueError()), policy=policy).give(FakeDelivery(failures=99)) == [
+        ("retry", None, timedelta(days=30))
+    ]
+
+
 async def test_a_store_that_is_away_in_a_handler_uses_up_no_attempt() -> None:
     made = bench(_raising(StoreUnavailable("S3 at 127.0.0.1:1 does not answer")), policy=THREE)
     assert await made.give(FakeDelivery(failures=2)) == [

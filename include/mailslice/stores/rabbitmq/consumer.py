@@ -134,7 +134,7 @@ class Consumer:
             # the broker would deliver from then on.
             await self.link.close()
             return
-        with suppress(TryAgain):
+        with suppress(MailsliceError):
             await self.link.call(self.link.channel.basic_cancel, self._tag)
 
     async def close(self) -> None:

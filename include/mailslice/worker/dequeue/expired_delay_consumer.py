@@ -12,7 +12,6 @@ from mailslice.model.errors import (
     TryAgain,
     Undecodable,
 )
-from mailslice.model.names import HEADER_DELAY_TOKEN
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.worker.dequeue.dead_letters import dead_letter
@@ -144,10 +143,8 @@ class ExpiredDelayConsumer:
         if faults >= FAULT_ROUNDS:
             why_not = f"cannot be looked at after its delay: {trial.fault}"
             return await self._give_up(message, why_not)
-        token = message.headers.get(HEADER_DELAY_TOKEN)
-        headers = {HEADER_DELAY_TOKEN: token} if isinstance(token, str) else {}
         level = self._context.tuning.held_delay_level
-        return await self._park.put(message, why, faults=faults, headers=headers, level=level)
+        return await self._park.put(message, why, faults=faults, level=level)
 
     async def _give_up(self, message: Message, reason: str) -> bool:
         item = None

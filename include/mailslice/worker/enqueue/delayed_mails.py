@@ -70,8 +70,8 @@ def checked_delay(delay: timedelta | None) -> timedelta | None:
 def _copy_of(row: DelayedMail) -> Copy:
     counts = {HEADER_REDRIVE_COUNT: row.redrives, HEADER_THROTTLED: int(row.throttled)}
     given = {name: value for name, value in counts.items() if value}
-    headers = {**headers_of(row.partition), HEADER_FAILURES: row.failures, **given}
-    return Copy(row.message, headers, row.enqueued)
+    lasting = {HEADER_FAILURES: row.failures, HEADER_DELAY_TOKEN: str(row.token)}
+    return Copy(row.message, headers_of(row.partition) | lasting | given, row.enqueued)
 
 
 class DelayedRows:
@@ -206,8 +206,8 @@ class Delays:
 
         The row comes before its copy, so a copy with its token is published first. A row with as
         many failures proves nothing: it may be the delay that this message ended, or a lease. One
-        that is held, and open, proves it also when it is due: this message was to be acknowledged,
-        or the row to be closed after it was published (ADR 86).
+        that is held, and open, does (ADR 86): this message was to be acknowledged, or came by the
+        row (its token), which its publisher may close yet: it is delayed anew.
         """
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:
@@ -215,7 +215,10 @@ class Delays:
         is_later = row.failures > failures_in(message.headers) and row.due > self._context.clock()
         if not (row.held or is_later):
             return False
-        await self._publish_copy(_copy_of(row), row.token, row.due)
+        if str(row.token) == message.headers.get(HEADER_DELAY_TOKEN):
+            await self.schedule(enqueue_id, Copy.of(message), row.due, held=row.held)
+        else:
+            await self._publish_copy(_copy_of(row), row.token, row.due)
         return True
 
     async def on_expired(self, message: Message) -> None:

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
+from uuid import UUID
 
 from mailslice.model.names import (
     HEADER_BUCKET,
+    HEADER_DELAY_TOKEN,
     HEADER_FAILURES,
     HEADER_REDRIVE_COUNT,
     HEADER_SLICE,
@@ -23,12 +25,12 @@ _LASTING = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT, HEADER_FAILURES, 
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that a mail keeps, if 64-bit numbers; not delay token, x-death, parking."""
-    return {
-        name: value
-        for name in _LASTING
-        if isinstance(value := headers.get(name), int) and abs(value) < 2**63
-    }
+    """What a mail keeps: 64-bit numbers, the token of its last delay; not x-death, parking."""
+    given = ((name, headers.get(name)) for name in _LASTING)
+    kept = {name: value for name, value in given if isinstance(value, int) and abs(value) < 2**63}
+    token = headers.get(HEADER_DELAY_TOKEN)
+    is_one = isinstance(token, str) and len(token) == len(str(UUID(int=0)))
+    return kept | ({HEADER_DELAY_TOKEN: token} if is_one else {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def _retry_action(
     failures, recipients = delivery.failures + 1, delivery.item.mail.recipients
     pause = outcome.after
     if outcome.back_off:
-        grown = snapped(policy.back_off.pause(failures, policy.chance()))
+        grown = min(LONGEST_DELAY, snapped(policy.back_off.pause(failures, policy.chance())))
         pause = max(pause or timedelta(0), grown)
     waits = pause is not None and pause > timedelta(0)
     counts = outcome.counted and not outcome.throttled and waits

@@ -42,8 +42,8 @@ class BlockingStage:
 
     def not_sent(self, recipients: Iterable[str] | None = None) -> None:
         """These surely do not have it, and may be tried again."""
-        if self._marks is not None:
-            self._marks.not_sent(recipients)
+        if self._marks is not None and self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._marks.not_sent(recipients), self._loop).result()
 
 
 class AsyncStage:
@@ -69,7 +69,7 @@ class AsyncStage:
     async def not_sent(self, recipients: Iterable[str] | None = None) -> None:
         """These surely do not have it, and may be tried again."""
         if self._marks is not None:
-            self._marks.not_sent(recipients)
+            await self._marks.not_sent(recipients)
 
 
 UNMARKED = BlockingStage()

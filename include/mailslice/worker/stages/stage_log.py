@@ -42,8 +42,9 @@ class StageMarks:
         self._on_stage = on_stage
         self._on_late = on_late
         self._written = record
+        self._writing = asyncio.Lock()
         self.known = record
-        """The stage of each recipient."""
+        """The stage of each recipient: at once; it is written by one call at a time."""
         self.next_record: MailStage | None = None
         """The record of the next attempt, once it is written."""
         self.taken = False
@@ -54,21 +55,18 @@ class StageMarks:
         return self.known.those(Stage.SENDING)
 
     async def sending(self, recipients: Iterable[str] | None = None) -> None:
-        """Durable when it returns: these (None: all left) are sent to here, or nowhere. TakenOver,
-        StoreUnavailable: do nothing to them.
-        """
-        requested = tuple(dict.fromkeys(self.known.remaining if recipients is None else recipients))
-        if self.taken or self.next_record is not None:
-            raise _taken(self.known.enqueue_id)
-        if unknown := set(requested) - set(self.known.remaining):
-            raise BadInput(
-                f"mail {self.known.enqueue_id}: {len(unknown)} recipients are begun already, "
-                "or are not the mail's"
-            )
-        begun = self._moved(requested, Stage.SENDING)
-        await self._write(begun)
-        crash.point("stage:sending-written")
-        self.known = begun
+        """Durable when it returns (None: all left). TakenOver, StoreUnavailable: send nothing."""
+        async with self._writing:
+            left = self.known.remaining
+            requested = tuple(dict.fromkeys(left if recipients is None else recipients))
+            if self.taken or self.next_record is not None:
+                raise _taken(self.known.enqueue_id)
+            if unknown := set(requested) - set(left):
+                why = f"{len(unknown)} recipients are begun already, or are not the mail's"
+                raise BadInput(f"mail {self.known.enqueue_id}: {why}")
+            await self._write(self._moved(requested, Stage.SENDING))
+            crash.point("stage:sending-written")
+            self.known = self._moved(requested, Stage.SENDING)  # others were sent meanwhile
         self._on_stage(Stage.SENDING)
 
     async def sent(self, recipients: Iterable[str] | None = None) -> None:
@@ -77,11 +75,12 @@ class StageMarks:
         before, self.known = self.known, self._moved(requested, Stage.SENT)
         self._on_stage(self.known.stage)
         try:
-            if self.next_record is not None:
-                # It was ended under its handler: these are told as failed.
-                raise _taken(self.known.enqueue_id)
-            await self._write(self.known)
-            crash.point("stage:sent-written")
+            async with self._writing:
+                if self.next_record is not None:
+                    # It was ended under its handler: these are told as failed.
+                    raise _taken(self.known.enqueue_id)
+                await self._write(self.known)
+                crash.point("stage:sent-written")
         except TryAgain as error:
             text = "'sent' is not stored yet: %s"
             log.warning(text, error, extra=about("sent_unstored", self.known.enqueue_id))
@@ -90,7 +89,7 @@ class StageMarks:
             with suppress(TryAgain):
                 await self._on_late(before, requested)
 
-    def not_sent(self, recipients: Iterable[str] | None = None) -> None:
+    async def not_sent(self, recipients: Iterable[str] | None = None) -> None:
         """These surely do not have the mail, and remain to be tried. The next mark writes that."""
         back, known = dict.fromkeys(self._begun(recipients)), self.known
         states = {one: stage for one, stage in known.recipients.items() if one not in back}
@@ -99,32 +98,31 @@ class StageMarks:
 
     async def finish(self, stage: Stage = Stage.SENT) -> None:
         """All recipients remaining or begun are now at `stage`. Raises TakenOver."""
-        if self.taken:
-            raise _taken(self.known.enqueue_id)
-        if self._written.step and not self._written.closed:
-            await self._write(self._moved((*self.known.remaining, *self.doubtful), stage))
-            crash.point("stage:finished")
+        async with self._writing:
+            if self.taken:
+                raise _taken(self.known.enqueue_id)
+            if self._written.step and not self._written.closed:
+                await self._write(self._moved((*self.known.remaining, *self.doubtful), stage))
+                crash.point("stage:finished")
 
     async def begin_next_attempt(self, remaining: Iterable[str]) -> MailStage:
-        """Writes the record of the next attempt, for those of `remaining` not begun; those in doubt
-        fail by it. Raises TakenOver.
-        """
-        if self.taken:
-            raise _taken(self.known.enqueue_id)
-        if self.next_record is None:
-            untouched = [one for one in remaining if one not in self.known.recipients]
-            by, now = self._stages.worker, self._stages.clock()
-            await self._write(next_attempt(self.known, untouched, self.doubtful, by=by, now=now))
-            crash.point("stage:again-written")
-            self.next_record = self._written
-        return self.next_record
+        """The next record: those of `remaining` not begun; who is in doubt fails. TakenOver."""
+        async with self._writing:
+            if self.taken:
+                raise _taken(self.known.enqueue_id)
+            if self.next_record is None:
+                untouched = [one for one in remaining if one not in self.known.recipients]
+                by, now = self._stages.worker, self._stages.clock()
+                after = next_attempt(self.known, untouched, self.doubtful, by=by, now=now)
+                await self._write(after)
+                crash.point("stage:again-written")
+                self.next_record = self._written
+            return self.next_record
 
     def _begun(self, recipients: Iterable[str] | None) -> tuple[str, ...]:
         requested = tuple(dict.fromkeys(self.doubtful if recipients is None else recipients))
         if unknown := set(requested) - set(self.doubtful):
-            raise BadInput(
-                f"mail {self.known.enqueue_id}: {len(unknown)} recipients were not begun"
-            )
+            raise BadInput(f"mail {self.known.enqueue_id}: {len(unknown)} recipients are not begun")
         return requested
 
     def _moved(self, recipients: Iterable[str], stage: Stage) -> MailStage:
