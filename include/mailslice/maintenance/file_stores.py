@@ -118,7 +118,10 @@ class BucketFiles:
     def remove_folder(self, folder: str) -> None:
         if not folder:
             raise BadSetting(f"bucket {self._bucket!r} is no folder: nothing was removed")
-        self._delete([blob.key for blob in self._below(folder)])
+        # A server that keeps files deletes no folder's mark before what is in the folder.
+        keys = [blob.key for blob in self._below(folder)]
+        for marks in (False, True):
+            self._delete([key for key in keys if key.endswith("/") is marks])
 
     def _below(self, folder: str) -> list[StoredBlob]:
         return self._unless_missing(lambda: [*self._store.list(_prefix(folder))]) or []
