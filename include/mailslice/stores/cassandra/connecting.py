@@ -102,9 +102,8 @@ class Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
         for pause in super().new_schedule():
             yield pause
             with suppress(Exception):  # an error would end the attempts
-                if not (
-                    self._looking and self._looking.is_alive()
-                ):  # without DNS it waits for long
+                # Not here: without DNS a look-up holds one of the driver's two threads for long.
+                if self._looking is None or not self._looking.is_alive():
                     self._looking = threading.Thread(target=self._look_up, daemon=True)
                     self._looking.start()
 
