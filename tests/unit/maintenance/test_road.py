@@ -31,8 +31,8 @@ class Runs:
     def save(self, row, _ttl):
         self.rows[row.run, row.started] = row
 
-    def list(self, *_):
-        return sorted(self.rows.values(), key=lambda row: row.started, reverse=True)
+    def list(self, _duty=None, _queue=None, limit=1000):
+        return sorted(self.rows.values(), key=lambda row: row.started, reverse=True)[:limit]
 
     def get(self, run):
         return next((row for row in self.list() if row.run == run), None)
