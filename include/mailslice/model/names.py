@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote
 
@@ -51,35 +50,19 @@ PARK_SECONDS = 60
 """How long the park queue holds a message. Fixed: a declared queue's TTL cannot change."""
 
 
-@dataclass(frozen=True, slots=True)
 class RabbitNames:
     """RabbitMQ's names of a mail queue: James' four, and mailslice's own for delays."""
 
-    queue: QueueName
-
-    @property
-    def exchange(self) -> str:
-        return f"{EXCHANGE_PREFIX}{self.queue}"
-
-    @property
-    def work_queue(self) -> str:
-        return f"{WORK_QUEUE_PREFIX}{self.queue}"
-
-    @property
-    def dead_letter_exchange(self) -> str:
-        return f"{JAMES_PREFIX}-dead-letter-exchange-{self.queue}"
-
-    @property
-    def dead_letter_queue(self) -> str:
-        return f"{JAMES_PREFIX}-dead-letter-queue-{self.queue}"
-
-    @property
-    def hop_exchange(self) -> str:
-        return f"mailslice-hop-exchange-{self.queue}"
-
-    @property
-    def hop_queue(self) -> str:
-        return f"mailslice-hop-queue-{self.queue}"
+    def __init__(self, queue: QueueName) -> None:
+        self.queue = queue
+        self.exchange = f"{EXCHANGE_PREFIX}{queue}"
+        self.work_queue = f"{WORK_QUEUE_PREFIX}{queue}"
+        self.dead_letter_exchange = f"{JAMES_PREFIX}-dead-letter-exchange-{queue}"
+        self.dead_letter_queue = f"{JAMES_PREFIX}-dead-letter-queue-{queue}"
+        self.hop_exchange = f"mailslice-hop-exchange-{queue}"
+        self.hop_queue = f"mailslice-hop-queue-{queue}"
+        self.park_queue = f"mailslice-park-{PARK_SECONDS}s-{queue}"
+        """Holds what a store did not answer for, and then puts it back into the work queue."""
 
     def delay_queue(self, seconds: int) -> str:
         """The level that holds a message for `seconds` before it goes to the hop queue."""
@@ -89,11 +72,6 @@ class RabbitNames:
         """Whether it is one of the levels, whatever its seconds."""
         seconds = re.search(r"\d+", name)
         return seconds is not None and name == self.delay_queue(int(seconds[0]))
-
-    @property
-    def park_queue(self) -> str:
-        """Holds what a store did not answer for, and then puts it back into the work queue."""
-        return f"mailslice-park-{PARK_SECONDS}s-{self.queue}"
 
 
 class QueueTable(StrEnum):
