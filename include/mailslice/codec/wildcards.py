@@ -1,9 +1,10 @@
 """Patterns that people give for names and addresses: `*` is any text, `?` is one character.
 
 A backslash takes the next character as it is. There are no sets, ranges or regular expressions.
-A comparison walks the text once, whatever the pattern: a stranger's text cannot make it slow.
+A star takes the first match and never tries another: a stranger's text cannot make it slow.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,8 +13,7 @@ from mailslice.model.errors import BadInput
 
 LONGEST = 1000
 """Characters of a pattern."""
-_ESCAPE = "\\"
-_ANY = None
+_TOKEN = re.compile(r"\\(.)|(.)", re.DOTALL)
 
 
 def is_pattern(text: str) -> bool:
@@ -27,29 +27,15 @@ class Wildcard:
 
     text: str
     ignore_case: bool = False
-    _masks: dict[str, int] = field(init=False, repr=False, compare=False)
-    """Character -> the tokens that it matches, a bit each."""
-    _others: int = field(init=False, repr=False, compare=False)
-    """The tokens that match a character which the pattern does not have."""
-    _loops: int = field(init=False, repr=False, compare=False)
-    """Bit n: a star stands before token n."""
-    _end: int = field(init=False, repr=False, compare=False)
-    """The bit of "all tokens matched"."""
+    _regex: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.text) > LONGEST:
             raise BadInput(
                 f"a pattern of {len(self.text)} characters is not allowed; at most {LONGEST} are"
             )
-        tokens, loops = _parsed(self.text, folded if self.ignore_case else str)
-        others = sum(1 << at for at, token in enumerate(tokens) if token is _ANY)
-        masks: dict[str, int] = {}
-        for at, token in enumerate(tokens):
-            if token is not _ANY:
-                masks[token] = masks.get(token, others) | 1 << at
-        found = {"_masks": masks, "_others": others, "_loops": loops, "_end": 1 << len(tokens)}
-        for name, value in found.items():
-            object.__setattr__(self, name, value)
+        expression = _translated(self.text, folded if self.ignore_case else str)
+        object.__setattr__(self, "_regex", re.compile(expression, re.DOTALL))
 
     def __str__(self) -> str:
         return self.text
@@ -60,29 +46,23 @@ class Wildcard:
         return "*" in self.text and self.text.strip("*?") in {"", "@"}
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text matches. Bit n of `states`: the first n tokens match so far."""
-        states, masks, others, loops = 1, self._masks, self._others, self._loops
-        for character in folded(text) if self.ignore_case else text:
-            states = ((states & masks.get(character, others)) << 1) | (states & loops)
-            if not states:
-                return False
-        return bool(states & self._end)
+        return self._regex.fullmatch(folded(text) if self.ignore_case else text) is not None
 
 
-def _parsed(text: str, form: Callable[[str], str]) -> tuple[list[str | None], int]:
-    """Characters in order, None for any one; and the bits before which any text may stand."""
-    tokens: list[str | None] = []
-    loops, escaped = 0, False
-    for character in form(text):
-        if escaped or character not in {"*", "?", _ESCAPE}:
-            tokens.append(character)
-            escaped = False
-        elif character == _ESCAPE:
-            escaped = True
-        elif character == "?":
-            tokens.append(_ANY)
+def _translated(text: str, form: Callable[[str], str]) -> str:
+    """The regular expression of a pattern."""
+    parts = [""]
+    for escaped, plain in _TOKEN.findall(form(text)):
+        if plain == "\\":
+            raise BadInput(
+                f"the pattern {text[:60]!r} ends in a backslash; one more is a backslash"
+            )
+        if plain == "*":
+            parts.append("")
         else:
-            loops |= 1 << len(tokens)
-    if escaped:
-        raise BadInput(f"the pattern {text[:60]!r} ends in a backslash; one more is a backslash")
-    return tokens, loops
+            parts[-1] += "." if plain == "?" else re.escape(escaped or plain)
+    first, *others = parts
+    if not others:
+        return first
+    *between, last = others
+    return "".join((first, *(f"(?>.*?{part})" for part in between), ".*", last))
