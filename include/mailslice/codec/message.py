@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -237,19 +237,10 @@ def _last_updated(fields: Mapping[str, Any], body: bytes) -> int | None:
         raise Undecodable("field lastUpdated is not a number")
     matches = _LAST_UPDATED.findall(body)
     if len(matches) == 1 and float(matches[0]) == value:
-        return _checked(_digits_nanos(matches[0].decode()))
-    # An inner field of this name, an exponent, or escapes in the key.
-    exact = _loads_slowly(body, parse_float=Decimal)["lastUpdated"]
-    try:
-        return _checked(int(Decimal(exact).scaleb(9).to_integral_value()))
-    except InvalidOperation:
-        return _checked(_LATEST_NS + 1)
-
-
-def _digits_nanos(digits: str) -> int:
-    seconds, _, fraction = digits.partition(".")
-    nanos = abs(int(seconds)) * _NANOS + int((fraction + "000000000")[:9])
-    return -nanos if digits.startswith("-") else nanos
+        exact = Decimal(matches[0].decode())
+    else:  # an inner field of this name, an exponent, or escapes in the key
+        exact = Decimal(_loads_slowly(body, parse_float=Decimal)["lastUpdated"])
+    return _checked(int(exact.scaleb(9)))
 
 
 def _iso_nanos(text: str) -> int:
