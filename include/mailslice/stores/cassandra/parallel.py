@@ -4,6 +4,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeAlias
 
 from cassandra import OperationTimedOut
@@ -77,15 +78,10 @@ def as_they_come(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterat
     answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
     waiting = iter(jobs)
     running = 0
-    exhausted = False
     while True:
-        while running < in_flight and not exhausted:
-            job = next(waiting, None)
-            if job is None:
-                exhausted = True
-            else:
-                job.start(answers.put)
-                running += 1
+        for job in islice(waiting, in_flight - running):
+            job.start(answers.put)
+            running += 1
         if not running:
             return
         job, rows, error = _take(answers, patience)
