@@ -27,7 +27,6 @@ class BackOff:
         return grown * (1 + JITTER * chance)
 
     def used_up(self, failures: int) -> bool:
-        """Whether so many failed attempts are all that a mail has."""
         return 0 < self.attempts <= failures
 
 

@@ -40,7 +40,6 @@ class Hold:
     change: str
 
     def is_active(self, now: datetime) -> bool:
-        """Whether its end is yet to come."""
         return self.until is None or now < self.until
 
     @property

@@ -44,5 +44,4 @@ class MariaDbUrl:
         return host_port(self.host, self.port)
 
     def with_database(self, database: str) -> Self:
-        """The same server and user, another database."""
         return replace(self, database=database)

@@ -359,7 +359,6 @@ class QueueSettings(Group):
 
     @property
     def configuration(self) -> ViewConfiguration:
-        """The configuration of the view that the settings ask for."""
         return ViewConfiguration(self.slice_window, self.bucket_count, self.browse_start_pace)
 
 

@@ -99,7 +99,6 @@ def variables() -> Mapping[str, tuple[str, str]]:
 
 
 def groups() -> Mapping[str, type[Group]]:
-    """The settings classes by the name of their group."""
     fields = Settings.model_fields.items()
     return {name: type(field.default) for name, field in fields if name != "source"}
 

@@ -48,7 +48,6 @@ class Stores:
 
     @cached_property
     def cassandra(self) -> CassandraSession:
-        """The session of the view."""
         self._require_james()
         from mailslice.stores.cassandra.session import CassandraSession
 
@@ -62,7 +61,6 @@ class Stores:
 
     @cached_property
     def mailboxes(self) -> MailboxTables:
-        """James' tables of mailboxes and their counters."""
         from mailslice.stores.cassandra.mailboxes import MailboxTables
 
         return MailboxTables(self.cassandra)
@@ -152,7 +150,6 @@ class Stores:
 
     @cached_property
     def rabbitmq(self) -> Topology:
-        """Queues and exchanges of the broker."""
         self._require_james()
         from mailslice.stores.rabbitmq.topology import Topology
 
@@ -160,7 +157,6 @@ class Stores:
 
     @cached_property
     def management(self) -> Management:
-        """The broker's management API."""
         self._require_james()
         from mailslice.stores.rabbitmq.management import Management
 

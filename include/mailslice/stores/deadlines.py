@@ -30,13 +30,11 @@ class Deadlines:
         return call
 
     def add(self, one: _Deadline | _Call, loop: asyncio.AbstractEventLoop) -> None:
-        """Sees to its end on this loop."""
         self.open.add(one)
         if self.loop is not loop:
             self.start(loop)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Runs the timer of this loop."""
         self.loop = loop
         loop.call_later(self.every, self._expire_late, loop)
 

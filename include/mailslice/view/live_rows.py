@@ -54,7 +54,6 @@ class _IdChunk:
     first: int = 0
 
     def enqueued_ms(self, at: int) -> int:
-        """Milliseconds since the epoch."""
         when = self.times.time_of(self.first + at) if self.times is not None else None
         return epoch_ms(self.partition.slice_start) if when is None else when
 
@@ -97,7 +96,6 @@ class BrowseDeadline:
 
     @classmethod
     def in_seconds(cls, seconds: float) -> Self:
-        """So many seconds from now."""
         return cls(time.monotonic() + seconds)
 
     @property
@@ -310,7 +308,6 @@ class LiveRows:
             yield from self._present(batch)
 
     def find(self, now: datetime, enqueue_id: EnqueueId) -> ViewRow | None:
-        """The live row of this id, or None."""
         if self.tables.deleted.is_marked(self.queue, enqueue_id):
             return None
         partitions = self.partitions(now)

@@ -47,7 +47,6 @@ def prefix_of(low: str, high: str) -> str:
 
 
 def inside(key: str, low: str, high: str) -> bool:
-    """Whether the key is in [low, high)."""
     return key >= low and (not high or key < high)
 
 

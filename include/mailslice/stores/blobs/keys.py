@@ -51,7 +51,6 @@ def escape_key(key: str) -> str:
 
 
 def unescape_key(path: str) -> str:
-    """The key of a path of `escape_key`."""
     if "%" not in path:
         return path
     return "/".join("" if segment == "%" else unquote(segment) for segment in path.split("/"))
@@ -66,7 +65,6 @@ def service(settings: S3Settings) -> str:
 
 
 def refused_credentials(settings: S3Settings, why: str) -> BadSetting:
-    """The error for credentials that the service refuses."""
     return BadSetting(
         f"{service(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and "
         f"MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}): {why}"
@@ -74,7 +72,6 @@ def refused_credentials(settings: S3Settings, why: str) -> BadSetting:
 
 
 def missing_content(settings: S3Settings, bucket: str, blob_id: BlobId) -> ContentMissing:
-    """The error for an object that is not in its bucket."""
     name, _, address = service(settings).partition(" at ")
     at = f" at {address}" if address else ""
     return ContentMissing(f"{name} bucket {bucket!r}{at} has no object {blob_id!r}")

@@ -42,7 +42,6 @@ T = TypeVar("T")
 
 
 def open_obstore(settings: S3Settings, bucket: str) -> ObjectStore:
-    """The bucket, for objects of any size."""
     secret = settings.secret_key.get_secret_value() if settings.secret_key else None
     options: Any = _options(settings)
     if settings.provider is BlobProvider.S3:
@@ -115,7 +114,6 @@ class ObjectBlobStore(BlobStore):
         return self._open_bucket(self.bucket)
 
     def bucket_exists(self) -> bool:
-        """Whether there is such a bucket, by a listing."""
         try:
             next(iter(obstore.list(self._store, chunk_size=1)), None)
         except CRATE_ERRORS as error:
@@ -149,7 +147,6 @@ class ObjectBlobStore(BlobStore):
         return parsedate_to_datetime(date) - clock() if date else timedelta(0)
 
     def put(self, blob_id: BlobId, content: bytes) -> None:
-        """Writes the object in one request."""
         if is_impossible(blob_id):
             raise StoreUnavailable(f"{service(self.settings)} can hold no object {blob_id!r}")
         try:
@@ -160,7 +157,6 @@ class ObjectBlobStore(BlobStore):
             raise self._no_bucket() from error
 
     def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
-        """The object's bytes, of about a mebibyte each."""
         if is_impossible(blob_id):
             raise self._missing(blob_id)
         try:
@@ -180,7 +176,6 @@ class ObjectBlobStore(BlobStore):
         return False
 
     def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob | None]:
-        """A HEAD each."""
         return dict(zip(keys, self._concurrently(self._head, keys), strict=True))
 
     def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:

@@ -106,13 +106,11 @@ class S3BlobStore(BlobStore):
         return self._unless(_NO_BUCKET, head) is not None
 
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
-        """How far S3's clock is ahead of this machine's, to the second; zero when unknown."""
         answer = self._ask(partial(self.client.head_bucket, Bucket=self.bucket))
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         return parsedate_to_datetime(date) - clock() if date else timedelta(0)
 
     def ensure_bucket(self) -> bool:
-        """Creates the bucket when it is missing, as James does; True when it did."""
         if self.bucket_exists():
             return False
         options: dict[str, Any] = {"Bucket": self.bucket}
@@ -122,12 +120,10 @@ class S3BlobStore(BlobStore):
         return self._unless(_BUCKET_EXISTS, create) is not None
 
     def put(self, blob_id: BlobId, content: bytes) -> None:
-        """Writes the object, over an older one of the same key."""
         with self._translated():
             self._own(self.client.put_object(Bucket=self.bucket, Key=blob_id, Body=content))
 
     def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
-        """The object's bytes, a mebibyte at a time; asked for at the first one. Raises as `get`."""
         if is_impossible(blob_id) and not self.exists(blob_id):
             raise missing_content(self.settings, self.bucket, blob_id)
         with self._translated(blob_id):
@@ -204,7 +200,6 @@ class S3BlobStore(BlobStore):
             return str(error)  # S3 answered: it is about this object, and stops no other
 
     def first(self, low: str, high: str = "") -> BlobId | None:
-        """The smallest key in [low, high), by one request; None when there is none."""
         return next((blob.key for page, _ in self._pages(low, high, 1) for blob in page), None)
 
     def folders(self, prefix: str) -> list[str]:

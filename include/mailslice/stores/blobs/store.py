@@ -78,7 +78,6 @@ class BlobStore(ABC):
         self.close()
 
     def close(self) -> None:
-        """End the threads."""
         if pool := self.__dict__.pop("_pool", None):
             pool.shutdown()
 
@@ -119,7 +118,6 @@ class BlobStore(ABC):
         """Copies objects of bucket `source` (key there -> key here); those that failed, and why."""
 
     def list(self, prefix: str = "") -> Iterator[StoredBlob]:
-        """All objects whose key begins with `prefix`."""
         return (blob for page in self.pages(prefix, behind(prefix)) for blob in page)
 
     def pages(self, low: str = "", high: str = "") -> Iterator[Sequence[StoredBlob]]:
@@ -181,5 +179,4 @@ class BlobStore(ABC):
 
 
 def pause_s(tries: int) -> float:
-    """Seconds to wait for a busy store, after so many tries."""
     return pause_seconds(tries, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)

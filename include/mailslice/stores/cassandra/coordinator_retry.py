@@ -75,7 +75,6 @@ class Timestamps:
 
 
 def text_of(statement: AnyStatement) -> str:
-    """The statement's CQL."""
     if isinstance(statement, BoundStatement):
         statement = statement.prepared_statement
     if isinstance(statement, PreparedStatement | SimpleStatement):
@@ -91,7 +90,6 @@ def may_be_repeated(statement: AnyStatement) -> bool:
 
 
 def has_several_nodes(cluster: Cluster) -> bool:
-    """Whether there is another node to ask."""
     return len(cluster.metadata.all_hosts()) > 1
 
 

@@ -54,7 +54,6 @@ class DeletedMails(Table):
         super().__init__(session, session.settings.keyspace, DELETED_MAILS)
 
     def mark_future(self, queue: QueueName, enqueue_id: EnqueueId) -> ResponseFuture:
-        """Mark without waiting."""
         return self._session.submit(self._mark, [queue, enqueue_id])
 
     def mark_many(self, queue: QueueName, ids: Iterable[EnqueueId]) -> int:
@@ -70,7 +69,6 @@ class DeletedMails(Table):
         return self._session.submit(self._by_ids, [queue, ids])
 
     def is_marked(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
-        """Whether the mail is marked."""
         return bool(self._session.execute(self._one, [queue, enqueue_id]))
 
     def is_marked_on_any_replica(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
@@ -83,7 +81,6 @@ class DeletedMails(Table):
     def marked(
         self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
     ) -> set[EnqueueId]:
-        """Those of `ids` that are marked."""
         params = ([queue, batch] for batch in batches(ids, IDS_A_REQUEST))
         pages = self._session.map(self._by_ids, params, in_flight)
         return {row[0] for _, rows in pages for row in rows}

@@ -138,7 +138,6 @@ class EnqueuedMails(Table):
         return self._session.submit(self._replace, [*self._bound(row)[_KEY_COLUMNS:], *key])
 
     def insert_many(self, rows: Iterable[ViewRow], in_flight: int = 128) -> int:
-        """Write the rows; how many."""
         return self._session.run_many(self._insert, (self._bound(row) for row in rows), in_flight)
 
     def copy_many(self, rows: Iterable[tuple[ViewRow, int]]) -> int:
@@ -147,7 +146,6 @@ class EnqueuedMails(Table):
         return self._session.run_many(self._copy, params)
 
     def row(self, queue: QueueName, partition: Partition, enqueue_id: EnqueueId) -> ViewRow | None:
-        """The row, or None."""
         rows = self._session.execute(self._read, [*_key(queue, partition), enqueue_id])
         return from_row(rows[0]) if rows else None
 
@@ -175,7 +173,6 @@ class EnqueuedMails(Table):
             yield from rows
 
     def ids(self, queue: QueueName, partition: Partition) -> Iterator[RowId]:
-        """Id, enqueued time and write time of each row of a partition."""
         for _, ids in self.ids_of(queue, [partition], in_flight=1):
             yield from ids
 

@@ -26,12 +26,10 @@ _TIMED = WIDTH + _TIME
 
 
 def pack(ids: Iterable[UUID]) -> bytes:
-    """Packed ids, one after the other."""
     return b"".join(_HEAD + enqueue_id.bytes for enqueue_id in ids)
 
 
 def unpack(packed: bytes) -> list[EnqueueId]:
-    """The ids of `pack`."""
     starts = range(4, len(packed), WIDTH)
     return [EnqueueId(UUID(bytes=packed[at : at + WIDTH - 4])) for at in starts]
 
@@ -48,12 +46,10 @@ def as_list(packed: bytes) -> bytes:
 
 
 def each_in_order(packed: bytes) -> list[bytes]:
-    """Each packed id by itself."""
     return [packed[at : at + WIDTH] for at in range(0, len(packed), WIDTH)]
 
 
 def each_of(packed: bytes) -> frozenset[bytes]:
-    """The packed ids as a set."""
     return frozenset(each_in_order(packed))
 
 

@@ -177,11 +177,9 @@ class MailboxTables(Table):
         return int(rows[0][0] or 0) if rows else 0
 
     def exists(self, mailbox: UUID) -> bool:
-        """Whether the mailbox is there."""
         return bool(self._session.execute(self._exists, [mailbox]))
 
     def counters(self, mailbox: UUID) -> Counters:
-        """The stored counters, at the settings' consistency."""
         return _counters(self._session.execute(self._counters, [mailbox]))
 
     def counters_of_all_replicas(self, mailbox: UUID) -> Counters:
@@ -206,11 +204,9 @@ class MailboxTables(Table):
         self._session.execute(bound)
 
     def projected(self, mailbox: UUID, uid: int) -> MessageRow | None:
-        """The projection's row of (mailbox, uid)."""
         return self._message(self._session.execute(self._projected, [mailbox, uid]))
 
     def truth(self, message: UUID, mailbox: UUID, uid: int) -> MessageRow | None:
-        """The truth's row."""
         return self._message(self._session.execute(self._truth, [message, mailbox, uid]))
 
     def project(self, row: MessageRow, timestamp_us: int) -> None:

@@ -81,7 +81,6 @@ class QueueTables:
             )
 
     def missing(self) -> tuple[str, ...]:
-        """Names of the tables that are still to be created."""
         names = tables_of(self._session, self._session.settings.keyspace)
         return tuple(name for name in queue_tables(self._settings.queue.table) if name not in names)
 

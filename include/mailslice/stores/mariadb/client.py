@@ -170,7 +170,6 @@ class MariaDbTransaction:
         self._prefix = _AT_ONCE
 
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
-        """The rows of a reading statement."""
         return list(self._do(self._prefix + sql, params)[1])
 
     def execute(self, sql: str, params: Sequence[object] = ()) -> int:

@@ -27,7 +27,6 @@ class TableShape:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns of the primary key."""
         return (*self.partition, *self.clustering)
 
 

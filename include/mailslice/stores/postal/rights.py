@@ -30,7 +30,6 @@ class PostalRight:
 
 
 def rights_of_main(database: str) -> Iterator[PostalRight]:
-    """Those in Postal's main database."""
     for table, columns in _SELECTS.items():
         name = quoted(database, table)
         grant = f"SELECT ({columns}) ON {name}" if columns else f"SELECT ON {name}"
@@ -42,7 +41,6 @@ def rights_of_main(database: str) -> Iterator[PostalRight]:
 
 
 def rights_of_server(database: str) -> Iterator[PostalRight]:
-    """Those in the message database of one mail server."""
     # Raw tables come and go. Whoever may read every table hears that this one is not there.
     missing = f"SELECT 1 FROM {quoted(database, _NO_TABLE)} LIMIT 0"
     yield PostalRight(f"SELECT ON {quoted(database)}.*", missing)

@@ -79,7 +79,6 @@ class PostalQueue:
         return map(_queued_message, self._by_pages(self._rows))
 
     def by_id(self, ids: Iterable[int]) -> dict[int, QueuedMessage]:
-        """Those of these rows that are there now."""
         sql = f"{self._rows} WHERE id IN %s"
         every = (values for page in batches(ids, PAGE) for values in self._db.rows(sql, (page,)))
         return {row.id: row for row in map(_queued_message, every)}
@@ -102,7 +101,6 @@ class PostalQueue:
         return (server for (server,) in self._by_pages(self._servers))
 
     def existing_servers(self, ids: Iterable[int]) -> set[int]:
-        """Those of `ids` that have a row now."""
         sql = f"{self._servers} WHERE id IN %s"
         return {server for page in batches(ids, PAGE) for (server,) in self._db.rows(sql, (page,))}
 

@@ -42,7 +42,6 @@ class Message:
         return self._settle(lambda: self.link.channel.basic_ack(self.tag))
 
     def give_back(self) -> bool:
-        """Returns it to the queue, at once."""
         return self._settle(lambda: self.link.channel.basic_nack(self.tag, requeue=True))
 
     def _settle(self, send: Callable[[], object]) -> bool:

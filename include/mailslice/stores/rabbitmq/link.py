@@ -87,7 +87,6 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        """Whether the channel can be used."""
         return bool(self.channel.is_open and not self.lost.done())
 
     async def call(self, method: Callable[..., object], *args: Any, **kwargs: Any) -> Any:

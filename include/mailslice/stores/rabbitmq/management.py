@@ -127,7 +127,6 @@ class Management:
         return "classic" if kind == "undefined" else kind
 
     def queue_exists(self, name: str) -> bool:
-        """Whether the vhost has the RabbitMQ queue `name`."""
         return self._queue(name) is not None
 
     def mail_queues(self) -> list[QueueName]:
@@ -168,12 +167,10 @@ class Management:
         return self._list(f"/api/bindings/{self._vhost}?columns=source,destination,routing_key")
 
     def exchange_types(self) -> dict[str, str]:
-        """The type of each exchange of the vhost."""
         rows = self._list(f"/api/exchanges/{self._vhost}?columns=name,type")
         return {str(row["name"]): str(row["type"]) for row in rows}
 
     def policy_priorities(self) -> dict[str, int]:
-        """The priority of each policy of the vhost."""
         rows = self._list(f"/api/policies/{self._vhost}?columns=name,priority")
         return {str(row["name"]): int(row["priority"]) for row in rows}
 

@@ -139,7 +139,6 @@ class Topology:
             return made.has_exchange(names.exchange) and made.has_queue(names.work_queue)
 
     def names(self) -> list[QueueName]:
-        """All mail queues of the vhost, sorted."""
         return self.management.mail_queues()
 
     def check(self, queue: QueueName) -> None:

@@ -104,7 +104,6 @@ class DelayedMails(OwnTable):
         return self._session.submit(self._read, _key(queue, enqueue_id))
 
     def get(self, queue: QueueName, enqueue_id: EnqueueId) -> DelayedMail | None:
-        """The mail's row, or None."""
         row = self._row(self._read, _key(queue, enqueue_id))
         return None if row is None else self.row(row)
 

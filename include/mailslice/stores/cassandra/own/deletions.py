@@ -63,7 +63,6 @@ class Deletions(OwnTable):
         self._session.execute(self._insert, [queue, *_BATCHES.values(batch), ttl_seconds(ttl)])
 
     def list(self, queue: QueueName, run: str | None = None) -> Iterator[DeletedBatch]:
-        """The batches of a queue, or of one run, a page at a time."""
         statement, params = (self._list, [queue]) if run is None else (self._of_run, [queue, run])
         return map(_BATCHES.record, self._session.stream(statement, params))
 

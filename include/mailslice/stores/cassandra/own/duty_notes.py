@@ -50,7 +50,6 @@ class CounterClaims(OwnTable):
         return self._apply(self._claim, [mailbox, *values, ttl_seconds(ttl)])
 
     def settle(self, mailbox: UUID, run: str, outcome: str, ttl: timedelta) -> None:
-        """Write how it ended."""
         self._session.execute(self._settle, [ttl_seconds(ttl), outcome, mailbox, run])
 
     def list(self, mailbox: UUID) -> list[CounterClaim]:

@@ -40,7 +40,6 @@ class Holds(OwnTable):
         self._session.execute(self._save, [*_ROWS.values(hold), ttl])
 
     def delete(self, queue: QueueName, domain: str) -> None:
-        """Delete the row."""
         self._session.execute(self._delete, [queue, domain])
 
     def of_future(self, queue: QueueName) -> ResponseFuture:
@@ -53,7 +52,6 @@ class Holds(OwnTable):
         return _ROWS.record(row)
 
     def list(self, queue: QueueName | None = None) -> Iterator[Hold]:
-        """The holds of a queue, or of all."""
         chosen = (self._all,) if queue is None else (self._of_queue, [queue])
         yield from map(self.hold, self._session.stream(*chosen))
 

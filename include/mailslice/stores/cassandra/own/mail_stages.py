@@ -59,7 +59,6 @@ class MailStages(OwnTable):
         return None if row is None else self.record(row, enqueue_id)
 
     def by_ids(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, MailStage]:
-        """The records of those of `ids` that have one."""
         rows = self._rows_by_ids(self._by_ids, queue, ids)
         return {enqueue_id: self.record(values, enqueue_id) for enqueue_id, *values in rows}
 

@@ -88,11 +88,9 @@ class RepublishedMails(OwnTable):
         return self._put(queue, replace(decision, state=state, at=at), decision.decision, ttl)
 
     def get(self, queue: QueueName, enqueue_id: EnqueueId) -> Republished | None:
-        """The newest decision on a mail, or None."""
         return self.by_ids(queue, [enqueue_id]).get(enqueue_id)
 
     def by_ids(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, Republished]:
-        """Those of `ids` on which something was decided."""
         decisions = map(_ROWS.record, self._rows_by_ids(self._by_ids, queue, ids))
         return {decision.enqueue_id: decision for decision in decisions}
 
@@ -139,6 +137,5 @@ class DeadLetterNotes(OwnTable):
         self._session.execute(self._insert, [queue, enqueue_id, *_NOTES.values(note)])
 
     def by_ids(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, DeadLetterNote]:
-        """The notes of those of `ids` that have one."""
         rows = self._rows_by_ids(self._by_ids, queue, ids)
         return {enqueue_id: _NOTES.record(values) for enqueue_id, *values in rows}

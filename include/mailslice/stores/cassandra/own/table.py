@@ -88,11 +88,9 @@ class OwnTable(Table):
 
     @classmethod
     def key_columns(cls) -> frozenset[str]:
-        """The names of the key's columns."""
         return frozenset(re.findall(r"\w+", cls.SCHEMA.partition("PRIMARY KEY")[2]))
 
     def _row(self, statement: PreparedStatement, params: Params) -> Row | None:
-        """The only row of an answer, or None."""
         rows = self._session.execute(statement, params)
         return rows[0] if rows else None
 

@@ -64,7 +64,6 @@ class InFlightMail:
 
     @classmethod
     def of_json(cls, value: list[Any], messages: dict[UUID, bytes]) -> Self:
-        """The inverse of `as_json`."""
         text, name, held, stage, attempt, begun, returned, partition = value
         enqueue_id, held = EnqueueId(UUID(text)), held * _MILLISECOND
         where = partition and Partition(instant(partition[0]), partition[1])
@@ -133,7 +132,6 @@ class WorkerRecord:
         return [mail for mail in self.in_flight if self.is_alive and not mail.returned]
 
     def age(self, mail: InFlightMail) -> timedelta:
-        """How long the worker has held that mail by now."""
         return mail.held if self.heartbeat is None else mail.held + self.silence
 
     def since(self, mail: InFlightMail) -> datetime | None:
@@ -208,7 +206,6 @@ class WorkerRecords(OwnTable):
         return None if row is None else _record(row)
 
     def alive(self, queue: QueueName, worker: str) -> bool:
-        """Whether the worker's last heartbeat is recent."""
         record = self.get(queue, worker)
         return record is not None and record.is_alive
 
@@ -217,7 +214,6 @@ class WorkerRecords(OwnTable):
         self._session.execute(self._discard, [record.written_us, queue, record.worker])
 
     def queues(self) -> Iterator[QueueName]:
-        """The queues that any worker has recorded."""
         for row in self._session.stream(self._queues):
             yield QueueName(row[0])
 
