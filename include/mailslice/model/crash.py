@@ -8,16 +8,12 @@ VARIABLE = "MAILSLICE_TEST_CRASH_AT"
 """Names the point at which a process that is started with it ends by SIGKILL."""
 
 
-def _killing(at: str) -> Callable[[str], None]:
-    def reached(name: str) -> None:
-        if name == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return reached
+def _kill(name: str) -> None:
+    if name == os.environ[VARIABLE]:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
-_at = os.environ.get(VARIABLE)
-_on_point: Callable[[str], None] | None = _killing(_at) if _at else None
+_on_point: Callable[[str], None] | None = _kill if os.environ.get(VARIABLE) else None
 
 
 def point(name: str) -> None:

@@ -26,6 +26,7 @@ from mailslice.model.mariadb_url import MariaDbUrl
 from mailslice.model.names import QueueTable
 from mailslice.model.setting_types import (
     LOWER_CASE,
+    UPPER_CASE,
     Duration,
     Group,
     Host,
@@ -76,7 +77,7 @@ class CassandraSettings(Group):
     """User of Cassandra. Unset: no login. James: cassandra.properties `cassandra.user`"""
     password: SecretStr | None = None
     """Password of that user. James: cassandra.properties `cassandra.password`"""
-    consistency: Consistency = Consistency.LOCAL_QUORUM
+    consistency: Annotated[Consistency, UPPER_CASE] = Consistency.LOCAL_QUORUM
     """Consistency of inserts, of deleted marks and of reads that decide. Use QUORUM when several
     data centres write. James: cassandra-driver.conf `basic.request.consistency`"""
     tls_enabled: bool = False
@@ -95,11 +96,6 @@ class CassandraSettings(Group):
     timeout: Time = timedelta(seconds=10)
     """How long mailslice waits for the answer to one request. James: cassandra-driver.conf
     `basic.request.timeout`"""
-
-    @field_validator("consistency", mode="before")
-    @classmethod
-    def _upper(cls, value: object) -> object:
-        return value.upper() if isinstance(value, str) else value
 
 
 class OwnSettings(Group):

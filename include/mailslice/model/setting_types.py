@@ -50,10 +50,6 @@ def at_most(longest: timedelta) -> AfterValidator:
     return AfterValidator(checked)
 
 
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
 def _only_hosts(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
     """A URL with a password in it would be shown wherever the host is named."""
     if any("@" in word for word in ((value,) if isinstance(value, str) else value)):
@@ -85,7 +81,8 @@ def _rules(value: object) -> object:
 _PATTERN = re.compile(r"\*|(?:\*\.)?[^\s*=,@.]+(?:\.[^\s*=,@.]+)*\.?")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 LimitRules = Annotated[Rules, BeforeValidator(_rules)]
-LOWER_CASE = BeforeValidator(_lower)
+LOWER_CASE = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
+UPPER_CASE = BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value)
 Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_in_bounds)]
 Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
 """A duration that is not 0s: nothing ends in no time."""

@@ -81,11 +81,11 @@ class AsyncBlobStore:
 
         return ObjectBlobStore(self._settings, self._bucket, open_bucket=self._open_bucket)
 
-    async def _in_thread(self, ask: Callable[..., T], *args: object) -> T:
+    async def _in_thread(self, ask: Callable[[], T]) -> T:
         """In threads of its own: a HEAD that hangs must not hold up the loop's other threads."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, "blobs")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, ask, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
     def _path(self, blob_id: BlobId) -> str | None:
         """What obstore calls the object; None where only `_sync` can ask for it, or nobody can."""
@@ -179,7 +179,7 @@ class AsyncBlobStore:
         async def one(blob_id: BlobId) -> BlobId | None:
             async with at_once, asyncio.timeout(self._seconds):
                 if (path := self._path(blob_id)) is None:
-                    return None if await self._in_thread(self._exists, blob_id) else blob_id
+                    return None if await self._exists(blob_id) else blob_id
                 try:
                     await obstore.head_async(self._store, path)
                 except FileNotFoundError:
@@ -204,28 +204,25 @@ class AsyncBlobStore:
             return
         paths = [path for blob_id in blob_ids if (path := self._path(blob_id)) is not None]
         if len(paths) < len(blob_ids):
-            await self._delete_in_thread(blob_ids)
+            await self._in_thread(lambda: self._sync.delete_many(blob_ids))
             return
         try:
             async with asyncio.timeout(self._seconds):
                 await obstore.delete_async(self._store, paths)
         except FileNotFoundError:  # what is not there is an error of Azure's
-            await self._delete_in_thread(blob_ids)
+            await self._in_thread(lambda: self._sync.delete_many(blob_ids))
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         crash.point("blobs:deleted")
 
-    async def _delete_in_thread(self, blob_ids: Sequence[BlobId]) -> None:
-        await self._in_thread(lambda: self._sync.delete_many(blob_ids))
-
     async def _missing(self, blob_id: BlobId, error: FileNotFoundError) -> MailsliceError:
         """Asked twice, as a mail is dead-lettered for it: the bucket may be gone, a proxy wrong."""
-        if "NoSuchBucket" in str(error) or await self._in_thread(self._exists, blob_id):
+        if "NoSuchBucket" in str(error) or await self._exists(blob_id):
             return self._meaning(error)
         return missing_content(self._settings, self._bucket, blob_id)
 
-    def _exists(self, blob_id: BlobId) -> bool:
-        return self._sync.exists(blob_id)
+    async def _exists(self, blob_id: BlobId) -> bool:
+        return await self._in_thread(lambda: self._sync.exists(blob_id))
 
     def _allowed(self, size: int) -> float:
         return self._seconds + size / _SLOWEST_BYTES_A_SECOND

@@ -6,7 +6,6 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
-from cassandra import ConsistencyLevel
 from cassandra.cluster import ResponseFuture
 
 from mailslice.model.batches import batches
@@ -73,10 +72,7 @@ class DeletedMails(Table):
 
     def is_marked_on_any_replica(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
         """As `is_marked`, by all replicas: one may have the mark alone. Raises StoreUnavailable."""
-        bound = self._one.bind([queue, enqueue_id])
-        bound.consistency_level = ConsistencyLevel.ALL
-        bound.is_idempotent = False  # no other node could answer for the one that is away
-        return bool(self._session.execute(bound))
+        return bool(self._of_all_replicas(self._one, [queue, enqueue_id]))
 
     def marked(
         self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8

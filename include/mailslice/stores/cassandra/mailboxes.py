@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from cassandra import ConsistencyLevel
 from cassandra.policies import FallthroughRetryPolicy
 from cassandra.query import BoundStatement, PreparedStatement
 
@@ -184,10 +183,7 @@ class MailboxTables(Table):
 
     def counters_of_all_replicas(self, mailbox: UUID) -> Counters:
         """The counters as all replicas know them. StoreUnavailable: one is away, and may differ."""
-        bound = self._counters.bind([mailbox])
-        bound.consistency_level = ConsistencyLevel.ALL
-        bound.is_idempotent = False  # no other node could answer for the one that is away
-        return _counters(self._session.execute(bound))
+        return _counters(self._of_all_replicas(self._counters, [mailbox]))
 
     def prepare_to_add(self) -> None:
         """Prepare the update: what can fail before the request fails before the claim."""

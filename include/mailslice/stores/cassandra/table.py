@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from cassandra import ConsistencyLevel
 from cassandra.query import PreparedStatement
 
-from mailslice.stores.cassandra.session import CassandraSession, Row
+from mailslice.stores.cassandra.session import CassandraSession, Params, Row
 
 
 class Table:
@@ -28,6 +29,13 @@ class Table:
         """The statement of `cql` with `{table}` and `{keyspace}`. Options as of the session."""
         cql = cql.replace("{table}", self._name).replace("{keyspace}", self._keyspace)
         return self._session.prepare(cql, **options)
+
+    def _of_all_replicas(self, statement: PreparedStatement, params: Params) -> list[Row]:
+        """As all replicas know them. StoreUnavailable: one is away, and may differ."""
+        bound = statement.bind(params)
+        bound.consistency_level = ConsistencyLevel.ALL
+        bound.is_idempotent = False  # no other node could answer for the one that is away
+        return self._session.execute(bound)
 
 
 class Statement:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Self
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, StoreUnavailable, TryAgain
@@ -90,6 +90,15 @@ class PostalRecord:
         return cls("Error", details, log_id)
 
 
+# Waits for the queue row are 3 s each; pauses keep two of us from meeting again.
+_repeated = retry(
+    retry=retry_if_exception_type(Contended),
+    stop=stop_after_attempt(TRIES),
+    wait=wait_random(0.05, 0.3),
+    reraise=True,
+)
+
+
 class PostalChanges:
     """The writing transactions. `newest`: id of the newest delivery record that was read. A later
     one ends a change by MessageChanged.
@@ -100,60 +109,38 @@ class PostalChanges:
         self._queue = quoted(postal.main.url.database, "queued_messages")
         self._delete = f"DELETE FROM {self._queue}"
         self._unlock = f"UPDATE {self._queue} SET {_LATER}"
-        # Waits for the queue row are 3 s each; pauses keep two of us from meeting again.
-        self._answered = Retrying(
-            retry=retry_if_exception_type(Contended),
-            stop=stop_after_attempt(TRIES),
-            wait=wait_random(0.05, 0.3),
-            reraise=True,
-        )
 
     def close(self, row: QueuedMessage, record: PostalRecord, newest: int) -> None:
         """Take the row out of the queue and say so. On two servers the row's end commits first."""
-        self._answered(self._both, self._delete, row, record, newest, row_first=True)
+        self._both(self._delete, row, record, newest, row_first=True)
 
     def fail(self, row: QueuedMessage, record: PostalRecord, newest: int) -> None:
         """As `close`, of a message without content. On two servers the record commits first."""
-        self._answered(self._both, self._delete, row, record, newest, row_first=False)
+        self._both(self._delete, row, record, newest, row_first=False)
 
     def retry(self, row: QueuedMessage, record: PostalRecord | None, newest: int) -> None:
         """Gives the lock back as retry_later; on two servers the record commits first: deferred."""
-        self._answered(self._both, self._unlock, row, record, newest, row_first=False)
+        self._both(self._unlock, row, record, newest, row_first=False)
 
+    @_repeated
     def remove(self, row: QueuedMessage) -> None:
         """Delete the row: its message is answered, or gone."""
-
-        def alone() -> None:
-            with self._postal.main.transaction() as transaction:
-                self._take(transaction, self._delete, row)
-                crash.point("postal:taken")
-                crash.point("postal:recorded")
-
-        self._answered(alone)
+        with self._postal.main.transaction() as transaction:
+            self._take(transaction, self._delete, row)
+            crash.point("postal:taken")
+            crash.point("postal:recorded")
         crash.point("postal:committed")
 
+    @_repeated
     def record(self, server: int, message: int, record: PostalRecord) -> None:
         """The record alone, of a row that was taken. MessageChanged: the message is gone."""
         same = f"FROM {self._table(server, 'deliveries')} WHERE message_id = %s AND log_id = %s"
-
-        def alone() -> None:
-            ((now,),) = self._postal.main.rows(_NOW)
-            with self._postal.messages.transaction() as transaction:
-                self._write(transaction, server, message, record, now)
-                # The message was waited for: a commit that was on its way has written the record.
-                if len(transaction.rows(f"SELECT id {same}", (message, record.log_id))) > 1:
-                    raise AlreadyThere
-
-        with suppress(AlreadyThere):
-            self._answered(alone)
-
-    def requeue(self, row: QueuedMessage) -> int | None:
-        """Put the row back without lock and retry time; its new id. None: the message has a row."""
-        return self._answered(self._requeue, row)
-
-    def cancel_hold(self, server: int, message: int, record: PostalRecord, newest: int) -> bool:
-        """Ends a hold as Postal's Cancel. False: not held, or a record is newer than `newest`."""
-        return self._answered(self._cancel_hold, server, message, record, newest)
+        ((now,),) = self._postal.main.rows(_NOW)
+        with suppress(AlreadyThere), self._postal.messages.transaction() as transaction:
+            self._write(transaction, server, message, record, now)
+            # The message was waited for: a commit that was on its way has written the record.
+            if len(transaction.rows(f"SELECT id {same}", (message, record.log_id))) > 1:
+                raise AlreadyThere
 
     def is_there(self, row: QueuedMessage) -> bool:
         """Whether the row is as it was read; waits for a transaction that may yet commit."""
@@ -161,7 +148,9 @@ class PostalChanges:
         with self._postal.main.transaction() as transaction:
             return bool(transaction.rows(f"SELECT id FROM {self._queue}{where} FOR UPDATE", values))
 
-    def _requeue(self, row: QueuedMessage) -> int | None:
+    @_repeated
+    def requeue(self, row: QueuedMessage) -> int | None:
+        """Put the row back without lock and retry time; its new id. None: the message has a row."""
         main = self._postal.main.url.database
         with self._postal.main.transaction() as transaction:
             known = f"SELECT id FROM {quoted(main, 'ip_addresses')} WHERE id = %s"
@@ -184,7 +173,9 @@ class PostalChanges:
             ((number,),) = transaction.rows("SELECT LAST_INSERT_ID()")
         return int(number)
 
-    def _cancel_hold(self, server: int, message: int, record: PostalRecord, newest: int) -> bool:
+    @_repeated
+    def cancel_hold(self, server: int, message: int, record: PostalRecord, newest: int) -> bool:
+        """Ends a hold as Postal's Cancel. False: not held, or a record is newer than `newest`."""
         row = f"{self._table(server, 'messages')} WHERE id = %s AND status = 'Held' AND held = 1"
         later = f"{self._table(server, 'deliveries')} WHERE message_id = %s AND id > %s LIMIT 1"
         ((now,),) = self._postal.main.rows(_NOW)
@@ -195,6 +186,7 @@ class PostalChanges:
             self._write(transaction, server, message, record, now)
         return True
 
+    @_repeated
     def _both(
         self,
         take: str,

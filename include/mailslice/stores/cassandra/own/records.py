@@ -1,6 +1,6 @@
 """Records of `stores.own` in Cassandra: conditional writes are LWT, single rows are read SERIAL."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -42,8 +42,7 @@ class CassandraRecords(OwnTable, declared=False):
         limits = "" if limit is None else " LIMIT ?"
         cql = select(columns, _where(partition) + limits)
         params = [*partition.values(), *(() if limit is None else (limit,))]
-        for row in self._session.stream(self.prepare_statement(cql), params):
-            yield dict(zip(columns, row, strict=True))
+        return self._stream(columns, cql, params)
 
     def first_rows(self, partitions: Iterable[Values], limit: int) -> Iterator[Values]:
         columns, (*first, last) = self.SHAPE.columns, self.SHAPE.partition
@@ -57,15 +56,11 @@ class CassandraRecords(OwnTable, declared=False):
             yield from (dict(zip(columns, row, strict=True)) for row in rows)
 
     def each_key(self) -> Iterator[Values]:
-        names = self.SHAPE.key
-        for row in self._session.stream(self.prepare_statement(select(names))):
-            yield dict(zip(names, row, strict=True))
+        return self._stream(self.SHAPE.key, select(self.SHAPE.key))
 
     def partitions(self) -> Iterator[Values]:
         names = self.SHAPE.partition
-        cql = f"SELECT DISTINCT {', '.join(names)} FROM {{table}}"
-        for row in self._session.stream(self.prepare_statement(cql)):
-            yield dict(zip(names, row, strict=True))
+        return self._stream(names, f"SELECT DISTINCT {', '.join(names)} FROM {{table}}")
 
     def change(
         self, key: Values, changes: Values, expected: Values, ttl: timedelta | None = None
@@ -82,6 +77,12 @@ class CassandraRecords(OwnTable, declared=False):
     def remove_if(self, key: Values, expected: Values) -> bool:
         cql = f"DELETE FROM {{table}} WHERE {_where(key)} IF {_where(expected)}"
         return applied(self._run(cql, [*key.values(), *expected.values()], idempotent=False))
+
+    def _stream(
+        self, names: Iterable[str], cql: str, params: Sequence[object] = ()
+    ) -> Iterator[Values]:
+        for row in self._session.stream(self.prepare_statement(cql), params):
+            yield dict(zip(names, row, strict=True))
 
     def _run(self, cql: str, params: list[Any], **options: bool) -> list[Any]:
         return self._session.execute(self.prepare_statement(cql, **options), params)
