@@ -6,7 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mailslice.codec import address_list
 from mailslice.codec.address_list import parse_addresses
 from mailslice.codec.addresses import is_address
 
@@ -211,10 +210,8 @@ def made_of(parts):
 
 @patient
 @given(made_of([*marks, ")", '"', "\\"]))
-def test_whatever_the_list_only_addresses_come_of_it_and_the_quick_way_finds_the_same(value):
-    found = parse_addresses(value)
-    assert all(is_address(address) for address in found)
-    assert list(address_list._listed(address_list._pieces(value))) == found
+def test_whatever_the_list_only_addresses_come_of_it(value):
+    assert all(map(is_address, parse_addresses(value)))
 
 
 @patient
