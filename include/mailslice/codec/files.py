@@ -183,7 +183,8 @@ class _Mbox:
         preamble = True
         line_start = True
         for line in self._lines:
-            if line_start and self._separates(line, after_empty or preamble):
+            separates = line_start and line.startswith(b"From ")
+            if separates and (after_empty or preamble or _SEPARATOR.match(line)):
                 if inside:
                     yield self._finish()
                 inside, preamble = True, False
@@ -201,10 +202,6 @@ class _Mbox:
             line_start = line.endswith(b"\n")
         if inside:
             yield self._finish()
-
-    @staticmethod
-    def _separates(line: bytes, after_empty: bool) -> bool:
-        return line.startswith(b"From ") and (after_empty or _SEPARATOR.match(line) is not None)
 
     def _skip_rest(self, line: bytes) -> None:
         while line and not line.endswith(b"\n"):

@@ -1,18 +1,5 @@
 """What can go wrong, classed by what the caller does about it.
 
-- `MailsliceError`
-    - `SomeFailed`: some inputs of a command failed and are listed; the rest went on (exit 1)
-    - `BadInput`: fix what was given: an argument, a file, an address (exit 2)
-        - `BadSetting`: fix the environment or the settings file
-        - `UnknownQueue`: RabbitMQ has no such mail queue
-    - `Refused`: a guard or a gate said no; nothing was changed (exit 3)
-        - `ConfigurationDiffers`, `GateFailed`, `PlanRefused`, `ClockSkew`, `TopologyDiffers`
-    - `TryAgain`: nothing is wrong with the mail, a store cannot answer now (exit 4)
-        - `StoreUnavailable`, and of those `SlowDown`, `QueueMissing`, `Unconfirmed`
-    - `TakenOver`: another one has this mail now: leave it
-    - `DeadLetter`: this message can never be handled; the dead letter queue keeps it
-        - `Undecodable`, `ContentMissing`
-
 A message is one or two lines that name the value, its place and what is allowed.
 """
 

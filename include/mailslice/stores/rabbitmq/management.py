@@ -282,12 +282,9 @@ def seen_empty(management: Management, queue: QueueName) -> bool:
     broker has an alarm or a blocked connection: a publish that raised there is delivered later.
     Dead letters are left out (see `checkout.dead_letter_ids`). One sample is about 15 s old.
     """
-    return not management.alarms() and all(_emptiness(management, queue))
-
-
-def _emptiness(management: Management, queue: QueueName) -> Iterator[bool]:
-    names = RabbitNames(queue)
-    work = management.depth(names.work_queue)
-    yield work is not None and work.total == 0
-    for name in management.waiting_queues(queue):
-        yield management.messages(name) == 0
+    if management.alarms():
+        return False
+    work = management.depth(RabbitNames(queue).work_queue)
+    if work is None or work.total:
+        return False
+    return all(management.messages(name) == 0 for name in management.waiting_queues(queue))
