@@ -1,7 +1,6 @@
 """Many requests beside each other, bounded, by the driver's callbacks: no thread a request."""
 
 import queue
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -73,49 +72,28 @@ class Job:
         )
 
 
-def as_they_come(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[Page]:
-    """Pages in the order of their arrival."""
-    answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+def pages(jobs: Iterable[Job], in_flight: int, patience: float, *, ordered: bool) -> Iterator[Page]:
+    """Pages as they arrive; `ordered`: in the order of the jobs, and beyond its first, a job's are
+    asked for in its turn.
+    """
     waiting = iter(jobs)
-    running = 0
-    while True:
-        for job in islice(waiting, in_flight - running):
-            job.start(answers.put)
-            running += 1
-        if not running:
-            return
-        job, rows, error = _take(answers, patience)
-        if error is not None:
-            rows = job.retry(error)
-        if not job.ask_on():
-            running -= 1
-        yield job.params, rows or []
-
-
-def in_order(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[Page]:
-    """Pages in the order of the jobs; beyond its first, a job's are asked for in its turn."""
-    waiting = iter(jobs)
-    started: deque[tuple[Job, queue.SimpleQueue[Answer]]] = deque()
+    arrived: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+    started: dict[Job, queue.SimpleQueue[Answer]] = {}
 
     def start_more() -> None:
-        while len(started) < in_flight and (job := next(waiting, None)) is not None:
-            answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-            job.start(answers.put)
-            started.append((job, answers))
+        for job in islice(waiting, in_flight - len(started)):
+            started[job] = queue.SimpleQueue() if ordered else arrived
+            job.start(started[job].put)
 
     start_more()
     while started:
-        job, answers = started[0]
-        more = True
-        while more:
-            _, rows, error = _take(answers, patience)
-            if error is not None:
-                rows = job.retry(error)
-            more = job.ask_on()
-            if not more:
-                started.popleft()
-                start_more()
-            yield job.params, rows or []
+        job, rows, error = _take(next(iter(started.values())), patience)
+        if error is not None:
+            rows = job.retry(error)
+        if not job.ask_on():
+            del started[job]
+            start_more()
+        yield job.params, rows or []
 
 
 def _take(

@@ -187,10 +187,10 @@ class CassandraSession:
             parallel.Job(one, partial(driver.execute_async, *arguments(one)), retry)
             for one in params
         )
-        run = parallel.in_order if ordered else parallel.as_they_come
         with self.translating():
             patience = self.settings.timeout.total_seconds() * 2 + 5
-            yield from run(jobs, in_flight, patience)  # type: ignore[misc]
+            pages = parallel.pages(jobs, in_flight, patience, ordered=ordered)
+            yield from pages  # type: ignore[misc]
 
     def _connected_anew(self) -> Session:
         with self.translating():
