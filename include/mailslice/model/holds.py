@@ -20,6 +20,7 @@ WHOLE_QUEUE = ""
 APPLIES_TO = "mailslice's workers; James' consumers are not affected"
 _LONGEST_DOMAIN = 255
 _SHARE = 4
+_NEVER = datetime.max.replace(tzinfo=UTC)
 _PAUSES = tuple(seconds for seconds in DELAY_LEVELS if 5 <= seconds <= 240)
 """Seconds for which a mail of a held domain is set aside: each is one delay level."""
 
@@ -89,7 +90,7 @@ class ActiveHolds:
             return None
         names = map(destination, domains)
         held = [self.domains[one] for one in names if one in self.domains]
-        return max(held, key=_end, default=None)
+        return max(held, key=lambda hold: hold.until or _NEVER, default=None)
 
     @property
     def all(self) -> tuple[Hold, ...]:
@@ -112,10 +113,6 @@ def held_domain(text: str) -> str:
             "address is, such as example.net"
         )
     return domain
-
-
-def _end(hold: Hold) -> datetime:
-    return hold.until or datetime.max.replace(tzinfo=UTC)
 
 
 def _time(at: datetime) -> str:

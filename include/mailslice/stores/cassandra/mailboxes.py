@@ -115,11 +115,6 @@ class MailboxTables(Table):
         return tuple(name for name in FLAGS if name in self.common_columns)
 
     @cached_property
-    def has_user_flags(self) -> bool:
-        """Whether both tables have the set of user flags."""
-        return USER_FLAGS in self.common_columns
-
-    @cached_property
     def common_columns(self) -> tuple[str, ...]:
         """All columns that both tables have, keys included."""
         tables = [self._columns(table) for table in (IMAP_UID_TABLE, MESSAGE_ID_TABLE)]
@@ -128,7 +123,7 @@ class MailboxTables(Table):
     @cached_property
     def message_columns(self) -> tuple[str, ...]:
         """What scans give: message id, mailbox id, uid, modSeq, flags; last user flags, if any."""
-        user_flags = [USER_FLAGS] if self.has_user_flags else []
+        user_flags = [USER_FLAGS] if USER_FLAGS in self.common_columns else []
         return ("messageid", "mailboxid", "uid", "modseq", *self.flags, *user_flags)
 
     def scan(self, table: str) -> PreparedStatement:

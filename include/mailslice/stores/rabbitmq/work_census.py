@@ -72,12 +72,12 @@ class WorkHold:
                     f"queue {self._name}: more than {MAX_CENSUS} messages came while it was held; "
                     "all are given back, nothing is proved"
                 )
-            empty_readings = 0 if self._ready() else empty_readings + 1
+            empty_readings = 0 if self.ready() else empty_readings + 1
             if empty_readings and (self.messages == before or empty_readings >= _EMPTY_READINGS):
                 return
             if time.monotonic() > deadline:
                 raise StoreUnavailable(
-                    f"queue {self._name}: {self._ready()} messages could not be held for a census "
+                    f"queue {self._name}: {self.ready()} messages could not be held for a census "
                     "(a single active consumer?)"
                 )
 
@@ -113,10 +113,10 @@ class WorkHold:
         figure = self._management.messages(self._park_queue)
         return None if figure is None else max(ready, figure)
 
-    def _ready(self) -> int:
+    def ready(self) -> int:
         return ready_messages(self._channel, self._name)
 
-    def _begin(self, prefetch: int) -> None:
+    def begin(self, prefetch: int) -> None:
         self._channel.basic_qos(prefetch_count=prefetch)
         first: dict[str, Any] = {"x-priority": _PRIORITY}
         self._channel.basic_consume(
@@ -143,8 +143,8 @@ def hold_work_queue(
         census = WorkHold(connection.channel(), names, management)
         is_quorum = not management.keeps_order(names.work_queue)
         most = MAX_CENSUS_QUORUM if is_quorum else MAX_CENSUS
-        _require_holdable(management, names.work_queue, census._ready(), most)  # noqa: SLF001
-        census._begin(most if is_quorum else 0)  # noqa: SLF001
+        _require_holdable(management, names.work_queue, census.ready(), most)
+        census.begin(most if is_quorum else 0)
         yield census
 
 
