@@ -90,9 +90,10 @@ def decode(body: bytes) -> QueuedMail:
         raise Undecodable("not a JSON object")
     if any(body.count(key) > 1 for key in _KEYS):
         _refuse_duplicate_keys(body)
+    sender = _optional(fields, "sender")
     mail = Mail(
         name=_required(fields, "name"),
-        sender=_sender(fields),
+        sender=None if sender == "<>" else sender,
         recipients=_recipients(fields),
         state=_optional(fields, "state"),
         error_message=_optional(fields, "errorMessage"),
@@ -173,11 +174,6 @@ def _optional(fields: Mapping[str, Any], field: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise Undecodable(f"field {field} is not text")
     return value
-
-
-def _sender(fields: Mapping[str, Any]) -> str | None:
-    sender = _optional(fields, "sender")
-    return None if sender == "<>" else sender
 
 
 def _object(fields: Mapping[str, Any], field: str) -> Mapping[str, Any]:

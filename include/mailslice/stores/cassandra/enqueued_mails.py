@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from cassandra.cluster import ResponseFuture
 from cassandra.query import UNSET_VALUE
@@ -34,7 +34,6 @@ _TOKEN = "token(queuename, timerangestart, bucketid)"  # noqa: S105 - of the par
 _RANGES = 16
 
 Page = TypeVar("Page")
-Page_co = TypeVar("Page_co", covariant=True)
 IdsByPartition: TypeAlias = Iterable[tuple[Partition, Sequence[EnqueueId]]]
 
 
@@ -51,18 +50,8 @@ WrittenRow = tuple[ViewRow, int | None]
 """A row and its write time, microseconds since the epoch; None where it has no enqueued time."""
 
 
-class ReadPages(Protocol[Page_co]):
-    """Pages of many partitions, in the order of `partitions` if `ordered`; one page at least."""
-
-    def __call__(
-        self,
-        queue: QueueName,
-        partitions: Iterable[Partition],
-        in_flight: int = 8,
-        *,
-        ordered: bool = False,
-    ) -> Iterator[tuple[Partition, Page_co]]:
-        """Pages with the partition of each."""
+ReadPages: TypeAlias = Callable[..., Iterator[tuple[Partition, Page]]]
+"""`EnqueuedMails.pages` of one kind of read."""
 
 
 class PartitionQuery(Generic[Page]):
@@ -229,7 +218,7 @@ class EnqueuedMails(Table):
         *,
         ordered: bool = False,
     ) -> Iterator[tuple[Partition, Page]]:
-        """The pages of one kind of read: see ReadPages."""
+        """Pages, one at least of each partition; in the order of these if `ordered`."""
         keys = (_Key(queue, partition) for partition in partitions)
         ask: Any = self._session.packed.pages if read.packed else self._session.map
         statement = self.prepare_statement(read.cql)

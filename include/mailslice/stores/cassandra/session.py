@@ -224,10 +224,8 @@ class CassandraSession:
         """Raises ClockSkew where `now_skew` is more than `allowed`, which `remedy` names."""
         skew = self.now_skew(clock)
         if abs(skew) > allowed:
-            where = (
-                f"{abs(skew).total_seconds():.3f} s {'ahead of' if skew == abs(skew) else 'behind'}"
-            )
-            raise ClockSkew(f"Cassandra's clock is {where} this machine's; {remedy}")
+            seconds, side = abs(skew).total_seconds(), "ahead of" if skew == abs(skew) else "behind"
+            raise ClockSkew(f"Cassandra's clock is {seconds:.3f} s {side} this machine's; {remedy}")
 
     def skew_of(self, host: object, clock: Clock) -> timedelta:
         """How far this node's clock is ahead; zero within the time of the question."""

@@ -112,7 +112,7 @@ class WorkerRecord:
     @property
     def dead_after(self) -> timedelta:
         """A heartbeat older than this: the worker is dead, or the broker takes it for dead."""
-        return dead_after(self.every)
+        return self.every * _MISSED_BEATS + _SLACK
 
     @property
     def silence(self) -> timedelta:
@@ -137,11 +137,6 @@ class WorkerRecord:
     def since(self, mail: InFlightMail) -> datetime | None:
         """Since when, by Cassandra's clock."""
         return None if self.heartbeat is None else self.heartbeat - mail.held
-
-
-def dead_after(every: timedelta) -> timedelta:
-    """How long a worker that writes its record `every` so often may be silent."""
-    return every * _MISSED_BEATS + _SLACK
 
 
 _OMIT = ("in_flight", "times", "heartbeat", "read_at", "written_us")
