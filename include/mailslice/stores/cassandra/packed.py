@@ -79,18 +79,13 @@ class PackedReader:
     ) -> Iterator[tuple[Asked, PackedPage]]:
         """(params, page), as `CassandraSession.map`; `raw` params are the bytes of their values."""
         bind = partial(_bound, statement) if raw else None
-        driver = self._connected()
-        pages = self._pages(driver, statement, params, in_flight, ordered=ordered, bind=bind)
-        for asked, rows in pages:
-            yield asked, rows[0] if rows else NO_ROWS
-
-    def _connected(self) -> Any:
         with self._lock:
             if self._driver is None:
-                driver = self._connect()
-                driver.client_protocol_handler = _PackedProtocol
-                self._driver = driver
-            return self._driver
+                self._driver = self._connect()
+                self._driver.client_protocol_handler = _PackedProtocol
+        pages = self._pages(self._driver, statement, params, in_flight, ordered=ordered, bind=bind)
+        for asked, rows in pages:
+            yield asked, rows[0] if rows else NO_ROWS
 
 
 def _bound(statement: PreparedStatement, values: Sequence[object]) -> tuple[BoundStatement]:

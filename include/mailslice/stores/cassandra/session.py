@@ -230,11 +230,9 @@ class CassandraSession:
     def skew_of(self, host: object, clock: Clock) -> timedelta:
         """How far this node's clock is ahead; zero within the time of the question."""
         before = clock()
-        with self.translating():
-            query = "SELECT toUnixTimestamp(now()) FROM system.local"
-            rows = list(self._session.execute(query, host=host))
+        ((millis,),) = self.ask(host, "SELECT toUnixTimestamp(now()) FROM system.local")
         after = clock()
-        server_time = _EPOCH + timedelta(milliseconds=rows[0][0])
+        server_time = _EPOCH + timedelta(milliseconds=millis)
         if before - timedelta(milliseconds=1) <= server_time <= after:
             return timedelta(0)
         return server_time - (before + (after - before) / 2)

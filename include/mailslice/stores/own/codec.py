@@ -61,13 +61,9 @@ class RowCodec(Generic[T]):
 
 def _kind(hint: Any) -> Any:
     """The type itself: without None, and of a NewType what it stands for."""
-    if _is_optional(hint):
+    if NoneType in get_args(hint):
         (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)
     return getattr(hint, "__supertype__", get_origin(hint) or hint)
-
-
-def _is_optional(hint: Any) -> bool:
-    return NoneType in get_args(hint)
 
 
 def _encoder(kind: type) -> Callable[[Any], Any]:
@@ -89,7 +85,7 @@ def _decoder(hint: Any, field: Field[Any]) -> Callable[[Any], Any]:
         timedelta: lambda milliseconds: milliseconds * _MILLISECOND,
     }
     convert = converters.get(kind, kind if is_called else lambda value: value)
-    if null is MISSING and _is_optional(hint):
+    if null is MISSING and NoneType in get_args(hint):
         null = None
     elif null is MISSING and kind in _EMPTY:
         null = kind()
