@@ -10,16 +10,15 @@ import base64
 import hashlib
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from typing_extensions import Buffer
 
+from mailslice.codec.row import epoch_ms
 from mailslice.model.clock import Clock
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import BlobIdKind, BlobSettings, BlobStrategy, HashEncoding
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 _PLAIN = re.compile(rf"{_UUID.pattern}|[0-9a-f]{{64}}|[A-Za-z0-9+/_-]{{43}}=", re.ASCII)
 _HASH = re.compile(
@@ -64,7 +63,7 @@ class BlobIds:
 
     def generation(self) -> int:
         seconds = max(1, int(self._settings.generation_duration.total_seconds()))
-        return (self._clock() - _EPOCH) // timedelta(seconds=1) // seconds
+        return epoch_ms(self._clock()) // 1000 // seconds
 
 
 def content_hash(content: Buffer, encoding: HashEncoding = HashEncoding.BASE64) -> str:

@@ -47,6 +47,14 @@ _LARGEST_OBJECT = 5 * 1024**3
 """What S3 takes in one PUT."""
 
 
+def _mariadb_url(value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+    if value is not None:
+        database = MariaDbUrl.parse(value.get_secret_value()).database
+        if info.field_name == "url" and not database:
+            raise ValueError(f"it names no database; {MARIADB_URL}")
+    return value
+
+
 class Consistency(StrEnum):
     """Levels at which inserts, marks and deleted checks keep mail safe; weaker ones are refused."""
 
@@ -116,12 +124,7 @@ class OwnSettings(Group):
     mysql://user:password@host:port/database. Unset: database `mailslice` on the server of
     MAILSLICE_POSTAL_URL, with its user."""
 
-    @field_validator("url")
-    @classmethod
-    def _database(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not MariaDbUrl.parse(value.get_secret_value()).database:
-            raise ValueError(f"it names no database; {MARIADB_URL}")
-        return value
+    _parsed = field_validator("url")(_mariadb_url)
 
 
 class RabbitSettings(Group):
@@ -411,14 +414,7 @@ class PostalSettings(Group):
     tls_verify_host: bool = True
     """Whether the name in MariaDB's certificate must be that of the host."""
 
-    @field_validator("url", "message_url")
-    @classmethod
-    def _parsed(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        if value is not None:
-            database = MariaDbUrl.parse(value.get_secret_value()).database
-            if info.field_name == "url" and not database:
-                raise ValueError(f"it names no database; {MARIADB_URL}")
-        return value
+    _parsed = field_validator("url", "message_url")(_mariadb_url)
 
 
 class DutySettings(Group):

@@ -122,7 +122,11 @@ def decide(
     record = unmarked if read is None else _fitted(read, requested)
     failed = record.those(Stage.SENDING)
     after = next_attempt(record, record.remaining, failed, by=by, now=now)
-    verdict = _verdict(record, failed, holder_lives=holder_lives)
+    if failed:
+        verdict = DeliveryVerdict.WAIT if holder_lives else DeliveryVerdict.FAIL
+    else:
+        is_complete = record.recipients and not record.remaining
+        verdict = DeliveryVerdict.COMPLETE if is_complete else DeliveryVerdict.HANDLE
     return Decision(verdict, record, record.remaining, failed, after)
 
 
@@ -140,13 +144,6 @@ def next_attempt(
     for recipient in left:
         states.pop(recipient, None)
     return MailStage(record.enqueue_id, by, record.attempt + 1, record.step + 1, left, states, now)
-
-
-def _verdict(record: MailStage, failed: tuple[str, ...], *, holder_lives: bool) -> DeliveryVerdict:
-    if failed:
-        return DeliveryVerdict.WAIT if holder_lives else DeliveryVerdict.FAIL
-    is_complete = record.recipients and not record.remaining
-    return DeliveryVerdict.COMPLETE if is_complete else DeliveryVerdict.HANDLE
 
 
 def _fitted(read: MailStage, requested: tuple[str, ...]) -> MailStage:

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from cassandra.cluster import Cluster, ResponseFuture, Session
 from cassandra.policies import FallthroughRetryPolicy
 from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement, Statement
 
+from mailslice.codec.row import instant
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import ClockSkew, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
@@ -31,7 +32,6 @@ from mailslice.stores.cassandra.failures import translated
 from mailslice.stores.cassandra.packed import PackedReader
 
 PAGE_ROWS = 5000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Params = Sequence[object]
 Asked = TypeVar("Asked", bound=Params)
@@ -232,7 +232,7 @@ class CassandraSession:
         before = clock()
         ((millis,),) = self.ask(host, "SELECT toUnixTimestamp(now()) FROM system.local")
         after = clock()
-        server_time = _EPOCH + timedelta(milliseconds=millis)
+        server_time = instant(millis)
         if before - timedelta(milliseconds=1) <= server_time <= after:
             return timedelta(0)
         return server_time - (before + (after - before) / 2)

@@ -46,10 +46,8 @@ class Holds(OwnTable):
         """A future of rows for `hold`: those of a queue."""
         return self._session.submit(self._of_queue, [queue])
 
-    @staticmethod
-    def hold(row: Row) -> Hold:
-        """A row of `of_future`."""
-        return _ROWS.record(row)
+    hold = staticmethod(_ROWS.record)
+    """A row of `of_future`."""
 
     def list(self, queue: QueueName | None = None) -> Iterator[Hold]:
         chosen = (self._all,) if queue is None else (self._of_queue, [queue])
