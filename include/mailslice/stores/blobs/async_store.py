@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TypeVar
 
@@ -231,18 +232,16 @@ class AsyncBlobStore:
         return meaning(self._settings, self._bucket, error)
 
 
+@dataclass(slots=True, eq=False)
 class OpenBlob:
     """An object: its size, and its first 64 KiB. The rest is asked for when it is read."""
 
-    def __init__(
-        self, blobs: AsyncBlobStore, blob_id: BlobId, path: str, first: Buffer, size: int
-    ) -> None:
-        self._blobs = blobs
-        self._blob_id = blob_id
-        self._path = path
-        self._first = first
-        self.size = size
-        """Bytes of the object."""
+    _blobs: AsyncBlobStore
+    _blob_id: BlobId
+    _path: str
+    _first: Buffer
+    size: int
+    """Bytes of the object."""
 
     async def chunks(self) -> AsyncIterator[Buffer]:
         """The bytes, piece by piece: no second copy of a large object is ever in memory."""

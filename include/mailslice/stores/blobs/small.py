@@ -10,6 +10,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -145,38 +146,31 @@ class SmallObjects:
         return well
 
 
+@dataclass(slots=True)
 class Signer:
     """Signs for one host, region and key: AWS Signature Version 4, header-based."""
 
-    def __init__(
-        self,
-        host: str,
-        region: str,
-        access_key: str,
-        secret_key: str,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._host = host
-        self._region = region
-        self._access_key = access_key
-        self._secret = b"AWS4" + secret_key.encode()
-        self._clock = clock
-        self._second = -1
-        self._date = ""
-        self._scope = ""
-        self._key = b""
+    host: str
+    region: str
+    access_key: str
+    secret_key: str = field(repr=False)
+    clock: Callable[[], float] = time.time
+    _second: int = -1
+    _date: str = ""
+    _scope: str = ""
+    _key: bytes = field(default=b"", repr=False)
 
     def headers(self, method: str, path: str, payload: str, copied: str = "") -> str:
         """The header lines for this percent-encoded path; `payload` is the hash of the body,
         `copied` the percent-encoded source of a copy.
         """
-        if (second := int(self._clock())) != self._second:
+        if (second := int(self.clock())) != self._second:
             self._begin(second)
         names, source = _SIGNED, ""
         if copied:
             names, source = _SIGNED_OF_COPY, f"x-amz-copy-source:{copied}\n"
         request = (
-            f"{method}\n{path}\n\nhost:{self._host}\nx-amz-content-sha256:{payload}\n{source}"
+            f"{method}\n{path}\n\nhost:{self.host}\nx-amz-content-sha256:{payload}\n{source}"
             f"x-amz-date:{self._date}\n\n{names}\n{payload}"
         )
         hashed = sha256(request.encode()).hexdigest()
@@ -184,8 +178,8 @@ class Signer:
         signature = hmac.digest(self._key, to_sign.encode(), "sha256").hex()
         source = source.replace("\n", "\r\n")
         return (
-            f"Host: {self._host}\r\nx-amz-content-sha256: {payload}\r\nx-amz-date: {self._date}\r\n"
-            f"{source}Authorization: AWS4-HMAC-SHA256 Credential={self._access_key}/{self._scope}, "
+            f"Host: {self.host}\r\nx-amz-content-sha256: {payload}\r\nx-amz-date: {self._date}\r\n"
+            f"{source}Authorization: AWS4-HMAC-SHA256 Credential={self.access_key}/{self._scope}, "
             f"SignedHeaders={names}, Signature={signature}\r\n"
         )
 
@@ -193,11 +187,11 @@ class Signer:
         self._second = second
         self._date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
         day = self._date[:8]
-        scope = f"{day}/{self._region}/s3/aws4_request"
+        scope = f"{day}/{self.region}/s3/aws4_request"
         if scope == self._scope:
             return
-        key = self._secret
-        for part in (day, self._region, "s3", "aws4_request"):
+        key = b"AWS4" + self.secret_key.encode()
+        for part in (day, self.region, "s3", "aws4_request"):
             key = hmac.digest(key, part.encode(), "sha256")
         self._scope, self._key = scope, key
 
