@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import smtplib
@@ -268,9 +269,9 @@ async def test_hops_are_counted_where_servers_put_them_and_a_long_header_holds_n
 
 
 async def test_how_long_a_command_may_be_is_a_matter_of_its_own_connection() -> None:
-    """An EHLO allows MAIL FROM 36 bytes more, for SIZE and SMTPUTF8 (RFC 1870, RFC 6531)."""
+    """An EHLO allows MAIL 536 bytes more: SIZE, SMTPUTF8, AUTH= (RFC 1870, 6531, 4954)."""
     path, size = b"MAIL FROM:<s@y>", b"SIZE=1"
-    long, too_long = (path.ljust(length - len(size)) + size for length in (512 + 36, 512 + 37))
+    long, too_long = (path.ljust(length - len(size)) + size for length in (512 + 536, 512 + 537))
     async with serving() as server:
 
         async def greeted() -> Callable[[bytes], Awaitable[bytes]]:
@@ -427,6 +428,15 @@ async def test_a_mechanism_of_auth_has_no_case(words: tuple[bytes, ...]) -> None
     async with serving(username="u", password="p") as server:
         assert b"\r\n235 " in await server.say(b"EHLO c", *words)
         assert b"\r\n501 " in await server.say(b"EHLO c", b"AUTH")
+
+
+async def test_a_password_may_be_long() -> None:
+    """RFC 4954 4: lines of AUTH have up to 12288 bytes."""
+    password = "p" * 9000
+    async with serving(username="u", password=password) as server:
+        both = base64.b64encode(f"\0u\0{password}".encode())
+        assert b"\r\n235 " in await server.say(b"EHLO c", b"AUTH PLAIN " + both)
+        assert b"\r\n500 " in await server.say(b"EHLO c", b"AUTH PLAIN " + both + b"x" * 300)
 
 
 async def test_auth_is_not_announced_where_there_is_no_user() -> None:

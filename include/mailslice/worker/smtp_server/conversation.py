@@ -137,8 +137,9 @@ class Conversation(SMTP):  # type: ignore[misc]
     @functools.wraps(SMTP.smtp_EHLO)
     async def smtp_EHLO(self, hostname: str) -> None:
         # aiosmtpd has one table for all connections, adds to it at each EHLO, and empties it for
-        # each new client.
-        limits: defaultdict[str, int] = defaultdict(lambda: SMTP.command_size_limit)
+        # each new client. RFC 4954 wants room for long passwords, and for AUTH= of MAIL.
+        usual = SMTP.command_size_limit
+        limits = defaultdict(lambda: usual, AUTH=12_288, MAIL=usual + 500)
         self.command_size_limits = limits
         await super().smtp_EHLO(hostname)
 
