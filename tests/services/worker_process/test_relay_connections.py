@@ -128,10 +128,16 @@ def test_a_mail_that_was_sent_is_not_sent_again_where_no_thread_can_be_started(
         raise RuntimeError("can't start new thread")
 
     with running(Sink()) as sink:
-        send = relay(sink.port)
-        monkeypatch.setattr(threading.Timer, "start", full)
-        assert [send(MAIL, CONTENT) for _ in range(3)] == [Complete()] * 3
-    assert len(sink.got) == 3
+        send = relay(sink.port, idle_seconds=0.2)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Timer, "start", full)
+            assert [send(MAIL, CONTENT) for _ in range(3)] == [Complete()] * 3
+        assert send(MAIL, CONTENT) == Complete()
+        deadline = time.monotonic() + 5
+        while send._hop._idle:
+            assert time.monotonic() < deadline, "it is closed as soon as a thread can be started"
+            time.sleep(0.05)
+    assert len(sink.got) == 4
 
 
 @pytest.mark.parametrize("word", [b"", b"421 4.4.2 idle for too long\r\n"])
