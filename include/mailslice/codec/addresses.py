@@ -36,9 +36,7 @@ def is_address(text: str) -> bool:
 
 
 def james_takes(text: str) -> bool:
-    """Whether James' MailAddress does: for another recipient it puts the mail's message back, again
-    and again, and its browse ends at the row.
-    """
+    """Whether James can read it. Others have it requeue the mail for ever, and end its browse."""
     return is_address(text) and _JAMES.fullmatch(text) is not None
 
 

@@ -95,7 +95,7 @@ class Connection:
 
     def begin(self) -> None:
         """A transaction begins: that the connection has ended before is no fault of this mail."""
-        self._may_be_stale = self.mails > 0
+        self._may_be_stale = self.mails > 0 or self.idle_since > 0
         self.mails += 1
 
     def heard(self) -> None:

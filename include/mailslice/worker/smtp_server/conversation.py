@@ -138,9 +138,7 @@ class Conversation(SMTP):  # type: ignore[misc]
     async def smtp_EHLO(self, hostname: str) -> None:
         # aiosmtpd has one table for all connections, adds to it at each EHLO, and empties it for
         # each new client. RFC 4954 wants room for long passwords, and for AUTH= of MAIL.
-        usual = SMTP.command_size_limit
-        limits = defaultdict(lambda: usual, AUTH=12_288, MAIL=usual + 500)
-        self.command_size_limits = limits
+        self.command_size_limits = defaultdict(lambda: 512, AUTH=12_288, MAIL=512 + 500)
         await super().smtp_EHLO(hostname)
 
     @functools.wraps(SMTP.smtp_AUTH)
