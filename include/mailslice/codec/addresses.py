@@ -14,6 +14,13 @@ _LITERAL = r"\[[0-9A-Za-z:.\-]+\]"
 _ADDRESS = re.compile(
     rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_LABEL}(?:\.{_LABEL})*|{_LITERAL})"
 )
+_BYTE = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
+_NAME = r"(?!-)[0-9A-Za-z-]{1,63}(?<!-)"
+_JAMES = re.compile(
+    r'(?!""|.*(?:\.\.|\\,))[\x00-\x7f]+@'
+    rf"(?:{_IPV4}|\[{_IPV4}\]|(?!.{{254}})(?:{_NAME}\.)*(?![0-9]){_NAME})"
+)
 _MOST_BYTES = 320
 """64 for the local part, 255 for the domain, one for the @."""
 
@@ -26,6 +33,11 @@ def is_address(text: str) -> bool:
         and len(text.encode("utf-8", "replace")) <= _MOST_BYTES
         and _ADDRESS.fullmatch(text) is not None
     )
+
+
+def james_takes(text: str) -> bool:
+    """Whether James can read it. Others have it requeue the mail for ever, and end its browse."""
+    return is_address(text) and _JAMES.fullmatch(text) is not None
 
 
 def checked_address(text: str, option: str = "address") -> str:

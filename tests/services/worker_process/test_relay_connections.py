@@ -9,7 +9,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +128,16 @@ def test_a_mail_that_was_sent_is_not_sent_again_where_no_thread_can_be_started(
         raise RuntimeError("can't start new thread")
 
     with running(Sink()) as sink:
-        send = relay(sink.port)
-        monkeypatch.setattr(threading.Timer, "start", full)
-        assert [send(MAIL, CONTENT) for _ in range(3)] == [Complete()] * 3
-    assert len(sink.got) == 3
+        send = relay(sink.port, idle_seconds=0.2)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Timer, "start", full)
+            assert [send(MAIL, CONTENT) for _ in range(3)] == [Complete()] * 3
+        assert send(MAIL, CONTENT) == Complete()
+        deadline = time.monotonic() + 5
+        while send._hop._idle:
+            assert time.monotonic() < deadline, "it is closed as soon as a thread can be started"
+            time.sleep(0.05)
+    assert len(sink.got) == 4
 
 
 @pytest.mark.parametrize("word", [b"", b"421 4.4.2 idle for too long\r\n"])
@@ -144,6 +150,31 @@ def test_a_connection_that_the_server_ended_between_two_mails_costs_no_attempt(
             assert send(MAIL, CONTENT) == Complete()
             time.sleep(0.3)
     assert (sink.connections, len(sink.got)) == (3, 3)
+
+
+@dataclass
+class Brief(Closing):
+    """Ends its first connection soon after EHLO."""
+
+    async def handle_EHLO(
+        self,
+        server: SMTP,
+        session: Session,
+        envelope: Envelope,
+        hostname: str,
+        responses: list[str],
+    ) -> list[str]:
+        if not self.greeted:
+            server.loop.call_later(0.1, self._close, server)
+        return await super().handle_EHLO(server, session, envelope, hostname, responses)
+
+
+def test_nor_does_one_that_carried_no_mail_before(*, pipelining: bool) -> None:
+    with running(Brief(pipelining=pipelining)) as sink:
+        send = relay(sink.port)
+        assert isinstance(send(replace(MAIL, recipients=("<a@x",)), CONTENT), Reject)
+        time.sleep(0.3)
+        assert send(MAIL, CONTENT) == Complete()
 
 
 def test_421_to_the_next_mail_of_a_connection_costs_no_attempt(*, pipelining: bool) -> None:

@@ -95,7 +95,7 @@ class Connection:
 
     def begin(self) -> None:
         """A transaction begins: that the connection has ended before is no fault of this mail."""
-        self._may_be_stale = self.mails > 0
+        self._may_be_stale = self.mails > 0 or self.idle_since > 0
         self.mails += 1
 
     def heard(self) -> None:
@@ -197,8 +197,8 @@ class NextHop:
             return
         connection.idle_since = time.monotonic()
         with self._lock:
-            self._idle.append(connection)
             self._sweep_later(self._idle_seconds)
+            self._idle.append(connection)
 
     def _sweep(self) -> None:
         now = time.monotonic()
@@ -213,9 +213,10 @@ class NextHop:
 
     def _sweep_later(self, seconds: float) -> None:
         if self._sweeper is None:
-            self._sweeper = threading.Timer(seconds, self._sweep)
-            self._sweeper.daemon = True
-            self._sweeper.start()
+            sweeper = threading.Timer(seconds, self._sweep)
+            sweeper.daemon = True
+            sweeper.start()  # may fail: then the next one tries it
+            self._sweeper = sweeper
 
     def _opened(self, tls: ssl.SSLContext | None) -> smtplib.SMTP:
         hop = self._settings

@@ -137,9 +137,8 @@ class Conversation(SMTP):  # type: ignore[misc]
     @functools.wraps(SMTP.smtp_EHLO)
     async def smtp_EHLO(self, hostname: str) -> None:
         # aiosmtpd has one table for all connections, adds to it at each EHLO, and empties it for
-        # each new client.
-        limits: defaultdict[str, int] = defaultdict(lambda: SMTP.command_size_limit)
-        self.command_size_limits = limits
+        # each new client. RFC 4954 wants room for long passwords, and for AUTH= of MAIL.
+        self.command_size_limits = defaultdict(lambda: 512, AUTH=12_288, MAIL=512 + 500)
         await super().smtp_EHLO(hostname)
 
     @functools.wraps(SMTP.smtp_AUTH)

@@ -81,7 +81,10 @@ async def _until_signal(  # noqa: PLR0917
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with open_worker(_with_room_for_trace(settings), queue, event_log=events) as worker:
+    size = settings.queue.max_mail_bytes + _TRACE_ROOM
+    opening = open_worker(_with_queue(settings, max_mail_bytes=size), queue, event_log=events)
+    async with opening as worker:
+        agreed = _with_queue(settings, shared=worker.context.settings.queue.shared)
         watching = [asyncio.create_task(_stay_connected(worker))]
 
         def listening(host: str, port: int) -> None:
@@ -92,7 +95,7 @@ async def _until_signal(  # noqa: PLR0917
 
         try:
             await serve(
-                settings,
+                agreed,
                 policy,
                 worker,
                 stop,
@@ -121,11 +124,8 @@ async def _stay_connected(worker: QueueWorker) -> None:
         await asyncio.sleep(2)
 
 
-def _with_room_for_trace(settings: Settings) -> Settings:
-    """Settings with room for our Received line: the limit was applied to the client's mail."""
-    size = settings.queue.max_mail_bytes + _TRACE_ROOM
-    queue = settings.queue.model_copy(update={"max_mail_bytes": size})
-    return settings.model_copy(update={"queue": queue})
+def _with_queue(settings: Settings, **changes: object) -> Settings:
+    return settings.model_copy(update={"queue": settings.queue.model_copy(update=changes)})
 
 
 async def serve(
@@ -147,6 +147,7 @@ async def serve(
         policy,
         hostname=hostname,
         max_recipients=smtp_in.max_recipients,
+        shared=settings.queue.shared,
         budget=ContentBudget(settings.worker.memory_budget_mib << 20),
         clock=clock,
         metrics=metrics,

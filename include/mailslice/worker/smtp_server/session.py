@@ -13,7 +13,7 @@ from uuid import uuid4
 import orjson
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-from mailslice.codec.addresses import is_address
+from mailslice.codec.addresses import is_address, james_takes
 from mailslice.codec.content import header_end
 from mailslice.model import crash
 from mailslice.model.clock import Clock
@@ -33,8 +33,6 @@ _MOST_HOPS = 100
 _FREE_RECIPIENTS = 100
 """Recipients that every server takes (RFC 5321 4.5.3.1.8); further ones count as memory."""
 _HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
-_LABEL = r"(?![-_])[^.]{1,63}(?<![-_])"
-_DOMAIN = re.compile(rf"(?!.{{254}})(?:{_LABEL}\.)*(?![0-9]){_LABEL}")
 _TRACE = 1 << 20
 """Bytes of a mail that are searched for Received lines: each server puts its own at the top."""
 
@@ -55,6 +53,7 @@ class Intake:
         *,
         hostname: str,
         max_recipients: int,
+        shared: bool,
         budget: ContentBudget,
         clock: Clock,
         metrics: SmtpMetrics,
@@ -63,6 +62,7 @@ class Intake:
         self._policy = policy
         self._hostname = hostname
         self._max_recipients = max_recipients
+        self._shared = shared
         self._budget = budget
         self._clock = clock
         self.metrics = metrics
@@ -105,14 +105,13 @@ class Intake:
         declared = next((int(o.removeprefix("SIZE=")) for o in options if o.startswith("SIZE=")), 0)
         if not self._budget.fits(declared):
             return BUSY  # said before the client sends it all in vain
-        if address != NULL_PATH and (problem := _wrong_address(address, utf8=envelope.smtp_utf8)):
+        if address != NULL_PATH and (problem := self._wrong_address(address, envelope)):
             return problem
         envelope.mail_from = address
-        envelope.mail_options.extend(options)
         return "250 2.1.0 OK"
 
     async def handle_RCPT(
-        self, server: Any, session: Session, envelope: Envelope, address: str, options: list[str]
+        self, server: Any, session: Session, envelope: Envelope, address: str, _options: list[str]
     ) -> str:
         if self.is_stranger(session) and not session.authenticated:
             return "550 5.7.1 Relaying denied" + ": AUTH first" * self._policy.offers_auth
@@ -121,13 +120,12 @@ class Intake:
         if address.lower() == "postmaster":
             # The one name that every server knows without a domain (RFC 5321 4.5.1).
             address = f"{address}@{self._hostname}"
-        if problem := _wrong_address(address, utf8=envelope.smtp_utf8):
+        if problem := self._wrong_address(address, envelope):
             return problem
         is_free, size = len(envelope.rcpt_tos) < _FREE_RECIPIENTS, sys.getsizeof(address)
         if not is_free and not server.reservation.grow(size):
             return BUSY
         envelope.rcpt_tos.append(address)
-        envelope.rcpt_options.extend(options)
         return "250 2.1.5 OK"
 
     async def take(
@@ -197,6 +195,14 @@ class Intake:
         log.info(text, len(content), queued.enqueue_id, extra=extra)
         return f"250 2.0.0 OK queued as {queued.enqueue_id}"
 
+    def _wrong_address(self, address: str, envelope: Envelope) -> str | None:
+        """What to answer to an address that this queue cannot keep; None when it is fine."""
+        if not (address.isascii() or (envelope.smtp_utf8 and not self._shared)):
+            why = "James takes none" if envelope.smtp_utf8 else "it needs SMTPUTF8"
+            return f"553 5.6.7 An address beyond ASCII: {why}"
+        takes = james_takes if self._shared else is_address
+        return None if takes(address) else "553 5.1.3 Malformed address"
+
     def _mail(self, session: Session, envelope: Envelope) -> Mail:
         now = self._clock()
         address = client_address(session.peer)
@@ -236,24 +242,6 @@ class Intake:
 def _hops(content: bytes) -> int:
     """Received lines, but for ours."""
     return len(_HOP.findall(content, 0, header_end(content[:_TRACE]))) - 1
-
-
-def _wrong_address(address: str, *, utf8: bool) -> str | None:
-    """What to answer to an address that cannot be kept; None when it is fine."""
-    if not (is_address(address) and _james_takes(address)):
-        return "553 5.1.3 Malformed address"
-    if not (address.isascii() or utf8):
-        return "553 5.6.7 The address needs SMTPUTF8"
-    return None
-
-
-def _james_takes(address: str) -> bool:
-    """Whether James' MailAddress does: it dead-letters a mail for one wrong recipient, and makes a
-    wrong sender null.
-    """
-    local, _, domain = address.rpartition("@")
-    is_host = client_address((domain.strip("[]"),)) or _DOMAIN.fullmatch(domain)
-    return local != '""' and ".." not in local and is_host is not None
 
 
 def _string_attribute(text: str) -> bytes:
