@@ -147,9 +147,8 @@ class PostalServers:
                 yield from page
                 continue
             ids = {row.message for row in page if row.message}
-            present = self._ask(server, partial(ServerMessages.existing, ids=ids))
-            if present is not None:
-                yield from (row for row in page if row.message in ids - present)
+            gone = self._ask(server, partial(ServerMessages.gone, ids=ids)) or ()
+            yield from (row for row in page if row.message in gone)
 
     def _exists(self, server: int) -> bool:
         """Whether Postal has a row of the server. 0 stands for NULL, of which nothing is known."""
@@ -209,6 +208,7 @@ def _judged(rows: Collection[QueuedMessage], database: ServerMessages) -> list[S
     """Without ages."""
     ids = {row.message for row in rows}
     messages, deliveries = database.by_id(ids), database.deliveries(ids)
+    gone = database.gone(ids - messages.keys() - {0})
     contents = database.has_own_header(
         message
         for row in rows
@@ -219,7 +219,7 @@ def _judged(rows: Collection[QueuedMessage], database: ServerMessages) -> list[S
     for row in rows:
         message = messages.get(row.message)
         if message is None:  # NULL names no message, so none is gone
-            state = PostalState.MESSAGE_GONE if row.message else PostalState.UNKNOWN
+            state = PostalState.MESSAGE_GONE if row.message in gone else PostalState.UNKNOWN
             judged.append(SurveyedRow(row, state))
             continue
         records = deliveries.get(message.id, [])

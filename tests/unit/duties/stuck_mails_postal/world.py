@@ -277,8 +277,8 @@ class Messages:
         self._world, self.database = world, database
         self._server = int(database.rpartition("-")[2])
 
-    def existing(self, ids: Iterable[int]) -> set[int]:
-        return set(self.by_id(ids))
+    def gone(self, ids: Iterable[int]) -> set[int]:
+        return set(ids) - self.by_id(ids).keys()
 
     def by_id(self, ids: Iterable[int]) -> dict[int, PostalMessage]:
         return self._of(self._world.messages, ids)
