@@ -131,13 +131,10 @@ class PostalServers:
     def judged(self, rows: Iterable[QueuedMessage], now: datetime) -> Iterator[SurveyedRow]:
         """PostalState and stage of rows whose locks are old, as Postal's rows say it now."""
         for server, page in _by_server(rows):
-            judged: list[SurveyedRow] | None
-            judged = [SurveyedRow(row, PostalState.MESSAGE_GONE) for row in page]
-            if self._exists(server):
-                judged = self._ask(server, partial(_judged, page))
-            if judged is None:
-                judged = [SurveyedRow(row, PostalState.UNKNOWN) for row in page]
-            for one in judged:
+            exists = self._exists(server)
+            judged = self._ask(server, partial(_judged, page)) if exists else None
+            state = PostalState.UNKNOWN if exists else PostalState.MESSAGE_GONE
+            for one in judged or [SurveyedRow(row, state) for row in page]:
                 yield replace(one, age=age_of(one.row, now))
 
     def without_message(self, rows: Iterable[QueuedMessage]) -> Iterator[QueuedMessage]:

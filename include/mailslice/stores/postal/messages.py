@@ -70,13 +70,12 @@ class ServerMessages:
         none yet: an old backup, or another server's database, proves nothing.
         """
         gone = set(ids) - {row[0] for row in self._by_list("id", "messages", "id", ids)}
-        counter = (
+        sql = (
             "SELECT auto_increment FROM information_schema.tables "
             "WHERE table_schema = %s AND table_name = 'messages'"
         )
-        newest = f"SELECT MAX(id) + 1 FROM {self._table('messages')}"
-        sql = f"SELECT GREATEST(COALESCE(({counter}), 0), COALESCE(({newest}), 0))"
-        ((following,),) = self._db.rows(sql, (self.database,)) if gone else [(0,)]
+        rows = self._db.rows(sql, (self.database,)) if gone else []
+        following = max((number or 0 for (number,) in rows), default=0)
         if gone and max(gone) >= following:
             raise NoSuchObject(
                 f"message {max(gone)} of Postal's queue is none yet in {self.database}, whose next "

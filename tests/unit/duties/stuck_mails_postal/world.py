@@ -108,10 +108,14 @@ class World:
         self.unreadable: set[int] = set()
         self.while_closing: Callable[[], object] = lambda: None
         """What somebody else does between the copy and the transaction."""
-        self.url = SimpleNamespace(database="postal")
+        self.url = SimpleNamespace(database="postal", address="db:3306")
         self.host = "db-1"
         settings = load_settings(
-            {"MAILSLICE_ARTIFACTS": str(folder), "MAILSLICE_POSTAL_URL": "mysql://u@db/postal"},
+            {
+                "MAILSLICE_ARTIFACTS": str(folder),
+                "MAILSLICE_POSTAL_URL": "mysql://u@db/postal",
+                "MAILSLICE_OWN_URL": "mysql://u@own/mailslice",
+            },
             state_file=folder / "none",
         )
         tables = {shape.name: MemoryRecords(shape) for shape in SHAPES}
