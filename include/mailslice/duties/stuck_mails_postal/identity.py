@@ -51,13 +51,12 @@ def _require(stores: Stores, quarantine: PostalQuarantineTable, stored: str, now
     if stored.rpartition(_AT)[0] == url.database:
         if not of_cassandra and own_url(stores.settings)[0].address == url.address:
             return
-        entries = list(quarantine.list())
-        if not entries or any(found.is_proved for found in look_up(stores.postal, entries)):
+        found = look_up(stores.postal, list(quarantine.list()))
+        if not found or any(one.is_proved for one in found):
             return
-        way_out = (
-            "; or, where it is that Postal, moved, and nothing of it is left to prove so: DELETE "
-            f"FROM locks WHERE name = '{NAME}' (docs/runbook.md: A Postal that has moved)"
-        )
+        moved = f"DELETE FROM locks WHERE name = '{NAME}' (docs/runbook.md)"
+        unasked = next((one.why for one in found if one.message is None and one.why), None)
+        way_out = f"; or, where it is that Postal and has moved: {unasked or moved}"
     where = "MAILSLICE_OWN_KEYSPACE" if of_cassandra else "MAILSLICE_OWN_URL"
     kind = "keyspace" if of_cassandra else "database"
     raise ConfigurationDiffers(

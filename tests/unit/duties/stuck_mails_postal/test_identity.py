@@ -118,6 +118,11 @@ def test_the_way_out_where_nothing_proves_it_is_said(world: World) -> None:
     recreated(world)
     with pytest.raises(ConfigurationDiffers, match=f"DELETE FROM locks WHERE name = '{NAME}'"):
         world.planned("r-2")
+    world.unreadable = {1}
+    with pytest.raises(ConfigurationDiffers, match="Postal cannot be asked") as refused:
+        world.planned("r-2")
+    assert "DELETE" not in str(refused.value)
+    world.unreadable = set()
     world.stores.records.locks.release(NAME, FIRST)
     require_same(world.stores)
     world.apply("r-3")
