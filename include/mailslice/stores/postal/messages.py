@@ -72,7 +72,8 @@ class ServerMessages:
         gone = set(ids) - {row[0] for row in self._by_list("id", "messages", "id", ids)}
         sql = (
             "SELECT auto_increment FROM information_schema.tables "
-            "WHERE table_schema = %s AND table_name = 'messages'"
+            "WHERE table_schema = %s AND table_name = 'messages' "
+            f"UNION SELECT MAX(id) + 1 FROM {self._table('messages')}"
         )
         rows = self._db.rows(sql, (self.database,)) if gone else []
         following = max((number or 0 for (number,) in rows), default=0)
