@@ -413,6 +413,33 @@ def test_rows_of_a_server_that_is_gone_are_lost_once_they_are_old(
     assert set(queue(postal)) == {young.queued}
 
 
+def test_messages_that_an_older_database_never_had_are_not_gone(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    """The database of one server was put back to an old backup, or is another server's."""
+    old, server = mails.mail(postal.servers[1], Ended.HEADERS), postal.servers[1]
+    newer = [mails.mail(server, ended) for ended in (Ended.HEADERS, Ended.NOT_YET)]
+    other = mails.mail(postal.servers[2], Ended.HEADERS)
+    for mail in newer:
+        mails.lose_message(server, mail.message)
+    server.session.run("ALTER TABLE messages AUTO_INCREMENT = 2")
+    before = queue(postal)
+    assert [(line["server"], line["state"]) for line in cli.json("postal", "stuck")] == [
+        (1, "unknown"),
+        (1, "unknown"),
+        (2, "stuck"),
+    ]
+    report = duty(cli, "--mode", "close")
+    assert counts(report) == {"closed": 1, "skipped": 2}
+    assert f"message {newer[1].message} of Postal's queue is none yet" in report["unreadable"]["1"]
+    before.pop(other.queued)
+    assert queue(postal) == before
+    server.session.run("ALTER TABLE messages AUTO_INCREMENT = 100")
+    assert counts(duty(cli, "--mode", "close")) == {"closed": 1, "lost": 2}
+    assert queue(postal) == {}
+    assert [row["status"] for row in records(postal, old)] == ["Held"]
+
+
 def test_each_decision_is_a_row_and_a_line_without_addresses(
     cli: Cli,
     postal: FreshPostal,

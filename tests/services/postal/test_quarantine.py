@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
 from datetime import timedelta
@@ -255,17 +256,26 @@ def test_another_postal_with_the_same_own_tables_is_refused(
 
 
 def test_a_postal_that_moved_to_another_mariadb_is_known_by_its_records(
-    cli: Cli, postal: FreshPostal, mails: PostalMails
+    postal: FreshPostal, mails: PostalMails, postal_env: Fresh
 ) -> None:
+    beside = Cli(postal_env.env).inside()
+    own = postal_env.env["MAILSLICE_OWN_URL"].replace("127.0.0.1", "localhost")
+    elsewhere = beside.but(MAILSLICE_OWN_URL=own)
     mail = add_stats(mails, postal)
-    close(cli)
+    close(elsewhere)
     moved = f"UPDATE `{postal.own}`.locks SET owner = %s WHERE name = 'postal identity'"
     assert postal.main.run(moved, f"{postal.name} at the-old-one:3306") == 1
-    assert [line["state"] for line in listed(cli)] == ["kept"]
+    assert [line["state"] for line in listed(elsewhere)] == ["kept"]
     postal.servers[1].session.run("DELETE FROM deliveries")
-    assert "the-old-one" in cli("postal", "quarantine", "list", code=3).err
+    told = elsewhere("postal", "quarantine", "list", code=3).err
+    assert "the-old-one" in told
     mails.delivery(postal.servers[1], mail.message, "Held", at=postal.now())
-    assert "the-old-one" in cli("duty", "run", "stuck_mails_postal", code=3).err
+    assert "the-old-one" in elsewhere("duty", "run", "stuck_mails_postal", code=3).err
+    assert [line["state"] for line in listed(beside)] == ["unknown"]
+    (way_out,) = re.findall("DELETE FROM locks WHERE name = '[^']+'", told)
+    assert postal.main.run(way_out.replace("locks", f"`{postal.own}`.locks")) == 1
+    close(elsewhere)
+    assert [line["state"] for line in listed(elsewhere)] == ["unknown"]
 
 
 def test_discard_cancels_postals_hold_and_removes_the_copy(

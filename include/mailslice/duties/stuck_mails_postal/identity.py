@@ -2,13 +2,15 @@
 
 The first that writes stores it; all others are refused. It is the name of the main database, and
 the name that its MariaDB gives itself: the URL may have an alias, or a tunnel. That one changes
-when MariaDB moves, or is one of a cluster. Then the delivery records of the closings, which no
-other Postal has, prove that it is the same.
+when MariaDB moves, is one of a cluster, or a new container. Own tables beside Postal's move with
+it. Of others the delivery records of the closings, which no other Postal has, prove that it is the
+same.
 """
 
 from mailslice.duties.stuck_mails_postal.quarantined import look_up
 from mailslice.model.errors import ConfigurationDiffers
 from mailslice.stores import Stores, has_cassandra
+from mailslice.stores.mariadb.own import own_url
 from mailslice.stores.own.locks import LOCKS, Locks
 from mailslice.stores.own.postal_quarantine import POSTAL_QUARANTINE, PostalQuarantineTable
 
@@ -44,15 +46,21 @@ def _own_name(stores: Stores) -> str:
 
 
 def _require(stores: Stores, quarantine: PostalQuarantineTable, stored: str, now: str) -> None:
-    if stored.rpartition(_AT)[0] == stores.postal.main.url.database:
-        entries = list(quarantine.list())
-        if not entries or any(found.is_proved for found in look_up(stores.postal, entries)):
+    of_cassandra, way_out = has_cassandra(stores.settings), ""
+    url = stores.postal.main.url
+    if stored.rpartition(_AT)[0] == url.database:
+        if not of_cassandra and own_url(stores.settings)[0].address == url.address:
             return
-    of_cassandra = has_cassandra(stores.settings)
+        found = look_up(stores.postal, list(quarantine.list()))
+        if not found or any(one.is_proved for one in found):
+            return
+        moved = f"DELETE FROM locks WHERE name = '{NAME}' (docs/runbook.md)"
+        unasked = next((one.why for one in found if one.message is None and one.why), None)
+        way_out = f"; or, where it is that Postal and has moved: {unasked or moved}"
     where = "MAILSLICE_OWN_KEYSPACE" if of_cassandra else "MAILSLICE_OWN_URL"
+    kind = "keyspace" if of_cassandra else "database"
     raise ConfigurationDiffers(
         f"MAILSLICE_POSTAL_URL (in the {stores.settings.source}) names the Postal {now}, and "
         f"mailslice's own tables are those of the Postal {stored}: its quarantine would be taken "
-        f"for this one's. Name another {'keyspace' if of_cassandra else 'database'} for this one "
-        f"({where})"
+        f"for this one's. Name another {kind} for this one ({where}){way_out}"
     )

@@ -112,11 +112,8 @@ class PostalQuarantine:
         if existing.log_id == entry.log_id:
             return existing
         if existing.state in BEING_CLOSED:
-            is_same = (existing.queued_message, existing.locked_by, existing.locked_at) == (
-                entry.queued_message,
-                entry.locked_by,
-                entry.locked_at,
-            )
+            lock = (entry.queued_message, entry.locked_by, entry.locked_at)
+            is_same = lock == (existing.queued_message, existing.locked_by, existing.locked_at)
             return existing if is_same else None
         if existing.state is EntryState.KEPT:
             # The new copy takes the place of the old one, so no kill leaves one without an entry.

@@ -112,14 +112,15 @@ def _judged(
     after = {record.status for record in records if own and record.id > own[-1]}
     by_postal = [record for record in records if not record.is_own]
     was, row = queue_row(entry), queued.get(entry.message)
+    is_proved = bool(own) or (row is not None and (row.id, row.lock) == (was.id, was.lock))
     state, why = QuarantineState.KEPT, ""
-    if row is not None:
+    if message is not None and not is_proved:
+        state, why = QuarantineState.UNKNOWN, _UNPROVED
+    elif row is not None:
         state = QuarantineState.REQUEUED
     # A worker's record may have come right before ours, after the look at them.
     elif after & {*_OF_WORKERS, "Bounced", "HoldCancelled"} or is_answered(was, by_postal):
         state = QuarantineState.FINISHED
-    elif message is not None and not own:
-        state, why = QuarantineState.UNKNOWN, _UNPROVED
     return QuarantinedMessage(
         entry,
         state,
@@ -129,6 +130,6 @@ def _judged(
         newest=records[-1].id if records else 0,
         newest_of_worker=max((one.id for one in records if one.status in _OF_WORKERS), default=0),
         is_held=bool(records) and records[-1].log_id == entry.log_id,
-        is_proved=bool(own) or (row is not None and (row.id, row.lock) == (was.id, was.lock)),
+        is_proved=is_proved,
         why=why,
     )

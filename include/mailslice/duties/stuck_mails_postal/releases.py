@@ -71,8 +71,7 @@ class PostalReleases:
         found = self._looked_up(entry)
         # A way back that was cut off has queued the row: it is there, or a worker has written.
         by_worker = found.newest_of_worker > entry.released_after
-        is_back = found.state is QuarantineState.REQUEUED or by_worker
-        if entry.state is EntryState.RELEASING and is_back:
+        if entry.state is EntryState.RELEASING and (found.queued is not None or by_worker):
             self._end(entry, "released")
             return found.queued
         self._require_releasable(found)
@@ -135,7 +134,7 @@ class PostalReleases:
         return found
 
     def _require_releasable(self, found: QuarantinedMessage) -> None:
-        if found.state is QuarantineState.REQUEUED:
+        if found.queued is not None:
             raise NotReleased("requeued: Postal's queue has it already")
         if found.state is QuarantineState.FINISHED and not self._request.accept_duplicates:
             raise NotReleased(

@@ -131,13 +131,10 @@ class PostalServers:
     def judged(self, rows: Iterable[QueuedMessage], now: datetime) -> Iterator[SurveyedRow]:
         """PostalState and stage of rows whose locks are old, as Postal's rows say it now."""
         for server, page in _by_server(rows):
-            judged: list[SurveyedRow] | None
-            judged = [SurveyedRow(row, PostalState.MESSAGE_GONE) for row in page]
-            if self._exists(server):
-                judged = self._ask(server, partial(_judged, page))
-            if judged is None:
-                judged = [SurveyedRow(row, PostalState.UNKNOWN) for row in page]
-            for one in judged:
+            exists = self._exists(server)
+            judged = self._ask(server, partial(_judged, page)) if exists else None
+            state = PostalState.UNKNOWN if exists else PostalState.MESSAGE_GONE
+            for one in judged or [SurveyedRow(row, state) for row in page]:
                 yield replace(one, age=age_of(one.row, now))
 
     def without_message(self, rows: Iterable[QueuedMessage]) -> Iterator[QueuedMessage]:
@@ -147,9 +144,8 @@ class PostalServers:
                 yield from page
                 continue
             ids = {row.message for row in page if row.message}
-            present = self._ask(server, partial(ServerMessages.existing, ids=ids))
-            if present is not None:
-                yield from (row for row in page if row.message in ids - present)
+            gone = self._ask(server, partial(ServerMessages.gone, ids=ids)) or ()
+            yield from (row for row in page if row.message in gone)
 
     def _exists(self, server: int) -> bool:
         """Whether Postal has a row of the server. 0 stands for NULL, of which nothing is known."""
@@ -209,6 +205,7 @@ def _judged(rows: Collection[QueuedMessage], database: ServerMessages) -> list[S
     """Without ages."""
     ids = {row.message for row in rows}
     messages, deliveries = database.by_id(ids), database.deliveries(ids)
+    gone = database.gone(ids - messages.keys() - {0})
     contents = database.has_own_header(
         message
         for row in rows
@@ -219,7 +216,7 @@ def _judged(rows: Collection[QueuedMessage], database: ServerMessages) -> list[S
     for row in rows:
         message = messages.get(row.message)
         if message is None:  # NULL names no message, so none is gone
-            state = PostalState.MESSAGE_GONE if row.message else PostalState.UNKNOWN
+            state = PostalState.MESSAGE_GONE if row.message in gone else PostalState.UNKNOWN
             judged.append(SurveyedRow(row, state))
             continue
         records = deliveries.get(message.id, [])

@@ -132,7 +132,7 @@ class ClosingTidier:
     def _records(self, entry: PostalEntry) -> list[PostalDelivery] | None:
         """The delivery records; None where the server, or the message, is gone for certain."""
         messages = self._messages(entry.server)
-        if messages is None or not messages.existing([entry.message]):
+        if messages is None or messages.gone([entry.message]):
             return None
         return messages.deliveries([entry.message]).get(entry.message, [])
 

@@ -197,10 +197,8 @@ class StuckMessages:
 
     def _performed(self, action: PostalAction, surveyed: SurveyedRow) -> PostalAction:
         """What was done: a message whose content is lost is closed where a last copy is left."""
-        entry = None
-        if surveyed.state is PostalState.CONTENT_LOST:  # a killed run may have copied this row
-            entry = self._quarantine.closing_of(surveyed.row)
-        if entry is not None:
+        is_lost = surveyed.state is PostalState.CONTENT_LOST  # a killed run may have copied it
+        if is_lost and (entry := self._quarantine.closing_of(surveyed.row)) is not None:
             self._take(entry, surveyed)
             return PostalAction.CLOSED
         if action is PostalAction.CLOSED:

@@ -52,13 +52,7 @@ class MariaDb:
 
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
         """The rows of a statement that only reads: asked again when the connection was lost."""
-        was_open = self._is_open()
-        try:
-            return list(self._do(sql, params)[1])
-        except StoreUnavailable:
-            if not was_open:
-                raise
-            return list(self._do(sql, params)[1])
+        return list(self._repeated(lambda: self._do(sql, params))[1])
 
     def execute(self, sql: str, params: Sequence[object] = ()) -> int:
         """One writing statement in a transaction of its own; how many rows it found."""
@@ -70,13 +64,7 @@ class MariaDb:
         """READ COMMITTED; a commit at the end, a rollback when anything raises. A commit that
         raises StoreUnavailable may be done.
         """
-        was_open = self._is_open()
-        try:
-            self._start()
-        except StoreUnavailable:
-            if not was_open:
-                raise
-            self._start()  # an idle connection was closed; nothing was asked yet
+        self._repeated(self._start)
         try:
             yield MariaDbTransaction(self._do)
             self._do("COMMIT")
@@ -90,6 +78,16 @@ class MariaDb:
         if connection is not None:
             with suppress(pymysql.Error, OSError):
                 connection.close()
+
+    def _repeated(self, ask: Callable[[], Any]) -> Any:
+        """The answer to what changes nothing: asked again where an idle connection was closed."""
+        was_open = self._is_open()
+        try:
+            return ask()
+        except StoreUnavailable:
+            if not was_open:
+                raise
+            return ask()
 
     def _start(self) -> None:
         self._do("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")

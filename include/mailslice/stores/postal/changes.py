@@ -223,10 +223,8 @@ class PostalChanges:
                     self._require_no_news(of_record, row, newest)
                     if record is not None:
                         self._write(of_record, row.server, row.message, record, now)
-                except (NoRight, NoSuchObject) as error:
-                    raise RecordRefused(str(error)) from error
-                except StoreUnavailable as error:
-                    if same_server:
+                except (NoRight, NoSuchObject, StoreUnavailable) as error:
+                    if same_server and isinstance(error, StoreUnavailable):
                         raise
                     raise RecordRefused(str(error)) from error
                 crash.point("postal:recorded")

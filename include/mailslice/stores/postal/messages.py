@@ -65,9 +65,24 @@ class ServerMessages:
     def __init__(self, db: MariaDb, database: str) -> None:
         self._db, self.database = db, database
 
-    def existing(self, ids: Iterable[int]) -> set[int]:
-        """Those of `ids` that have a row in `messages`."""
-        return {row[0] for row in self._by_list("id", "messages", "id", ids)}
+    def gone(self, ids: Collection[int]) -> set[int]:
+        """Those of `ids` that were messages here, and are no more. Raises NoSuchObject where one is
+        none yet: an old backup, or another server's database, proves nothing.
+        """
+        gone = set(ids) - {row[0] for row in self._by_list("id", "messages", "id", ids)}
+        sql = (
+            "SELECT auto_increment FROM information_schema.tables "
+            "WHERE table_schema = %s AND table_name = 'messages' "
+            f"UNION SELECT MAX(id) + 1 FROM {self._table('messages')}"
+        )
+        rows = self._db.rows(sql, (self.database,)) if gone else []
+        following = max((number or 0 for (number,) in rows), default=0)
+        if gone and max(gone) >= following:
+            raise NoSuchObject(
+                f"message {max(gone)} of Postal's queue is none yet in {self.database}, whose next "
+                f"one is {following}: it was put back to an old backup, or is another server's"
+            )
+        return gone
 
     def by_id(self, ids: Iterable[int]) -> dict[int, PostalMessage]:
         """Rows of `messages`; ids without one are absent."""

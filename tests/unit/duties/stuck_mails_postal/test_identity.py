@@ -92,3 +92,38 @@ def test_with_nothing_in_quarantine_it_may_move_without_a_proof(world: World) ->
     world.host = "db-2"
     world.apply("r-2")
     assert stored(world) == "postal at db-2:3306"
+
+
+def recreated(world: World) -> None:
+    """Its container has another name, and Postal's retention has dropped what was closed."""
+    world.stuck()
+    world.apply()
+    world.records.clear()
+    world.messages.clear()
+    world.host = "db-2"
+
+
+def test_own_tables_beside_postals_moved_with_it(world: World) -> None:
+    world.url.address = "own:3306"
+    recreated(world)
+    require_same(world.stores)
+    world.apply("r-2")
+    assert stored(world) == "postal at db-2:3306"
+    world.another("postal_2", "db-2")
+    with pytest.raises(ConfigurationDiffers, match="Name another database"):
+        world.planned("r-3")
+
+
+def test_the_way_out_where_nothing_proves_it_is_said(world: World) -> None:
+    recreated(world)
+    with pytest.raises(ConfigurationDiffers, match=f"DELETE FROM locks WHERE name = '{NAME}'"):
+        world.planned("r-2")
+    world.unreadable = {1}
+    with pytest.raises(ConfigurationDiffers, match="Postal cannot be asked") as refused:
+        world.planned("r-2")
+    assert "DELETE" not in str(refused.value)
+    world.unreadable = set()
+    world.stores.records.locks.release(NAME, FIRST)
+    require_same(world.stores)
+    world.apply("r-3")
+    assert (stored(world), world.copies) == ("postal at db-2:3306", [CONTENT])

@@ -191,6 +191,35 @@ def test_a_message_without_our_record_is_not_taken_for_the_one_that_was_closed(
     assert ([row.message for row in world.queue.values()], world.entries) == ([MESSAGE], [])
 
 
+@pytest.mark.parametrize("status", ["Sent", None])
+def test_another_message_of_its_id_does_not_end_it(world: World, status: str | None) -> None:
+    """That one is queued, or answered; the copy is the last of the first one."""
+    world.stuck()
+    world.apply()
+    world.records.clear()
+    if status is None:
+        world.stuck(queued=20)
+    else:
+        world.write(status)
+    assert state_of(world) is QuarantineState.UNKNOWN
+    for act in (world.releases().release, world.releases().discard):
+        with pytest.raises(NotReleased, match="no record of this closing"):
+            act(world.entries[0])
+    assert world.copies == [CONTENT]
+
+
+def test_a_release_without_our_record_that_was_cut_off_is_finished_once(world: World) -> None:
+    world.stuck()
+    world.apply()
+    world.records.clear()
+    (entry,) = world.entries
+    going = replace(entry, state=EntryState.RELEASING)
+    world.stores.records.postal_quarantine.replace(entry, going)
+    world.stuck(queued=20)
+    assert world.releases(accept_duplicates=True).release(world.entries[0]) == 20
+    assert (list(world.queue), world.entries, world.copies) == ([20], [], [])
+
+
 def test_one_that_is_named_is_discarded_without_our_record(world: World) -> None:
     world.stuck()
     world.apply()
@@ -217,7 +246,7 @@ def test_the_copy_of_another_message_of_this_id_is_not_written_over(world: World
     row = world.stuck(queued=20, content=b"Subject: Another\r\n\r\nMail.\r\n")
     assert world.apply("r-2") == ({}, {})
     assert (list(world.queue), world.copies) == ([row.id], [CONTENT])
-    world.releases().discard(world.entries[0])
+    world.releases(accept_duplicates=True).discard(world.entries[0])
     assert world.apply("r-3") == ({"closed": 1}, {})
 
 

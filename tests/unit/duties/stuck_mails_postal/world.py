@@ -108,10 +108,14 @@ class World:
         self.unreadable: set[int] = set()
         self.while_closing: Callable[[], object] = lambda: None
         """What somebody else does between the copy and the transaction."""
-        self.url = SimpleNamespace(database="postal")
+        self.url = SimpleNamespace(database="postal", address="db:3306")
         self.host = "db-1"
         settings = load_settings(
-            {"MAILSLICE_ARTIFACTS": str(folder), "MAILSLICE_POSTAL_URL": "mysql://u@db/postal"},
+            {
+                "MAILSLICE_ARTIFACTS": str(folder),
+                "MAILSLICE_POSTAL_URL": "mysql://u@db/postal",
+                "MAILSLICE_OWN_URL": "mysql://u@own/mailslice",
+            },
             state_file=folder / "none",
         )
         tables = {shape.name: MemoryRecords(shape) for shape in SHAPES}
@@ -277,8 +281,8 @@ class Messages:
         self._world, self.database = world, database
         self._server = int(database.rpartition("-")[2])
 
-    def existing(self, ids: Iterable[int]) -> set[int]:
-        return set(self.by_id(ids))
+    def gone(self, ids: Iterable[int]) -> set[int]:
+        return set(ids) - self.by_id(ids).keys()
 
     def by_id(self, ids: Iterable[int]) -> dict[int, PostalMessage]:
         return self._of(self._world.messages, ids)
