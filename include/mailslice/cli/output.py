@@ -189,8 +189,8 @@ class Output:
                 )
             )
         console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-        wide = console.options.update(max_width=_WIDE)
-        if not sys.stdout.isatty() or console.measure(table, options=wide).minimum > console.width:
+        least = console.measure(table, options=console.options.update(max_width=_WIDE)).minimum
+        if not sys.stdout.isatty() or (header and least > console.width):
             console.width = _WIDE
         with console.capture() as text:
             console.print(table)
