@@ -1,7 +1,4 @@
-"""Proofs about mails, by enqueue id: whether they are live, in quarantine, and have content.
-
-Reports and duties ask for them right before they state something or act.
-"""
+"""Proofs about mails by their ids, for reports and acts: live, in quarantine, with content."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
