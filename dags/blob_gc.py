@@ -1,9 +1,9 @@
 """### Deletes blobs that nothing refers to
 
-With deduplication James deletes no content: many mails may share one object. And whoever is killed
-at the wrong moment leaves an object behind. This DAG reads every reference there is, holds them
-against the bucket's listing, exactly, and deletes what is left over, in two phases: a run records
-candidates; a later one deletes those for which its own full scan finds no reference either.
+With deduplication James deletes no content: many mails may share one object. A process that is
+killed at the wrong moment leaves an object behind, too. This DAG compares every reference with the
+bucket's listing, and deletes objects without one, in two phases: a run records candidates; a later
+one deletes those for which its own full scan finds no reference either.
 
 **Steps**
 

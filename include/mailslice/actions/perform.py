@@ -31,7 +31,7 @@ _MOST_IDS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """Who has it done, why, and by which run. `run` is the same for every try."""
+    """Who asked for the action, why, and in which run. `run` is the same for every try."""
 
     who: str
     run: str
@@ -91,9 +91,9 @@ class _Act:
     ids: Any = ()
     failed: str | None = None
     undo: Mapping[str, Any] = field(default_factory=dict)
-    """By which run the mails come back, and until when; empty where they cannot."""
+    """The run to undo, and until when that is possible; empty where it is not."""
     information: Mapping[str, Any] | None = None
-    """What James' routes say of it besides."""
+    """Further fields of the answer of James' routes."""
 
     @property
     def request(self) -> ActionRequest:

@@ -1,8 +1,8 @@
-"""New entries whose publish may have been cut off: those that are out, and those to be voided.
+"""After a kill: decides which new entries were published and which are revoked.
 
-An entry is out when a worker has it or completed it, when recipients of it were served, or when it
-is done. Else it is marked as deleted, so that its message is dropped, and its mail is entered under
-another id. What a worker was handed before that mark shows in its next records.
+An entry counts as published when a worker has it or completed it, when recipients of it were
+served, or when it is done. Any other is marked as deleted, so that its message is dropped, and its
+mail is enqueued under another id. The next records of a worker show what it got before that mark.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from mailslice.model.mail import EnqueueId, QueuedMail, QueueName
 from mailslice.stores import Stores
 
 PATIENCE = timedelta(minutes=1)
-"""With handlers that have an entry when it is marked."""
+"""How long to wait for handlers that have an entry when it is marked."""
 _READS_IN_FLIGHT = 8
 
 

@@ -1,6 +1,4 @@
-"""What can be proved of some mails by their ids, for whoever is about to say something of them, or
-to act: still live, set aside, content there.
-"""
+"""Proofs about mails by their ids, for reports and acts: live, in quarantine, with content."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -18,7 +16,7 @@ from mailslice.stores.cassandra.tables import QueueTables
 from mailslice.stores.rabbitmq.management import Management
 
 OVERDUE = timedelta(minutes=1)
-"""A delayed mail surfaces within a second of its due time, where a worker runs."""
+"""Where a worker runs, a delayed mail is published within a second of its due time."""
 _NOT_QUARANTINED = frozenset({State.NOTED, State.RELEASED})
 _READS_IN_FLIGHT = 8
 _CONTENTS_PER_REQUEST = 1000
@@ -31,8 +29,8 @@ def still_live(
     where: tuple[QueueTable, Partition],
     ids: Sequence[EnqueueId],
 ) -> dict[EnqueueId, ViewRow]:
-    """The rows of those that have no mark, whose row is there after that was seen, in a slice not
-    before browseStart as it is read last.
+    """The rows of the mails that are live: read after the mails had no mark, and in a slice that is
+    not before browseStart, which is read last.
 
     James' clear writes browseStart, then marks, then deletes rows: behind browseStart an unmarked
     row proves nothing.

@@ -69,7 +69,7 @@ def hold(
     """
     names = _names(domains)
     if not reason.strip() or len(reason) > MOST_REASON:
-        raise BadInput(f"a hold needs a reason of 1 to {MOST_REASON} characters: all will read it")
+        raise BadInput(f"a hold needs a reason (--reason) of 1 to {MOST_REASON} characters")
     if lasts is not None and lasts < timedelta(seconds=1):
         raise BadInput(f"a hold of {lasts.total_seconds():g} s is not allowed; at least 1s is")
     queues.require(stores, queue)

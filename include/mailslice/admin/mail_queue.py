@@ -1,4 +1,4 @@
-"""A mail queue as an administrator sees it. Nothing here loads content, but `content` itself."""
+"""A mail queue as an administrator sees it. Only `content` and `pieces` load content."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

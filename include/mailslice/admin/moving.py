@@ -1,8 +1,8 @@
-"""Mails on their way from one queue to another: a new entry there, once, with blobs of its own.
+"""Moves mails from one queue to another: each becomes one new entry there, with its own blobs.
 
-Each mail is set aside first, as in quarantine, in a table and a folder of its own: row and content;
-the decision; the deleted mark in its queue; that no worker completed it (`taken`); the new entry.
-What a kill leaves before the mark is withdrawn: the mail is its queue's. What is taken is finished.
+The steps of a mail: a copy of row and content, in a table and a folder for moves; the decision; the
+deleted mark in its queue; `taken`, once no worker completed it; the new entry. After a kill before
+the mark the copy is removed, and the mail stays in its queue. A mail that is taken is finished.
 A mail that may have a mark and is not taken is in doubt: it may have been delivered (ADR 87).
 James deletes the blobs of a marked mail when it drops its message: the new entry refers to others.
 A delay is a move into the mail's own queue, as a delayed entry.

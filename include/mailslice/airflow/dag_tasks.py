@@ -35,7 +35,7 @@ _APPLY = ("apply_", "act")
 _PLAN = "plan_"
 """How the ids of tasks begin that may do all steps of a small plan."""
 _LOOKS = 10
-"""At a run that is to end: so often a task may begin between the look and the end."""
+"""Tries to end a run: in each, a task may begin between the check and the end."""
 
 DagRuns = Any
 """The module `airflow.runs`, or what has its functions."""

@@ -67,7 +67,7 @@ class Declaration:
 
 
 FOLLOWED = {"reclaim": ("queue_cleanup",)}
-"""Which duties a DAG follows unless it is set: whoever is followed tells when a run is over."""
+"""DAG -> the duties whose assets start it by default; those emit an asset event at the end."""
 
 
 def duty_dag(duty: str, *, doc: str | None, **more: Any) -> Callable[..., Callable[[Chain], None]]:

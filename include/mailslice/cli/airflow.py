@@ -45,7 +45,9 @@ def run(
 
     named = {one.prefix: one for one in deployments() if one.connection}
     if deployment not in named:
-        allowed = ", ".join(map(repr, named)) or f"none: {CONNECTION} is unset"
+        if not named:
+            raise BadInput(f"{CONNECTION} is unset: it names the connections of Airflow to use")
+        allowed = ", ".join(map(repr, named))
         raise BadInput(f"--deployment {deployment!r} is not allowed; allowed: {allowed}")
     # As `airflow connections get`: elsewhere Airflow leaves its database out.
     os.environ[_CONTEXT] = "server"

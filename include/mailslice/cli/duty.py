@@ -13,7 +13,7 @@ from mailslice.cli.arguments import DryRun, Reason, check_text, option, queue_op
 from mailslice.cli.command import command, group
 from mailslice.cli.duty_options import DutyCommand, refuse_empty, with_options
 from mailslice.cli.extras import require_extra
-from mailslice.cli.output import Output
+from mailslice.cli.output import Output, cell
 from mailslice.cli.queue_session import open_queue, who
 from mailslice.cli.runs import newest_pending
 from mailslice.codec.shown import shown
@@ -21,7 +21,7 @@ from mailslice.maintenance import registry
 from mailslice.maintenance.artifacts import RunFolder, folder_of
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import BadInput, MailsliceError
+from mailslice.model.errors import BadInput, MailsliceError, PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings, load_settings
 from mailslice.stores import has_cassandra
@@ -61,7 +61,7 @@ def list_(out: Output) -> None:
             params = {
                 field: {"default": info.default, "help": info.description}
                 if out.as_json
-                else f"{info.description} (default {info.default})"
+                else f"{info.description} (default {cell(info.default)})"
                 for field, info in duty.params.model_fields.items()
             }
             yield {"duty": name, "summary": duty.summary, "params": params}
@@ -241,8 +241,13 @@ def _keep_request(request: RunRequest, folder: RunFolder) -> None:
 def _as_planned(request: RunRequest, folder: RunFolder) -> RunRequest:
     """The request with the planned params; --dry-run is of this command.
 
-    Raises BadInput for an option that says something else than the plan, where the plan counts.
+    Raises BadInput for an option that contradicts the plan, PlanRefused for a run without one.
     """
+    if folder.read_json("plan.json") is None:  # refused here: a mistyped run gets no report
+        raise PlanRefused(
+            f"run {request.run} of {request.duty} has no plan.json in {folder.uri}: "
+            "name another by --run, or plan it first: duty plan"
+        )
     stored = folder.read_json("request.json")
     if stored is None:  # Airflow planned it
         return request

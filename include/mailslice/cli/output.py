@@ -26,7 +26,7 @@ _LONGEST_LIST = 4
 _LONGEST_TEXT = 5000
 """Characters of a text in a table; JSON has all of it."""
 _WIDE = 400
-"""Columns of a table that does not go to a terminal: nothing is cut for a file or a pipe."""
+"""Columns of a table for a file, a pipe, or a terminal in which its words would be cut."""
 
 
 class StdoutClosedError(Exception):
@@ -95,7 +95,7 @@ def cell(value: object) -> str:
 
 
 def _beside(item: dict[str, Any]) -> str:
-    """An object in a line of another: on own lines its keys would look like the other's."""
+    """A nested object, on one line: else its keys would look like those of the outer object."""
     pairs = (
         f"{shown(key)} {'(' + _beside(value) + ')' if isinstance(value, dict) else cell(value)}"
         for key, value in item.items()
@@ -188,13 +188,10 @@ class Output:
                     for column in columns
                 )
             )
-        console = Console(
-            file=sys.stdout,
-            width=None if sys.stdout.isatty() else _WIDE,
-            highlight=False,
-            markup=False,
-            emoji=False,
-        )
+        console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+        least = console.measure(table, options=console.options.update(max_width=_WIDE)).minimum
+        if not sys.stdout.isatty() or (header and least > console.width):
+            console.width = _WIDE
         with console.capture() as text:
             console.print(table)
         self._write("".join(_trimmed(text.get())))

@@ -36,7 +36,7 @@ from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.batches import batches
 from mailslice.model.clock import system_clock
 from mailslice.model.dead_letters import MAX_CHECKED_OUT
-from mailslice.model.errors import BadInput
+from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
@@ -69,19 +69,20 @@ def create(out: Output, queue: Queue, reason: Reason = None) -> None:
 def list_(out: Output) -> None:
     """All mail queues that RabbitMQ has, the worst first: health, why, and what to do next.
 
-    No view is scanned: 'sizeAt' says when the mails were counted. 'queue size' counts now.
+    No view is scanned: 'sizeAt' says when the mails were counted. 'queue size' counts now. Without
+    Cassandra it shows RabbitMQ's figures, and the exit code is 4.
     """
     from mailslice.maintenance.overview import as_json, overview
 
     with open_stores() as stores:
+        seen = overview(stores, system_clock)
         out.rows(
-            (
-                {**as_json(one), "table": stores.settings.queue.table}
-                for one in overview(stores, system_clock)
-            ),
+            ({**as_json(one), "table": stores.settings.queue.table} for one in seen),
             _LIST_COLUMNS,
             empty="there is no mail queue; create one: mailslice queue create QUEUE",
         )
+    for why in (why for one in seen for why in one.unanswered.values()):
+        raise StoreUnavailable(why)
 
 
 @command(app, "show")

@@ -50,7 +50,7 @@ class _Stoppable(io.RawIOBase):
 
 
 class _Stderr(io.FileIO):
-    """What finds no room there, or no reader, is dropped: it changes no exit code."""
+    """Output that stderr cannot take (disk full, no reader) is dropped; no exit code changes."""
 
     def write(self, data: Any, /) -> int:
         with suppress(OSError):

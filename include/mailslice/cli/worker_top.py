@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from rich.box import SIMPLE
@@ -54,6 +55,8 @@ _COLUMNS = (
     ("failed", "notCompleted"),
     ("hops", "delayHops"),
 )
+_LONGEST_NAME = 24
+"""Characters of a queue's name in a line of the table."""
 
 T = TypeVar("T")
 
@@ -233,7 +236,7 @@ def watch(top: Top, interval: float) -> None:
     rows: list[dict[str, Any]] = []
     with (
         suppress(KeyboardInterrupt),
-        Live(table(rows, "looking"), screen=True, auto_refresh=False) as live,
+        Live("looking", screen=True, auto_refresh=False) as live,
     ):
         while True:
             trouble = ""
@@ -241,22 +244,25 @@ def watch(top: Top, interval: float) -> None:
                 rows = top.rows()
             except StoreUnavailable as error:
                 trouble = str(error)
-            live.update(table(rows, trouble), refresh=True)
+            live.update(table(rows, trouble, live.console.width), refresh=True)
             time.sleep(interval)
 
 
-def table(rows: Sequence[Mapping[str, Any]], trouble: str = "") -> RenderableType:
-    """The rows for a terminal, and below them what is wrong."""
+def table(rows: Sequence[Mapping[str, Any]], trouble: str, width: int) -> RenderableType:
+    """The columns that fit `width` without a figure cut, and below them what is wrong."""
     shown = Table(box=SIMPLE, pad_edge=False)
-    for title, key in _COLUMNS:
-        if key == "queue":
-            shown.add_column(title, overflow="fold")
-        else:
-            shown.add_column(title, justify="right", no_wrap=True, overflow="fold")
-    for row in rows:
-        shown.add_row(*(Text(_figure(key, row[key])) for _, key in _COLUMNS))
-    problems = [f"{row['queue']}: {problem}" for row in rows for problem in row["problems"]]
-    lines = [*problems, *([trouble] if trouble else [])]
+    columns = [[title, *(_figure(key, row[key]) for row in rows)] for title, key in _COLUMNS]
+    ends = accumulate(min(max(map(len, one)), _LONGEST_NAME) + len("   ") for one in columns)
+    fitting = columns[: sum(end <= width for end in ends)]
+    for title, *_ in fitting:
+        numeric: Any = {"justify": "right", "no_wrap": True} if title != "queue" else {}
+        shown.add_column(title, overflow="fold", **numeric)
+    for line in zip(*(figures for _, *figures in fitting), strict=True):
+        shown.add_row(*map(Text, line))
+    lines = [f"{row['queue']}: {problem}" for row in rows for problem in row["problems"]]
+    lines += [trouble] if trouble else []
+    if more := len(columns) - len(fitting):
+        lines.append(f"{more} more columns need a wider terminal; --json has all")
     return Group(shown, *(Text(cell(line), style="bold red") for line in lines))
 
 

@@ -22,9 +22,9 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _IN_COMMENT = re.compile(r"\\.|[()]", re.DOTALL)
 _SEPARATORS = frozenset(",;")
 _UNCLOSED = frozenset('"(')
-"""All that follows one that is never closed is text, up to an address in brackets."""
+"""After an unclosed one all is text, up to an address in angle brackets."""
 _CLOSERS = frozenset(">)")
-"""Closes nothing: at the ends of a word it is no part of it; what has one inside is no address."""
+"""Unmatched ones are cut off the ends of a word; a word with one inside is no address."""
 
 
 def parse_addresses(value: str) -> list[str]:

@@ -40,7 +40,7 @@ _ESCAPE = re.compile(rb"\\(?:u00[0-9a-f]{2}|.)")
 _LAST_UPDATED = re.compile(
     rb'"lastUpdated"(?<!\\"lastUpdated")\s*:\s*(-?\d{1,12}(?:\.\d+)?)\s*[,}]'
 )
-"""Text first: `re` looks for it as a whole, which it does not for what stands behind."""
+"""Literal text first: `re` searches for a literal prefix fast, but not for a later one."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 Sleep = Callable[[float], None]
 
 APART = timedelta(seconds=15)
-"""Between two looks at the broker: its figures are up to 10 s late."""
+"""Between two samples of the broker: its figures are up to 10 s late."""
 
 
 def sample_once(stores: Stores, queue: QueueName, clock: Clock) -> datetime | None:
@@ -70,6 +70,6 @@ def sample_again(
 
 
 def last_seen_empty(stores: Stores, queue: QueueName) -> datetime | None:
-    """The moment that the newest pair of passes speaks for, whoever took it."""
+    """The time at which the newest pair of samples proves the queue empty, whoever took it."""
     sample = stores.own.queue_samples.get(queue)
     return sample.first_pass if sample is not None else None

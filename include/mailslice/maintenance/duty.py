@@ -22,7 +22,7 @@ class BaseDuty(ABC, Generic[PlanT]):
     """The class of its plan, set by each duty."""
     plan_max_age: ClassVar[timedelta] = OLDEST_PLAN
     items: ClassVar[str] = "items"
-    """What it plans, in the plural."""
+    """The noun for the items of its plan, in the plural."""
     kinds: ClassVar[tuple[str, ...]] = ()
     """Report fields that divide the applied items: what `progress.done` is told."""
     bulky: ClassVar[frozenset[str]] = frozenset()

@@ -125,7 +125,7 @@ class Trace:
                 if self._wanted.ids:
                     self._ask(queue, source, CASSANDRA, question)
                 else:
-                    says = "it is by enqueue id, and none is known for this name"
+                    says = "it has enqueue ids only, and none is known for this name"
                     self._add(queue, source, NOT_ASKED, SourceAnswer(says))
         return in_order(self.entries)
 

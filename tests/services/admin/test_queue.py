@@ -74,7 +74,7 @@ def test_a_missing_keyspace_is_named_and_never_created_by_reading(fresh):
     wrong = fresh.but(MAILSLICE_CASSANDRA_KEYSPACE="nosuchkeyspace").settings
     with open_stores(wrong) as stores:
         with pytest.raises(
-            BadSetting, match="MAILSLICE_CASSANDRA_KEYSPACE=nosuchkeyspace: no such keyspace"
+            BadSetting, match=r"KEYSPACE=nosuchkeyspace: no such keyspace .*; is the name right\?"
         ):
             ConfigurationGuard(stores.tables, wrong).ensure()
         with pytest.raises(BadSetting, match="no such keyspace"):

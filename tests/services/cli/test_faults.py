@@ -61,6 +61,12 @@ def test_a_store_that_is_down_at_the_start_ends_with_4_and_its_address(cli, stor
     assert answer.err.count("\n") <= 3
 
 
+def test_a_list_of_queues_without_cassandra_has_the_brokers_figures_and_ends_with_4(cli):
+    answer = cli.but(**DOWN["cassandra"])("queue", "list", "--json", code=4)
+    assert (answer.one["queue"], answer.one["size"]) == ("spool", None)
+    assert "127.0.0.1:9 does not answer" in answer.err
+
+
 def test_wrong_passwords_exit_2_and_name_the_setting_not_the_password(cli):
     for change, names in (
         (

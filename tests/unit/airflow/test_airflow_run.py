@@ -93,7 +93,7 @@ def test_a_program_that_is_not_there_is_named(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("connection", "words", "message"),
     [
-        ("", (), "--deployment '' is not allowed; allowed: none: MAILSLICE_CONNECTION is unset"),
+        ("", (), "MAILSLICE_CONNECTION is unset: it names the connections of Airflow"),
         ("eu_=a,us_=b", (), "--deployment '' is not allowed; allowed: 'eu_', 'us_'"),
         ("mail", ("--deployment", "eu_"), "--deployment 'eu_' is not allowed; allowed: ''"),
     ],

@@ -136,6 +136,8 @@ WRONG = {
     ),
     "queue delete spool --yes --sender ": "--sender: '' is not a sender; allowed: local@domain",
     "queue browse a/b": "queue name 'a/b': allowed are 1 to 200 bytes",
+    "queue hold spool": "--reason",
+    "queue hold spool --reason ": "--reason",
     "queue size \udcff": "queue name '\\udcff': allowed are 1 to 200 bytes of UTF-8",
     "queue browse spool --name \udcff": "name: '\\udcff' is not allowed; text in UTF-8 is",
     "mail enqueue spool x.eml --reason \udcff": (
@@ -304,6 +306,26 @@ def test_a_bad_setting_exits_2_and_names_variable_and_value(
     assert words in captured.err
     assert "cret" not in captured.err
     assert len(captured.err.splitlines()) <= 2
+
+
+def test_a_step_of_a_run_that_was_never_planned_is_refused_and_not_in_the_ledger(
+    capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("MAILSLICE_ARTIFACTS", str(tmp_path))
+    monkeypatch.setenv("MAILSLICE_CASSANDRA_CONTACT_POINTS", "127.0.0.1:1")
+    for step in ("check", "apply", "verify", "report"):
+        assert run(["duty", step, "blob_gc", "--run", "mistyped"]) == 3
+        assert "run mistyped of blob_gc has no plan.json" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_list_of_duties_shows_defaults_as_they_are_typed(capsys):
+    assert run(["duty", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert "grace: blobs modified less long ago are left alone" in shown
+    assert "(90s, 15m, 24h) (default 1d)" in shown
+    assert "dry_run: plan and check only: nothing is changed (default no)" in shown
+    assert not any(word in shown for word in ("day, 0:00:00", "None", "False", "()"))
 
 
 def test_debug_shows_the_traceback(capsys, monkeypatch):

@@ -98,6 +98,18 @@ def test_a_terminal_whose_width_nobody_knows_shows_tables():
     assert (b"duty" in first, shown.returncode) == (True, 0)
 
 
+def test_a_table_whose_words_do_not_fit_a_narrow_terminal_cuts_no_id():
+    row = {f"column{number}": f"590a9eeb-c725-43ce-b858-e60495c25b9{number}" for number in range(4)}
+    code = f"from mailslice.cli.output import Output; Output().rows([{row!r}])"
+    ours, terminal = pty.openpty()
+    env = {"COLUMNS": "60", "TERM": "xterm", "PYTHONPATH": str(Path(mailslice.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", code], stdout=terminal, env=env, check=True)
+    os.close(terminal)
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "   ".join(row.values()) in shown
+
+
 def test_a_stream_that_can_be_stopped_gives_all_bytes_of_files_pipes_and_memory(tmp_path):
     content = bytes(range(256)) * 2000
     (tmp_path / "file").write_bytes(content)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
+from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
-from mailslice.cli.worker_top import of_workers
+import pytest
+from rich.console import Console
+
+from mailslice.cli.worker_top import of_workers, table
 from mailslice.stores.cassandra.own import WorkerRecord
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
@@ -29,3 +34,16 @@ def record(worker: str, *, ended: bool) -> WorkerRecord:
 def test_a_worker_that_has_ended_is_not_counted() -> None:
     figures = of_workers([record("a", ended=False), record("b", ended=True)])
     assert (figures["workers"], figures["completed"], figures["notCompleted"]) == (1, 7, 3)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 250])
+def test_a_terminal_shows_the_columns_that_fit_and_cuts_no_figure(width: int) -> None:
+    row = defaultdict(lambda: 123456, queue="spool", health="NO WORKERS", problems=[])
+    out = io.StringIO()
+    Console(width=width, file=out).print(table([row], "", width))
+    text = out.getvalue()
+    title, _, figures, *_ = text.strip().splitlines()
+    assert figures.split()[:3] == ["spool", "NO", "WORKERS"]
+    assert all("123456" in figure for figure in figures.split()[3:])
+    assert len(title.split()) == len(figures.split()) - 1
+    assert ("more columns need a wider terminal" in text) == (width < 250)

@@ -1,7 +1,7 @@
-"""Mails that are set aside: content in mailslice's own bucket, a row, and their way back or out.
+"""The quarantine: content in mailslice's own bucket, and a row, of mails that were set aside.
 
-`keeping`: into quarantine, and out again when the mail is the queue's after all. `release`:
-enqueued anew, once. `copies`: the content, and the sweep of what no row names.
+`keeping` puts a mail in, and takes it out when it stays in its queue. `release` enqueues it anew,
+once. `copies` has the content, and removes objects that no row names.
 """
 
 from mailslice.admin.quarantine.keeping import OVER, Decided, Holder, Quarantine, in_quarantine

@@ -107,14 +107,14 @@ def _without_census(facts: MailFacts, counts: BrokerCounts) -> str:
     """What the figures point to; they prove nothing of one mail."""
     proves = "a census (--census) proves it"
     if counts.ready is None or counts.unacknowledged is None:
-        return "RabbitMQ gives no figures of its work queue; a census (--census) tells"
+        return "RabbitMQ gives no figures of its work queue; take a census (--census)"
     if (counts.ready, counts.unacknowledged, counts.delayed) == (0, 0, 0):
         return f"RabbitMQ's figures show no message at all: lost, or a ghost; {proves}"
-    unacknowledged = f"{counts.unacknowledged} are with {counts.consumers} consumers"
-    counted = f"{counts.ready} messages wait and {unacknowledged}"
+    held = f"{counts.unacknowledged} are unacknowledged at {counts.consumers} consumers"
+    counted = f"{counts.ready} messages are ready and {held}"
     if counts.head is not None and facts.enqueued + OVERDUE < counts.head:
         return (
             f"{counted}; the oldest is of {counts.head:%Y-%m-%dT%H:%M:%SZ}, later than this mail: "
             f"it may be lost; {proves}"
         )
-    return f"{counted}; which mails they are a census (--census) tells"
+    return f"{counted}; a census (--census) shows whether this mail is among them"

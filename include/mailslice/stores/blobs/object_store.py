@@ -86,7 +86,8 @@ def meaning(settings: S3Settings, bucket: str, error: Exception) -> MailsliceErr
     text = " ".join(str(error).partition("\n\nDebug source")[0].split())[:300]
     late = f"no answer in {settings.timeout.total_seconds():g} s"
     why = late if isinstance(error, TimeoutError) else text
-    return StoreUnavailable(f"{service(settings)}, bucket {bucket!r}: {why}")
+    silent = " does not answer" if "error sending request" in text else ""
+    return StoreUnavailable(f"{service(settings)}{silent}, bucket {bucket!r}: {why}")
 
 
 class ObjectBlobStore(BlobStore):

@@ -77,7 +77,7 @@ class QueueTables:
             raise BadSetting(
                 f"MAILSLICE_CASSANDRA_KEYSPACE={self._session.settings.keyspace}: no such keyspace "
                 f"on Cassandra at {self._session.address}; "
-                "`mailslice queue create` creates it"
+                "is the name right? `mailslice queue create` creates it"
             )
 
     def missing(self) -> tuple[str, ...]:

@@ -152,7 +152,7 @@ class Delivery:
             self._emit("attempt", redelivered=self.redelivered)
 
     def explain(self, why: str, answer: str) -> None:
-        """What the handler says of its outcome, for the event that follows it."""
+        """What the handler says about its outcome, for the mail event of that outcome."""
         self._explanation = {"why": why, "answer": answer}
 
     @property

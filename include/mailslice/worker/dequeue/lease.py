@@ -51,7 +51,7 @@ class Lease:
         self.is_out = False
         """Whether a copy has replaced the message, which is acknowledged."""
         self.is_closed = False
-        """Whether it was found marked, or another's, in its handler: nothing stands for it here."""
+        """Whether its handler lost the mail: it was deleted, or another worker took it."""
 
     @property
     def has_message(self) -> bool:

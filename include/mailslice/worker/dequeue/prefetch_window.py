@@ -56,7 +56,7 @@ class Slots:
         self.changed.set()
 
     def withhold(self, slot: Slot) -> bool:
-        """It is not to be handed out for now. Whether it was."""
+        """Keep it from being handed out for now; whether it was ready."""
         if slot not in self._ready:
             return False
         self._ready.remove(slot)

@@ -18,7 +18,7 @@ MAX_DEATHS = 3
 """Deaths of its process after which a mail is a dead letter."""
 REASON = f"its process died {MAX_DEATHS} times while it was in a handler"
 SECONDS_ALONE = 10.0
-"""Then others begin beside a suspect: what earned the strike kills mostly at once."""
+"""Seconds alone, after which others begin beside a suspect: most crashes come at once."""
 _REMEMBERED = 1000
 _SIZE = 16
 _FREE = bytes(_SIZE)

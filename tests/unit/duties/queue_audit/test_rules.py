@@ -112,7 +112,7 @@ IN_FLIGHT, DONE, HELD = {ONE: "worker w has it"}, {ONE: "worker w did it"}, {ONE
             FACTS,
             BLIND,
             Verdict.UNKNOWN,
-            "3 messages wait and 2 are with 1 consumers; which mails they are a census",
+            "3 messages are ready and 2 are unacknowledged at 1 consumers; a census (--census)",
         ),
         (
             FACTS,
@@ -136,7 +136,7 @@ IN_FLIGHT, DONE, HELD = {ONE: "worker w has it"}, {ONE: "worker w did it"}, {ONE
             FACTS,
             replace(BLIND, counts=COUNTS.model_copy(update={"head": NOW - 5 * HOUR})),
             Verdict.UNKNOWN,
-            "which mails they are",
+            "shows whether this mail is among them",
         ),
     ],
 )

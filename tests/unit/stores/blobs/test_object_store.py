@@ -17,7 +17,7 @@ from mailslice.model.mail import BlobId
 from mailslice.model.settings import BlobProvider, S3Settings, load_settings
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.blobs.keys import escape_key, needs_boto3, service, unescape_key
-from mailslice.stores.blobs.object_store import ObjectBlobStore
+from mailslice.stores.blobs.object_store import ObjectBlobStore, meaning
 from mailslice.stores.blobs.opening import open_blob_store
 from tests.contracts.blob_store import AWKWARD, Buckets, EscapedKeys
 
@@ -126,6 +126,18 @@ def test_a_store_that_is_too_busy_is_asked_again(monkeypatch):
     impatient, _ = failing(monkeypatch, patience_s=0, put=[Generic(BUSY)])
     with pytest.raises(SlowDown, match="GCS, bucket 'mails': Error performing PUT"):
         impatient.put(BlobId("a"), b"x")
+
+
+def test_a_store_that_cannot_be_reached_does_not_answer():
+    error = Generic(
+        "Generic S3 error: Error performing HEAD http://s3:9000/mails/a in 231.4ms, after 2 "
+        "retries, max_retries: 2, retry_timeout: 5s  - HTTP error: error sending request\n\n"
+        "Debug source:\nhyper_util::client::legacy::Error(Connect, ConnectError(...))"
+    )
+    s3 = S3Settings(endpoint="http://s3:9000")
+    said = str(meaning(s3, "mails", error))
+    assert said.startswith("S3 at s3:9000 does not answer, bucket 'mails': ")
+    assert "hyper_util" not in said
 
 
 def test_keys_that_cannot_be_deleted_are_said_and_stop_no_other(monkeypatch):
