@@ -7,9 +7,11 @@ keeps the last range of each session.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from cassandra import ConsistencyLevel
@@ -82,12 +84,13 @@ def repaired(
 
 def complete_since(repairs: Iterable[Repair]) -> datetime | None:
     """The latest time from which on repairs cover the token ring; None when all do not."""
-    ranges: list[TokenRange] = []
-    for one_repair in sorted(repairs, key=lambda repair: repair.started, reverse=True):
-        ranges += one_repair.ranges
-        if _cover_ring(ranges):
-            return one_repair.started
-    return None
+    newest = sorted(repairs, key=lambda repair: repair.started, reverse=True)
+
+    def cover_ring(last: int) -> bool:
+        return _cover_ring(chain.from_iterable(one.ranges for one in newest[: last + 1]))
+
+    last = bisect_left(range(len(newest)), True, key=cover_ring)
+    return newest[last].started if last < len(newest) else None
 
 
 def copies(replication: str | None) -> int:
