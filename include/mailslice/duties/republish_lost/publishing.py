@@ -54,6 +54,8 @@ class SkipReason(StrEnum):
     HELD = Verdict.HELD.value
     IN_FLIGHT = Verdict.IN_FLIGHT.value
     DEAD_LETTERED = Verdict.DEAD_LETTERED.value
+    WAITING = Verdict.WAITING.value
+    """Its delay ended since the audit, by a flush: what it said of the mail is over."""
     BARE = Verdict.BARE.value
     GHOST = Verdict.GHOST.value
     """A worker's own record, or the mail's stage marks, say since that it is done."""
@@ -133,6 +135,7 @@ class Prover:
                 (enqueue_id in self._in_flight, SkipReason.IN_FLIGHT),
                 (enqueue_id in self._dead_letters, SkipReason.DEAD_LETTERED),
                 (not overdue, SkipReason.DELAYED),
+                (delay.written_us != mail.delayed_us, SkipReason.WAITING),
                 (enqueue_id in done, SkipReason.GHOST),
                 (enqueue_id in bare, SkipReason.BARE),
             )
