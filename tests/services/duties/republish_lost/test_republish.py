@@ -333,6 +333,43 @@ def test_an_overdue_mail_that_was_flushed_since_the_audit_is_not_published_once_
     assert in_queue(spool) == [lost]
 
 
+def test_an_overdue_mail_that_is_flushed_as_it_is_claimed_is_not_published_once_more(
+    spool, monkeypatch
+):
+    lost = spool.put("overdue", message=False)
+    spool.delay(lost, datetime.now(UTC) - 5 * MINUTE, message.encode(spool.row(lost).item))
+    spool.audit(census=True)
+    claim = RepublishedMails.claim
+
+    def claim_late(*args):
+        claimed = claim(*args)
+        with open_queue(spool.queue, spool.settings) as queue:
+            assert queue.flush() == 1
+        return claimed
+
+    monkeypatch.setattr(RepublishedMails, "claim", claim_late)
+    assert spool.republish()["nbRequeuedMails"] == 0
+    assert in_queue(spool) == [lost]
+
+
+def test_a_publish_that_cannot_be_recorded_leaves_no_delay_that_a_flush_publishes_again(
+    spool, monkeypatch
+):
+    lost = spool.put("overdue", message=False)
+    spool.delay(lost, datetime.now(UTC) - 5 * MINUTE, message.encode(spool.row(lost).item))
+    spool.audit(census=True)
+
+    def away(*_):
+        raise StoreUnavailable("Cassandra is away")
+
+    monkeypatch.setattr(RepublishedMails, "settle", away)
+    with pytest.raises(StoreUnavailable):
+        spool.republish()
+    with open_queue(spool.queue, spool.settings) as queue:
+        assert queue.flush() == 0
+    assert in_queue(spool) == [lost]
+
+
 def test_a_mail_that_was_delayed_once_and_lost_later_is_published(spool):
     lost = spool.put("lost", message=False)
     hour_ago = epoch_us(datetime.now(UTC) - timedelta(hours=1))
