@@ -33,8 +33,8 @@ class MailVerdict:
     """One mail of an audit: its verdict and why. The fields are the columns of an audit's files.
 
     Times are milliseconds since the epoch. `decision`: which earlier decision to publish it again
-    the audit knew of; empty without one, or where it does not matter. `delayed_us`: the write time
-    of the delay that it knew of; 0 without one, and in audits of earlier versions.
+    the audit knew of; empty without one, or where it does not matter. `delayed_us`: when the delay
+    was written that it knew of, or 0.
     """
 
     enqueue_id: str

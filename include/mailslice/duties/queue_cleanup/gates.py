@@ -250,7 +250,7 @@ class Verification:
 
         They were written before, in a slice that was in view then. Read again are the partitions in
         which the plan or the read after the deletes saw such rows. Behind a start that James wrote
-        meanwhile nothing is said: it drops marks there.
+        meanwhile nothing is said: it drops marks there. Ours is dated as the one before (`view`).
         """
         written_start, before = self._wrote("browseStart"), self.plan.browse_start
         if written_start is None or before is None:
@@ -268,7 +268,6 @@ class Verification:
             if row.written_us is not None and row.written_us <= made_us
         ]
         unmarked = set(early) - self.run.stores.tables.deleted.marked(self.run.queue, early)
-        # Ours has the write time of the start before it, and a little more: see `view`.
         start = self.run.stores.tables.browse_starts.get(self.run.queue)
         is_ours = start and start.value >= written_start and start.written_us <= made_us
         return len(unmarked) if is_ours else 0

@@ -234,8 +234,8 @@ def _words(
     if orphan_rows:
         more = " or more" if orphan_rows == MAX_ORPHAN_ROWS else ""
         yield (
-            f"{orphan_rows}{more} rows without a mark lie before contentStart: "
-            "`--sweep --aside` sets them aside, from where `mailslice stuck release` puts them back"
+            f"{orphan_rows}{more} rows without a mark lie before contentStart: `--sweep --aside` "
+            "sets them aside, from where `mailslice stuck release` puts them back"
         )
 
 

@@ -85,12 +85,8 @@ def repaired(
 def complete_since(repairs: Iterable[Repair]) -> datetime | None:
     """The latest time from which on repairs cover the token ring; None when all do not."""
     newest = sorted(repairs, key=lambda repair: repair.started, reverse=True)
-
-    def cover_ring(last: int) -> bool:
-        return _cover_ring(chain.from_iterable(one.ranges for one in newest[: last + 1]))
-
-    last = bisect_left(range(len(newest)), True, key=cover_ring)
-    return newest[last].started if last < len(newest) else None
+    end = bisect_left(range(len(newest) + 1), True, key=lambda end: _cover_ring(newest[:end]))
+    return newest[end - 1].started if end <= len(newest) else None
 
 
 def copies(replication: str | None) -> int:
@@ -126,9 +122,9 @@ def _ranges(texts: Iterable[str]) -> tuple[TokenRange, ...]:
     return tuple(ranges)
 
 
-def _cover_ring(ranges: Iterable[TokenRange]) -> bool:
+def _cover_ring(repairs: Iterable[Repair]) -> bool:
     reached = LOWEST
-    for low, high in sorted(ranges):
+    for low, high in sorted(chain.from_iterable(one.ranges for one in repairs)):
         if low > reached:
             return False
         reached = max(reached, high)
