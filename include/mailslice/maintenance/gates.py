@@ -1,9 +1,6 @@
 """The gates of a duty: its plan's own rows, and what the stores say now.
 
-A duty's check is of this form; its verify is the same over what apply left:
-
-    yield Frame("plan", planned_rows(run, files, SCHEMA), [...])
-    yield Frame.facts("stores", column=(fact_read_now(run), least, most, sentence), ...)
+A duty's verify is the same over what apply left (docs/adding-a-duty.md has both):
 
 - The plan's rows are all judged, one by one. Their number is a fact of the digest: hold it against
   the rows (`Frame("plan", ...)` with `may_be_empty` only where the digest counts none).

@@ -101,7 +101,9 @@ def run_small(
     with _opened(request, settings, tools=tools, in_process=True) as job:
         run = job.run
         ahead = run.folder.read_json(AHEAD) or {"taken": True}
-        goes_on = not ahead.get("taken") and ahead.get("clear", "") == clear
+        # `ended`: of an earlier version, which knew of no task.
+        taken = ahead.get("taken", ahead.get("ended"))
+        goes_on = not taken and ahead.get("clear", "") == clear
         summary = (goes_on and run.folder.read_json(FILES["plan"])) or _step(job, "plan")
         done: list[str] = ahead["steps"] if goes_on else []
         with suppress(Exception):
@@ -261,13 +263,17 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     _end(run, report)
     folder.write_json(FILES["report"], report)
     Ledger(run.stores, run.settings).write(report)
-    retention = run.settings.duty.retention
-    try:
-        prune_sometimes(folder.artifacts, request.duty, request.queue, run.clock(), retention)
-        run.stores.prune_records()
-        expire_sometimes(folder.artifacts, run.settings, run.stores, run.clock)
-    except MailsliceError as error:  # the report is written, and the next run prunes, too
-        log.warning("old runs were not pruned: %s", error)
+    files, clock, settings = folder.artifacts, run.clock, run.settings
+    which = (request.duty, request.queue, clock(), settings.duty.retention)
+    for prune in (
+        lambda: prune_sometimes(files, *which),
+        run.stores.prune_records,
+        lambda: expire_sometimes(files, settings, run.stores, clock),
+    ):
+        try:
+            prune()
+        except MailsliceError as error:  # the report is written, and the next run prunes, too
+            log.warning("old runs were not pruned: %s", error)
     return report
 
 

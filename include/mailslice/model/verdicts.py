@@ -33,7 +33,8 @@ class MailVerdict:
     """One mail of an audit: its verdict and why. The fields are the columns of an audit's files.
 
     Times are milliseconds since the epoch. `decision`: which earlier decision to publish it again
-    the audit knew of; empty without one, or where it does not matter.
+    the audit knew of; empty without one, or where it does not matter. `delayed_us`: when the delay
+    was written that it knew of, or 0.
     """
 
     enqueue_id: str
@@ -45,6 +46,7 @@ class MailVerdict:
     bucket: int
     enqueued_ms: int
     decision: str
+    delayed_us: int = 0
 
     def line(self) -> dict[str, object]:
         which = {"enqueueId": self.enqueue_id, "name": self.name}

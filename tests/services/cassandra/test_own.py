@@ -130,6 +130,8 @@ def test_an_older_sample_never_replaces_a_newer(own, queue):
     )
     own.queue_samples.save(queue, newer)
     own.queue_samples.save(queue, older)
+    # Of two runs that overlap: one began earlier, and looked again later.
+    own.queue_samples.save(queue, QueueSample(NOW - MINUTE, NOW + MINUTE))
     assert own.queue_samples.get(queue) == newer
 
 

@@ -85,9 +85,9 @@ class Spool(World):
             self.publish(self.names.exchange if to is None else to, item)
         return item.enqueue_id
 
-    def delay(self, enqueue_id: EnqueueId, due: datetime) -> None:
+    def delay(self, enqueue_id: EnqueueId, due: datetime, body: bytes = b"{}") -> None:
         self.stores.own.delayed_mails.write_future(
-            self.queue, DelayedMail(enqueue_id, due, uuid.uuid4(), False, None, b"{}")
+            self.queue, DelayedMail(enqueue_id, due, uuid.uuid4(), False, None, body)
         ).result()
 
     def row(self, enqueue_id: EnqueueId) -> ViewRow | None:

@@ -1,6 +1,7 @@
 """What the runner records of a step that raises, and what a retry of the step makes of it."""
 
 import json
+import os
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -251,6 +252,14 @@ def test_a_small_run_whose_step_raised_goes_on_until_a_task_has_come(small, duty
     assert duty.ran.count("plan") == 2
 
 
+def test_a_small_run_of_the_version_before_whose_tasks_came_is_planned_anew(small, duty, settings):
+    small()
+    folder = RunFolder(artifacts(settings), "queue_size", QUEUE, "r1")
+    folder.write_json(runner.AHEAD, {"steps": ["verify"], "ended": True, "clear": ""})
+    small()
+    assert duty.ran.count("plan") == 2
+
+
 def test_a_small_run_that_is_cleared_before_its_tasks_came_is_planned_anew(small, duty, settings):
     """It was marked as failed, or timed out, once its plan's task had done all of it."""
     small(clear="0/3")
@@ -304,6 +313,16 @@ def test_a_folder_that_cannot_be_pruned_fails_no_run(take, settings, runs, caplo
     assert take("plan", "check", "apply", "verify", "report")["status"] == "done"
     assert ledger(runs) == ("done", "")
     assert "old runs were not pruned: artifacts" in caplog.text
+
+
+def test_data_docs_that_cannot_be_pruned_keep_neither_runs_nor_kept_mails(take, settings, runs):
+    location = artifacts(settings)
+    location.write("data_docs", b"a file, which no note can be in")
+    location.write("runs/queue_size/spool/old/plan.json", b"{}")
+    os.utime(location.path("runs/queue_size/spool/old/plan.json"), (0, 0))
+    assert take("plan", "check", "apply", "verify", "report")["status"] == "done"
+    assert not location.exists("runs/queue_size/spool/old/plan.json")
+    assert location.exists("deleted/pruned.txt")
 
 
 def test_a_plan_that_needs_spark_is_no_failure(small, runs, settings):

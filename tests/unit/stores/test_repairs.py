@@ -1,6 +1,8 @@
 """Whether repairs cover the ring, and since when."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from random import Random
 
 import pytest
 
@@ -34,6 +36,28 @@ def test_the_ring_counts_as_repaired_since_the_oldest_repair_that_is_needed_to_c
 ):
     since = complete_since(repairs)
     assert since == (None if hours is None else NOW - timedelta(hours=hours))
+
+
+class Edge(int):
+    """Counts comparisons."""
+
+    compared = 0
+
+    def __lt__(self, other):
+        Edge.compared += 1
+        return int(self) < int(other)
+
+
+def test_many_repairs_of_small_ranges_are_looked_through_a_few_times():
+    """A tool that repairs a large ring in pieces has thousands of them in a month."""
+    pieces = 500
+    edges = [Edge(LOWEST + (HIGHEST - LOWEST) * at // pieces) for at in range(pieces)]
+    edges.append(Edge(HIGHEST))
+    ranges = list(pairwise(edges))
+    Random(0).shuffle(ranges)
+    repairs = [repair(1 + at, one) for at, one in enumerate(ranges)]
+    assert complete_since(repairs) == NOW - timedelta(hours=pieces)
+    assert Edge.compared < 100_000
 
 
 @pytest.mark.parametrize(

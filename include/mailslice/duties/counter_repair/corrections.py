@@ -7,6 +7,7 @@ mailbox is skipped. All of it runs in the process of the apply step: Spark could
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from threading import Lock
@@ -154,10 +155,8 @@ class MailboxCorrector:
 
         A claim without one counts as unknown.
         """
-        try:
+        with suppress(StoreUnavailable, BadSetting):
             self._claims.settle(mailbox, self._plan.run, outcome, self._ttl)
-        except (StoreUnavailable, BadSetting):
-            return
 
     def _earlier_claims(self, drift: Drift) -> MailboxOutcome | None:
         """What claims of this run, or of one that ended early, make of it; None: it is free."""

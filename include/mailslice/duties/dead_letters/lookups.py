@@ -1,6 +1,6 @@
 """Looks candidates of a redrive up at quorum: the row, the delayed copy, the content."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cached_property
 
@@ -66,12 +66,10 @@ class LetterLookups:
         """Read once: windows only shrink and buckets only grow, which hides no existing row."""
         return view_shape(self._stores)
 
-    def delayed(self, letters: Iterable[Letter]) -> Iterator[EnqueueId]:
+    def delayed(self, letters: Iterable[Letter]) -> Iterable[EnqueueId]:
         """Those of which a copy waits in a delay level."""
-        for enqueue_id in {one.enqueue_id for one in letters if one.enqueue_id is not None}:
-            row = self._stores.own.delayed_mails.get(self._queue, enqueue_id)
-            if row is not None and not row.published:
-                yield enqueue_id
+        ids = {one.enqueue_id for one in letters if one.enqueue_id is not None}
+        return self._stores.own.delayed_mails.waiting(self._queue, ids)
 
     def _rows(
         self, ids: Iterable[tuple[Partition, Sequence[EnqueueId]]]

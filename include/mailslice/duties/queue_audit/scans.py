@@ -198,6 +198,7 @@ class _SecondRead:
                 mails.bucket,
                 epoch_ms(rows[one].enqueued_time),
                 decisions[one].decision if one in decisions else "",
+                states[one].written_us if one in states else 0,
             )
             for one, (verdict, why) in verdicts.items()
         ]

@@ -14,7 +14,7 @@ from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
 from mailslice.duties.queue_cleanup.orphan_rows import quarantine_rows
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition, planned_partitions
-from mailslice.duties.queue_cleanup.planning import make_plan
+from mailslice.duties.queue_cleanup.planning import MAX_ORPHAN_ROWS, make_plan
 from mailslice.duties.queue_cleanup.reads import Remaining, SecondRead, read_remaining, second_read
 from mailslice.duties.queue_cleanup.view import (
     Moved,
@@ -132,7 +132,8 @@ class QueueCleanup(Duty[CleanupPlan]):
         moved = [name for name, when in wrote.items() if when]
         if not (result.applied or result.skipped or moved or marks["dropped"] or quarantined):
             return ""
-        orphan_rows = len(steps.plan.get("strays", ())) - quarantined
+        named = len(steps.plan.get("strays", ()))
+        left = f"{named - quarantined}{' or more' if named == MAX_ORPHAN_ROWS else ''} rows"
         queue, command = steps.folder.queue, "(--sweep --aside sets them aside)"
         parts = [
             (f"{result.applied} rows deleted", True),
@@ -140,7 +141,7 @@ class QueueCleanup(Duty[CleanupPlan]):
             (f"{' and '.join(moved)} moved" if moved else "the starts stay", True),
             (f"{quarantined} rows set aside (mailslice stuck list {queue})", quarantined),
             (f"{marks['dropped']} deleted marks dropped ({marks['proof']})", marks["dropped"]),
-            (f"{orphan_rows} rows without a mark stay before contentStart {command}", orphan_rows),
+            (f"{left} without a mark stay before contentStart {command}", left != "0 rows"),
         ]
         return ", ".join(text for text, is_true in parts if is_true) + _waiting(marks)
 

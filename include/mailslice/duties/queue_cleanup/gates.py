@@ -250,11 +250,10 @@ class Verification:
 
         They were written before, in a slice that was in view then. Read again are the partitions in
         which the plan or the read after the deletes saw such rows. Behind a start that James wrote
-        meanwhile nothing is said.
+        meanwhile nothing is said: it drops marks there. Ours is dated as the one before (`view`).
         """
         written_start, before = self._wrote("browseStart"), self.plan.browse_start
-        browse = self.starts.browse
-        if written_start is None or before is None or browse is None or browse < written_start:
+        if written_start is None or before is None:
             return 0
         left = self.remaining.partitions.values()  # a planned row was dead
         early_partitions = (one for one in left if one.early > one.matched_unmarked)
@@ -268,7 +267,10 @@ class Verification:
             for row in rows_of(self.run.stores, table).ids(self.run.queue, partition)
             if row.written_us is not None and row.written_us <= made_us
         ]
-        return len(set(early) - self.run.stores.tables.deleted.marked(self.run.queue, early))
+        unmarked = set(early) - self.run.stores.tables.deleted.marked(self.run.queue, early)
+        start = self.run.stores.tables.browse_starts.get(self.run.queue)
+        is_ours = start and start.value >= written_start and start.written_us <= made_us
+        return len(unmarked) if is_ours else 0
 
     def _survivors_lost(self) -> int:
         """The plan's live rows that have neither row nor mark, but for what James moved behind."""

@@ -232,9 +232,10 @@ def _words(
     if plan.browse_start and not decide.aligned(plan.browse_start, plan.shape.window):
         yield f"browseStart {browse} is no multiple of the window: James finds no slice from it"
     if orphan_rows:
+        more = " or more" if orphan_rows == MAX_ORPHAN_ROWS else ""
         yield (
-            f"{orphan_rows} rows without a mark lie before contentStart: `--sweep --aside` sets "
-            "them aside, from where `mailslice stuck release` puts them back"
+            f"{orphan_rows}{more} rows without a mark lie before contentStart: `--sweep --aside` "
+            "sets them aside, from where `mailslice stuck release` puts them back"
         )
 
 

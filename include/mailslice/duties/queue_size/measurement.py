@@ -162,7 +162,21 @@ def take(run: Run) -> dict[str, Any]:
     work = _answered(lambda: management.depth(names.work_queue))
     letters = _answered(lambda: management.depth(names.dead_letter_queue))
     nodes = max(1, len(stores.cassandra.cluster.metadata.all_hosts()))
-    facts = _facts(measured, view, browse, now, nodes, letters.total if letters else None)
+    fullest = max(measured, key=lambda one: one.fullest, default=None)
+    facts = QueueFacts(
+        now=now,
+        window=view.window,
+        buckets=view.buckets,
+        nodes=nodes,
+        fullest=fullest.fullest if fullest else 0,
+        fullest_slice=fullest.start if fullest and fullest.fullest else None,
+        live=sum(one.live for one in measured),
+        dead=sum(one.dead for one in measured),
+        unproven=sum(one.unproven for one in measured),
+        browse_start=browse,
+        aligned=browse is None or slice_start(browse, view.window) == browse,
+        dead_letters=letters.total if letters else None,
+    )
     ages = AgeHistogram()
     for one in measured:
         ages.merge(one.ages)
@@ -203,31 +217,6 @@ def take(run: Run) -> dict[str, Any]:
             "twice": len(measured) - len({one.start for one in measured}),
         },
     }
-
-
-def _facts(  # noqa: PLR0917 - what advice goes by
-    slices: Sequence[SliceMeasured],
-    view: Shape,
-    browse: datetime | None,
-    now: datetime,
-    nodes: int,
-    dead_letters: int | None,
-) -> QueueFacts:
-    fullest = max(slices, key=lambda one: one.fullest, default=None)
-    return QueueFacts(
-        now=now,
-        window=view.window,
-        buckets=view.buckets,
-        nodes=nodes,
-        fullest=fullest.fullest if fullest else 0,
-        fullest_slice=fullest.start if fullest and fullest.fullest else None,
-        live=sum(one.live for one in slices),
-        dead=sum(one.dead for one in slices),
-        unproven=sum(one.unproven for one in slices),
-        browse_start=browse,
-        aligned=browse is None or slice_start(browse, view.window) == browse,
-        dead_letters=dead_letters,
-    )
 
 
 def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[datetime], int]:

@@ -54,6 +54,8 @@ class SkipReason(StrEnum):
     HELD = Verdict.HELD.value
     IN_FLIGHT = Verdict.IN_FLIGHT.value
     DEAD_LETTERED = Verdict.DEAD_LETTERED.value
+    WAITING = Verdict.WAITING.value
+    """Its delay ended since the audit, by a flush: what it said of the mail is over."""
     BARE = Verdict.BARE.value
     GHOST = Verdict.GHOST.value
     """A worker's own record, or the mail's stage marks, say since that it is done."""
@@ -101,7 +103,11 @@ class Prover:
         return map(self._prove, batches(mails, _BATCH))
 
     def is_live(self, proved: Proved) -> bool:
-        return bool(self._live_rows({proved.row.enqueue_id: proved.mail}))
+        """And its delay is as it was proved."""
+        one, run = proved.row.enqueue_id, self._run
+        states = run.stores.own.delayed_mails.states(run.queue, [one])
+        is_same = states.get(one, DelayState()) == proved.delay
+        return is_same and bool(self._live_rows({one: proved.mail}))
 
     def earlier_decision(self, decision: Republished) -> SkipReason | None:
         """What a decision that the audit did not know of says; None: it may be repeated."""
@@ -133,6 +139,7 @@ class Prover:
                 (enqueue_id in self._in_flight, SkipReason.IN_FLIGHT),
                 (enqueue_id in self._dead_letters, SkipReason.DEAD_LETTERED),
                 (not overdue, SkipReason.DELAYED),
+                (delay.written_us != mail.delayed_us, SkipReason.WAITING),
                 (enqueue_id in done, SkipReason.GHOST),
                 (enqueue_id in bare, SkipReason.BARE),
             )
@@ -265,13 +272,13 @@ class Publication:
             raise
         crash.point("apply:published")
         self.progress.done()
-        await asyncio.to_thread(self._settle, decision, PublishState.PUBLISHED)
-        crash.point("apply:recorded")
         if proved.delay.due is not None:
-            # Its row must not say that a copy will come. As it was read before the publish: the
-            # mail may have been handled and delayed anew since, and that row must win.
+            # Its row must not say that a copy will come: a flush would publish it. As it was read
+            # before: the mail may have been handled and delayed anew since, and that row must win.
             closing = (queue, row.enqueue_id, uuid4(), proved.delay.written_us)
             await asyncio.to_thread(self.run.stores.own.delayed_mails.close, *closing)
+        await asyncio.to_thread(self._settle, decision, PublishState.PUBLISHED)
+        crash.point("apply:recorded")
 
     def _claim(self, proved: Proved) -> Republished | SkipReason:
         """The decision to publish it, written before; why not, where an earlier one stands."""

@@ -7,9 +7,11 @@ keeps the last range of each session.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from cassandra import ConsistencyLevel
@@ -82,12 +84,9 @@ def repaired(
 
 def complete_since(repairs: Iterable[Repair]) -> datetime | None:
     """The latest time from which on repairs cover the token ring; None when all do not."""
-    ranges: list[TokenRange] = []
-    for one_repair in sorted(repairs, key=lambda repair: repair.started, reverse=True):
-        ranges += one_repair.ranges
-        if _cover_ring(ranges):
-            return one_repair.started
-    return None
+    newest = sorted(repairs, key=lambda repair: repair.started, reverse=True)
+    end = bisect_left(range(len(newest) + 1), True, key=lambda end: _cover_ring(newest[:end]))
+    return newest[end - 1].started if end <= len(newest) else None
 
 
 def copies(replication: str | None) -> int:
@@ -123,9 +122,9 @@ def _ranges(texts: Iterable[str]) -> tuple[TokenRange, ...]:
     return tuple(ranges)
 
 
-def _cover_ring(ranges: Iterable[TokenRange]) -> bool:
+def _cover_ring(repairs: Iterable[Repair]) -> bool:
     reached = LOWEST
-    for low, high in sorted(ranges):
+    for low, high in sorted(chain.from_iterable(one.ranges for one in repairs)):
         if low > reached:
             return False
         reached = max(reached, high)

@@ -103,6 +103,26 @@ def test_james_moving_both_starts_between_the_two_reads_is_no_alarm(busy, monkey
     assert moved
 
 
+def test_james_dropping_marks_while_verify_reads_is_no_alarm(busy, monkeypatch):
+    """It writes browseStart, then drops marks, then rows: verify has read the row."""
+    view, request, _, live = busy
+    view.steps(request, "plan", "check")
+    view.mark(live)
+    monkeypatch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
+    view.steps(request, "apply")
+    table = type(view.stores.tables.v4)
+    ids = table.ids
+
+    def meanwhile(*args):
+        found = list(ids(*args))
+        view.james_writes_browse_start(view.at(5))
+        view.unmark(live)
+        return iter(found)
+
+    monkeypatch.setattr(table, "ids", meanwhile)
+    assert view.steps(request, "verify")["success"]
+
+
 @pytest.mark.parametrize("grace", ["2s", "1h"])
 def test_slices_are_remembered_as_of_when_they_were_read(busy, grace):
     """Verify or report may come a day later.

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.codec import message
-from mailslice.codec.row import epoch_ms, instant
+from mailslice.codec.row import epoch_ms, epoch_us, instant
 from mailslice.duties.republish_lost.duty import RepublishLost
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.audits import newest_audit
@@ -28,6 +28,7 @@ from mailslice.stores.cassandra.own import (
 )
 from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail, State
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.worker import open_queue
 from tests.services.duties.audited import AGE, MINUTE, working
 from tests.services.duties.world import run_step_in_process
 
@@ -318,6 +319,64 @@ def test_a_mail_whose_delay_is_over_and_whose_copy_is_gone_is_published_and_no_l
     assert spool.audit(census=True)["verdicts"]["lost"] == 1
     assert spool.republish()["nbRequeuedMails"] == 1
     assert spool.stores.own.delayed_mails.get(spool.queue, lost).published
+
+
+def test_an_overdue_mail_that_was_flushed_since_the_audit_is_not_published_once_more(spool):
+    lost = spool.put("overdue", message=False)
+    body = message.encode(spool.row(lost).item)
+    spool.delay(lost, datetime.now(UTC) - 5 * MINUTE, body)
+    assert spool.audit(census=True)["verdicts"]["lost"] == 1
+    with open_queue(spool.queue, spool.settings) as queue:
+        assert queue.flush() == 1
+    report = spool.republish()
+    assert (report["nbRequeuedMails"], report["skippedBy"]) == (0, {"waiting": 1})
+    assert in_queue(spool) == [lost]
+
+
+def test_an_overdue_mail_that_is_flushed_as_it_is_claimed_is_not_published_once_more(
+    spool, monkeypatch
+):
+    lost = spool.put("overdue", message=False)
+    spool.delay(lost, datetime.now(UTC) - 5 * MINUTE, message.encode(spool.row(lost).item))
+    spool.audit(census=True)
+    claim = RepublishedMails.claim
+
+    def claim_late(*args):
+        claimed = claim(*args)
+        with open_queue(spool.queue, spool.settings) as queue:
+            assert queue.flush() == 1
+        return claimed
+
+    monkeypatch.setattr(RepublishedMails, "claim", claim_late)
+    assert spool.republish()["nbRequeuedMails"] == 0
+    assert in_queue(spool) == [lost]
+
+
+def test_a_publish_that_cannot_be_recorded_leaves_no_delay_that_a_flush_publishes_again(
+    spool, monkeypatch
+):
+    lost = spool.put("overdue", message=False)
+    spool.delay(lost, datetime.now(UTC) - 5 * MINUTE, message.encode(spool.row(lost).item))
+    spool.audit(census=True)
+
+    def away(*_):
+        raise StoreUnavailable("Cassandra is away")
+
+    monkeypatch.setattr(RepublishedMails, "settle", away)
+    with pytest.raises(StoreUnavailable):
+        spool.republish()
+    with open_queue(spool.queue, spool.settings) as queue:
+        assert queue.flush() == 0
+    assert in_queue(spool) == [lost]
+
+
+def test_a_mail_that_was_delayed_once_and_lost_later_is_published(spool):
+    lost = spool.put("lost", message=False)
+    hour_ago = epoch_us(datetime.now(UTC) - timedelta(hours=1))
+    spool.stores.own.delayed_mails.close(spool.queue, lost, uuid.uuid4(), hour_ago)
+    assert spool.audit(census=True)["verdicts"]["lost"] == 1
+    assert spool.republish()["nbRequeuedMails"] == 1
+    assert in_queue(spool) == [lost]
 
 
 def test_a_mail_that_its_worker_delays_anew_as_it_was_published_keeps_that_delay(

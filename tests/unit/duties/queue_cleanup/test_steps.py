@@ -460,6 +460,21 @@ def test_marks_that_a_sweep_lists_go_by_a_later_run(view, monkeypatch):
     assert candidates.recorded(run_of(view.folder, "queue_cleanup")) is None
 
 
+def test_a_sweep_that_finds_more_rows_without_a_mark_than_it_names_says_so(view, monkeypatch):
+    monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
+    monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
+    for module in (planning, duties):
+        monkeypatch.setattr(module, "MAX_ORPHAN_ROWS", 1)
+    view.start_at(5)
+    view.insert(1, dead=True)
+    for slice_ in (2, 3, 6):
+        view.insert(slice_, dead=False)
+    steps, sweep = ("plan", "check", "apply", "verify", "report"), Params(grace=HOUR, sweep=True)
+    report = view.take(*steps, params=sweep)
+    assert len(report["strays"]) == 1
+    assert "1 or more rows without a mark stay before contentStart" in report["message"]
+
+
 @pytest.fixture
 def rounds(monkeypatch):
     """One key a round of marks; the function is called after each."""

@@ -10,9 +10,10 @@ import pytest
 from mailslice.duties.queue_size.duty import DUTY, MeasurementPlan, size_in
 from mailslice.duties.queue_size.metrics import figures
 from mailslice.maintenance.metrics import exposition
+from mailslice.maintenance.result import Result
 from mailslice.maintenance.runner import step_of
 from mailslice.model.errors import GateFailed, PlanRefused
-from tests.unit.duties.judging import run_of
+from tests.unit.duties.judging import broken, run_of
 
 NOW = datetime.fromisoformat("2026-11-21T12:00:00Z")
 
@@ -82,6 +83,23 @@ def test_an_empty_queue_passes(tmp_path):
 def test_one_that_does_not_is_refused_by_the_sentence(change, sentence, tmp_path):
     with pytest.raises(GateFailed, match=sentence):
         gate(measured() | change, tmp_path)
+
+
+def test_two_runs_that_overlap_publish_the_later_measurement_and_neither_fails(tmp_path):
+    earlier, later = (measured() | {"passes": None, "size": size} for size in (3, 4))
+    later["measuredAt"] = "2026-11-21T12:00:30Z"
+
+    def publish(name, found):
+        run = run_of(tmp_path, "queue_size", name=name)
+        at = datetime.fromisoformat(found["measuredAt"])
+        plan = MeasurementPlan(run=name, queue="spool", made_at=at, measured=found)
+        DUTY.publish(run, plan)
+        return lambda: broken(*DUTY.verify(run, plan, Result(plan.digest, fields=run.fields)))
+
+    first, second = publish("r-1", earlier), publish("r-2", later)
+    assert (first(), second()) == (set(), set())
+    again = publish("r-1", earlier)
+    assert (again(), second()) == (set(), set())
 
 
 def test_an_old_measurement_is_refused(tmp_path):

@@ -71,7 +71,7 @@ _SAMPLES = RowCodec(QueueSample)
 
 
 class QueueSamples(OwnTable):
-    """One row a queue: the newest sample wins, whoever writes last."""
+    """One row a queue: the sample whose first pass is the newest wins, whoever writes last."""
 
     TABLE = "queue_samples"
     SCHEMA = """
@@ -82,9 +82,9 @@ class QueueSamples(OwnTable):
     _read = Statement(select(_SAMPLES.columns, "queuename = ?"))
 
     def save(self, queue: QueueName, sample: QueueSample) -> None:
-        """Remember the sample; an older one never replaces a newer."""
+        """Remember the sample, unless the stored one speaks for a later moment."""
         first, second = _SAMPLES.values(sample)
-        self._session.execute(self._insert, [queue, first, second, second * 1000])
+        self._session.execute(self._insert, [queue, first, second, first * 1000])
 
     def get(self, queue: QueueName) -> QueueSample | None:
         """The newest sample, or None when the queue was never seen empty."""
