@@ -94,10 +94,9 @@ def peek(stores: Stores, queue: QueueName, most: int = MAX_CHECKED_OUT) -> Peeke
     with check_out(stores.settings.rabbitmq, names.dead_letter_queue, most) as checkout:
         if checkout is None:
             return PeekedLetters((), 0, exists=False)
-        # Peeking proves nothing: the next peek sees what comes a moment later.
         letters = tuple(
             letter_of(message, position, names.work_queue)
-            for position, message in enumerate(checkout.messages(most, quiet=0.2))
+            for position, message in enumerate(checkout.messages(most))
         )
         return PeekedLetters(
             letters,

@@ -37,7 +37,7 @@ from mailslice.stores.rabbitmq.publisher import james_properties
 from mailslice.stores.rabbitmq.publishing import publish_on, ready_messages
 
 _PATIENCE = 10.0
-_DEAF_SECONDS = 1.0
+_DEAF_SECONDS, _SOON = 1.0, 0.1
 _IN_USE = 403
 
 
@@ -85,37 +85,35 @@ class Checkout:
         self._listened = time.monotonic()
 
     def messages(
-        self, most: int = MAX_CHECKED_OUT, quiet: float = 1.0, *, patience: float = _PATIENCE
+        self, most: int = MAX_CHECKED_OUT, *, patience: float = _PATIENCE
     ) -> Iterator[CheckedOutMessage]:
-        """The messages from the head on, at most `most`, until nothing is ready and nothing came
-        for `quiet` seconds.
+        """The messages from the head on, at most `most`, until nothing is ready.
 
         What arrives meanwhile may be among them. Raises StoreUnavailable when something is ready
         and does not come for `patience` seconds.
         """
         count = 0
         while count < most:
-            if not self._arrived and not self._more(quiet, patience):
+            if not self._arrived and not self._more(patience):
                 return
             if time.monotonic() - self._listened > _DEAF_SECONDS:
                 self._listen(0)
             count += 1
             yield self._arrived.popleft()
 
-    def _more(self, quiet: float, patience: float) -> bool:
+    def _more(self, patience: float) -> bool:
         since = time.monotonic()
         while not self._arrived and self._received < self._most:
             if self._unsettled >= self._window:
                 self._next_window()
-            self._listen(min(0.2, quiet))
-            waited = time.monotonic() - since
-            if self._arrived or waited < quiet:
-                continue
+            self._listen(_SOON)
+            if self._arrived:
+                break
             # The answer to the second comes after what was handed out before the first.
             if not (self.ready_count() or self.ready_count()):
-                self._listen(min(0.1, quiet))
+                self._listen(0)
                 break
-            if waited > patience:
+            if time.monotonic() - since > patience:
                 raise StoreUnavailable(f"queue {self._name}: RabbitMQ does not hand messages out")
         return bool(self._arrived)
 

@@ -51,10 +51,24 @@ def test_what_is_ready_and_comes_late_is_waited_for() -> None:
 def test_what_is_ready_and_never_comes_is_an_error() -> None:
     checkout = checked_out(Broker(60, ready=1))
     with pytest.raises(StoreUnavailable, match="queue q: RabbitMQ does not hand messages out"):
-        next(checkout.messages(quiet=0.05, patience=0.1))
+        next(checkout.messages(patience=0.1))
 
 
 def test_nobody_waits_for_more_than_was_asked_for() -> None:
     broker = Broker(0, ready=3)
-    assert len(list(checked_out(broker, most=2).messages(quiet=3))) == 2
+    assert len(list(checked_out(broker, most=2).messages())) == 2
     assert (broker.ready, broker.asked) == (1, 0)
+
+
+class OnTheWay(Broker):
+    """Nothing is ready: the one message was handed out, and comes before the second answer."""
+
+    def process_data_events(self, time_limit: float) -> None:
+        if self.asked == 2:
+            self.ready, self._seconds = 1, 0
+            super().process_data_events(time_limit)
+            self.asked = 3
+
+
+def test_what_is_on_its_way_as_nothing_is_ready_is_not_missed() -> None:
+    assert len(list(checked_out(OnTheWay(0, ready=0)).messages())) == 1
