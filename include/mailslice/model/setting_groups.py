@@ -743,26 +743,3 @@ class WorkerSettings(Group):
     days. 0: never."""
     give_up: GiveUp = GiveUp.DEAD_LETTER
     """What becomes of such a mail. bounce needs MAILSLICE_WORKER_BOUNCE_QUEUE."""
-
-
-class Settings(Group):
-    """All settings. `source` says where they were read, for error messages."""
-
-    cassandra: CassandraSettings = CassandraSettings()
-    own: OwnSettings = OwnSettings()
-    rabbitmq: RabbitSettings = RabbitSettings()
-    s3: S3Settings = S3Settings()
-    blob: BlobSettings = BlobSettings()
-    queue: QueueSettings = QueueSettings()
-    postal: PostalSettings = PostalSettings()
-    duty: DutySettings = DutySettings()
-    alert: AlertSettings = AlertSettings()
-    admin: AdminSettings = AdminSettings()
-    webadmin: WebadminSettings = WebadminSettings()
-    gc: GcSettings = GcSettings()
-    airflow: AirflowSettings = AirflowSettings()
-    log: LogSettings = LogSettings()
-    smtp_in: SmtpInSettings = SmtpInSettings()
-    relay: RelaySettings = RelaySettings()
-    worker: WorkerSettings = WorkerSettings()
-    source: str = "environment"

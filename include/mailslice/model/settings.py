@@ -20,8 +20,36 @@ from pydantic import SecretStr, ValidationError
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting
 from mailslice.model.names import is_broken
-from mailslice.model.setting_groups import *
-from mailslice.model.setting_groups import Settings
+from mailslice.model.setting_groups import (
+    AdminSettings,
+    AirflowSettings,
+    AlertSettings,
+    BlobIdKind,
+    BlobProvider,
+    BlobSettings,
+    BlobStrategy,
+    CassandraSettings,
+    Consistency,
+    DutySettings,
+    GcSettings,
+    GiveUp,
+    HashEncoding,
+    JamesVersion,
+    LogFormat,
+    LogSettings,
+    OwnSettings,
+    PostalMode,
+    PostalSettings,
+    QueueSettings,
+    RabbitSettings,
+    RelaySettings,
+    S3Settings,
+    SmtpInSettings,
+    StartTls,
+    StuckMode,
+    WebadminSettings,
+    WorkerSettings,
+)
 from mailslice.model.setting_types import Duration, Group, LimitRules, Time, Words
 from mailslice.model.spark_conf import MASKED
 
@@ -50,6 +78,29 @@ _SHORT_NAMES = {
     "airflow_connection": "connection",
 }
 """Variables whose group is not in their name."""
+
+
+class Settings(Group):
+    """All settings. `source` says where they were read, for error messages."""
+
+    cassandra: CassandraSettings = CassandraSettings()
+    own: OwnSettings = OwnSettings()
+    rabbitmq: RabbitSettings = RabbitSettings()
+    s3: S3Settings = S3Settings()
+    blob: BlobSettings = BlobSettings()
+    queue: QueueSettings = QueueSettings()
+    postal: PostalSettings = PostalSettings()
+    duty: DutySettings = DutySettings()
+    alert: AlertSettings = AlertSettings()
+    admin: AdminSettings = AdminSettings()
+    webadmin: WebadminSettings = WebadminSettings()
+    gc: GcSettings = GcSettings()
+    airflow: AirflowSettings = AirflowSettings()
+    log: LogSettings = LogSettings()
+    smtp_in: SmtpInSettings = SmtpInSettings()
+    relay: RelaySettings = RelaySettings()
+    worker: WorkerSettings = WorkerSettings()
+    source: str = "environment"
 
 
 def clone_root() -> Path:
