@@ -157,7 +157,7 @@ class Delivery:
 
     @property
     def age(self) -> timedelta | None:
-        """Since the enqueue, to the second; None for a message of James that was never retried."""
+        """Since its enqueue, or the end of its delay; None: of James, and never retried."""
         enqueued = self.message.timestamp
         return None if enqueued is None else self._context.clock() - enqueued
 

@@ -364,6 +364,8 @@ class Delays:
         if row.token not in self._published:
             await self._deliver(replace(copy, body=row.message), leased=row.leased)
             self._published[row.token] = None
+            if not (row.leased or row.held or HEADER_FAILURES in copy.headers):
+                copy = replace(copy, timestamp=row.due)  # its age begins with its first attempt
             if len(self._published) > _REMEMBERED:
                 del self._published[next(iter(self._published))]
         await self.rows.close(row)
