@@ -20,7 +20,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import HEADER_FAILURES, HEADER_PARKED, RabbitNames, queue_name
-from mailslice.model.stages import MailStage, decide
+from mailslice.model.stages import MailStage, Stage, decide
 from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.testing.memory import MemoryMailStages
@@ -244,7 +244,7 @@ async def test_a_rejected_mail_of_a_lost_link_leaves_the_delay_to_who_has_the_me
     assert stores.asked == [*([] if lost else ["delay closed"]), "dead letter", "ack"]
 
 
-async def answered(given: Any = None) -> Any:
+async def answered(given: Any = None, *_: object, **__: object) -> Any:
     return given
 
 
@@ -355,9 +355,8 @@ async def test_a_retry_of_very_many_recipients_does_not_stop_the_event_loop() ->
     assert time.thread_time() - began < 0.5
 
 
-async def test_a_handler_that_outlives_its_delivery_sends_nothing_any_more() -> None:
-    """What was given back is handed out again, maybe to this worker: its name proves nothing."""
-    stores = Stores()
+def staged(stores: Stores, notify: Any = None) -> MemoryMailStages:
+    """Has stage marks from now on, in this table."""
     table = MemoryMailStages()
     stages: Any = SimpleNamespace(worker="me", clock=system_clock)
 
@@ -368,7 +367,41 @@ async def test_a_handler_that_outlives_its_delivery_sends_nothing_any_more() -> 
         return table.get(stores.state.context.queue, enqueue_id)
 
     stages.advance, stages.fetch = advance, fetch
-    stores.state.in_doubt = SimpleNamespace(stages=stages)  # type: ignore[assignment]
+    stores.state.in_doubt = SimpleNamespace(stages=stages, notify=notify)  # type: ignore[assignment]
+    return table
+
+
+async def test_nobody_is_begun_while_those_in_doubt_are_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that was begun then would be recorded as failed, and nobody would hear of it."""
+    stores, told = Stores(), []
+    begun: list[asyncio.Task[None]] = []
+
+    async def notify(_item: QueuedMail, _record: MailStage, those: Any, *_: object) -> None:
+        told.append(those)
+        begun.append(asyncio.create_task(stage.sending(["c@d.example"])))
+        await asyncio.sleep(0.05)
+
+    table = staged(stores, notify)
+    item = replace(ITEM, mail=replace(ITEM.mail, recipients=("a@b.example", "c@d.example")))
+    delivery = stores.delivery(item)
+    stage = delivery.stage_for_coroutine()
+    await stage.sending(["a@b.example"])
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", answered)
+    assert await delivery.retry() is Disposition.RETRIED
+    with pytest.raises(TakenOver):
+        await begun[0]
+    record = table.get(stores.state.context.queue, ITEM.enqueue_id)
+    assert record is not None
+    assert told == [("a@b.example",)]
+    assert (record.remaining, record.those(Stage.FAILED)) == (("c@d.example",), told[0])
+
+
+async def test_a_handler_that_outlives_its_delivery_sends_nothing_any_more() -> None:
+    """What was given back is handed out again, maybe to this worker: its name proves nothing."""
+    stores = Stores()
+    staged(stores)
     first = stores.delivery()
     stage = first.stage_for_coroutine()
     assert await first.give_back() is Disposition.GIVEN_BACK

@@ -94,8 +94,14 @@ class Delivery:
         self._reservation = reservation
         self._message_recipients = item.mail.recipients
         self._marks: StageMarks | None = None
-        if state.in_doubt is not None and record is not None:
-            self._marks = StageMarks(state.in_doubt.stages, record, self._staged, self._late)
+        if (in_doubt := state.in_doubt) is not None and record is not None:
+            self._marks = StageMarks(
+                in_doubt.stages,
+                record,
+                self._staged,
+                lambda known, those: in_doubt.notify(self.item, known, those, content),
+                lambda known, those: in_doubt.sent_after_all(self.item, known, those),
+            )
             item = narrowed(item, record.remaining)
         elif remaining is not None:
             item = narrowed(item, remaining)
@@ -211,17 +217,17 @@ class Delivery:
         how = {"counts": counted and delay is not None and not throttled, "throttled": throttled}
         return await self._settled(lambda: self._retry(remaining, delay, **how))
 
+    def _require_own(self, how: str, named: Iterable[str], of: Iterable[str]) -> None:
+        if unknown := set(named).difference(of):
+            what = f"{len(unknown)} recipients that mail {self.item.enqueue_id} does not have"
+            raise BadInput(f"{how} names {what}")
+
     async def _retry(
         self, remaining: tuple[str, ...], delay: timedelta | None, *, counts: bool, throttled: bool
     ) -> Disposition:
         to_serve = await self._begin_next_attempt(remaining)
         if isinstance(to_serve, Disposition):
             return to_serve
-    def _require_own(self, how: str, named: Iterable[str], of: Iterable[str]) -> None:
-        if unknown := set(named).difference(of):
-            what = f"{len(unknown)} recipients that mail {self.item.enqueue_id} does not have"
-            raise BadInput(f"{how} names {what}")
-
         if to_serve == self._message_recipients and delay is None and not self.lease.is_closed:
             disposition = await self._give_back(Disposition.RETRIED)
             self._emit_retry(to_serve, None)
@@ -307,13 +313,13 @@ class Delivery:
         Rejects all of it where no report is possible: null sender, no recipient named, no
         MAILSLICE_WORKER_BOUNCE_QUEUE, a mail of which no report can be made.
         """
+        self._require_own("bounce", (one.recipient for one in failures), self._message_recipients)
         return await self._settled(lambda: self._bounce(reason, failures))
 
     async def _bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
         marks, reporter = self._marks, self._state.reporter
         if reporter is None or not failures or (marks is not None and marks.taken):
             return await self._reject(reason)
-        self._require_own("bounce", (one.recipient for one in failures), self._message_recipients)
         recipients, how = self.item.mail.recipients, {"counts": False, "throttled": False}
         if marks is not None and marks.doubtful:  # they fail by this
             return await self._retry(recipients, None, **how)
@@ -384,12 +390,10 @@ class Delivery:
         self, remaining: tuple[str, ...]
     ) -> tuple[str, ...] | Disposition:
         """Writes the next attempt: its recipients, of `remaining`; or what became of the mail."""
-        marks, in_doubt = self._marks, self._state.in_doubt
-        if marks is None or in_doubt is None:
+        marks = self._marks
+        if marks is None:
             return remaining
         try:
-            if marks.next_record is None and not marks.taken:
-                await in_doubt.notify(self.item, marks.known, marks.doubtful, self.content)
             to_serve = (await marks.begin_next_attempt(remaining)).remaining
         except TakenOver:
             return await self._give_back(Disposition.GIVEN_BACK)
@@ -397,10 +401,6 @@ class Delivery:
             self._explanation = {"why": "every recipient that was left is in doubt"}
             return await self._done(Disposition.COMPLETED, "dropped")
         return to_serve if set(to_serve) != set(remaining) else remaining
-
-    async def _late(self, record: MailStage, recipients: tuple[str, ...]) -> None:
-        if self._state.in_doubt is not None:
-            await self._state.in_doubt.sent_after_all(self.item, record, recipients)
 
     def _staged(self, stage: Stage) -> None:
         self.stage = stage.value
