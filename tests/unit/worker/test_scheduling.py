@@ -23,6 +23,7 @@ from mailslice.model.names import (
     queue_name,
 )
 from mailslice.stores.cassandra.own import DelayedMail
+from mailslice.worker.dequeue.park import LONGEST_UNACKNOWLEDGED
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import Tuning
 from mailslice.worker.io.copies import Copy
@@ -209,6 +210,32 @@ async def test_a_mail_that_comes_back_while_its_held_row_is_being_closed_is_deli
     assert stores.row is not None
     assert not stores.row.published
     assert stores.has_true_copy
+    stores.now += timedelta(minutes=5)
+    await stores.expire()
+    assert stores.row.published
+    assert len(stores.published) == 2
+
+
+async def test_a_held_mail_that_came_back_twice_waits_for_whoever_has_the_other_message() -> None:
+    """Who published it was killed before it closed the row: two processes get message and copy."""
+    stores = Stores()
+    await stores.delays.schedule(MAIL, COPY, NOW, held=True)
+    copy = handed_out(COPY.but({HEADER_DELAY_TOKEN: stores.tokens[0]}))
+
+    async def killed() -> None:
+        raise asyncio.CancelledError
+
+    stores.before_close = killed
+    with pytest.raises(asyncio.CancelledError):
+        await stores.delays.on_expired(copy)
+    (message,) = stores.published
+    stores.before_close = lambda: stores.process().is_overtaken(MAIL, handed_out(message))
+    await stores.process().on_expired(copy)
+    assert len(stores.published) == 2
+    assert stores.row is not None
+    assert stores.row.due is not None
+    assert stores.row.due - NOW > timedelta(seconds=LONGEST_UNACKNOWLEDGED), "it may get a lease"
+    stores.now, stores.is_done = stores.row.due, True
     await stores.expire()
     assert stores.row.published
     assert len(stores.published) == 2
