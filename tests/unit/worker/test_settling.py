@@ -42,7 +42,7 @@ class Stores:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.fails = 0
-        self.is_marked = False
+        self.is_marked = self.marks_away = False
         self.state = WorkerState(
             SimpleNamespace(  # type: ignore[arg-type]
                 names=RabbitNames(queue_name("spool")),
@@ -69,6 +69,8 @@ class Stores:
         await self._take("delay closed")
 
     async def _looked_up(self) -> bool:
+        if self.marks_away:
+            raise StoreUnavailable("a shard of Cassandra does not answer")
         return self.is_marked
 
     def _ack(self) -> bool:
@@ -294,12 +296,23 @@ async def test_the_message_of_a_mail_that_is_long_in_its_handler_is_encoded_once
     assert first is second
 
 
-@pytest.mark.parametrize("readable", [False, True])
+async def test_a_mail_whose_mark_cannot_be_looked_up_is_tried_again_and_frees_its_handler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its next delivery looks the mark up, too."""
+    stores = Stores()
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", answered)
+    stores.marks_away = True
+    assert await stores.delivery().retry(after=timedelta(seconds=30)) is Disposition.RETRIED
+    assert stores.asked == ["ack"]
+
+
+@pytest.mark.parametrize("row", ["away", "absent", "closed", "open"])
 @pytest.mark.parametrize("lost", [False, True])
 async def test_a_delay_that_no_store_takes_is_parked_and_frees_its_handler(
-    monkeypatch: pytest.MonkeyPatch, *, readable: bool, lost: bool
+    monkeypatch: pytest.MonkeyPatch, *, row: str, lost: bool
 ) -> None:
-    """Where its row can be read a copy of it may be out, and a lost message is another worker's."""
+    """Where its row is open a copy of it may be out, and a lost message is another worker's."""
     stores = Stores()
     parked: list[Copy] = []
     acknowledged: list[int] = []
@@ -311,9 +324,10 @@ async def test_a_delay_that_no_store_takes_is_parked_and_frees_its_handler(
         assert level is None
         parked.append(copy)
 
-    async def load(_: EnqueueId) -> None:
-        if not readable:
+    async def load(_: EnqueueId) -> Any:
+        if row == "away":
             await away()
+        return None if row == "absent" else SimpleNamespace(published=row == "closed")
 
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", away)
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.RETRY_SECONDS", 0.1)
@@ -329,7 +343,7 @@ async def test_a_delay_that_no_store_takes_is_parked_and_frees_its_handler(
         with pytest.raises(StoreUnavailable):
             await delivery.retry(["c@d.example"], timedelta(seconds=30))
     await asyncio.sleep(0.15)
-    if readable or lost:
+    if row == "open" or lost:
         with pytest.raises(StoreUnavailable):
             await delivery.retry(["c@d.example"], timedelta(seconds=30))
         assert (parked, acknowledged) == ([], [])
@@ -367,7 +381,8 @@ def staged(stores: Stores, notify: Any = None) -> MemoryMailStages:
         return table.get(stores.state.context.queue, enqueue_id)
 
     stages.advance, stages.fetch = advance, fetch
-    stores.state.in_doubt = SimpleNamespace(stages=stages, notify=notify)  # type: ignore[assignment]
+    in_doubt: Any = SimpleNamespace(stages=stages, notify=notify)
+    stores.state.in_doubt = in_doubt
     return table
 
 

@@ -232,7 +232,7 @@ class Delivery:
             disposition = await self._give_back(Disposition.RETRIED)
             self._emit_retry(to_serve, None)
             return disposition
-        if self.lease.is_closed or await self._context.is_marked(self.item.enqueue_id):
+        if await self._is_closed():
             return await self._end(self.lease.ack, Disposition.DROPPED)
         try:
             await publish_retry(
@@ -259,8 +259,8 @@ class Delivery:
 
     async def _is_parked(self, to_serve: tuple[str, ...], why: StoreUnavailable) -> bool:
         """Parks a mail whose delay cannot be stored for half a minute: it would hold its handler.
-        Only where its row cannot be read, else a copy may be out. It comes back when that row can
-        be read (`is_overtaken`), and at once: its pause is lost.
+        Not where its row is open: a copy may be out. It is handed out when its rows can be read
+        (`Preparer`), and at once: its pause is lost.
         """
         now = asyncio.get_running_loop().time()
         self._refused = self._refused or now
@@ -268,8 +268,9 @@ class Delivery:
             return False
         self._refused = now
         with suppress(TryAgain):
-            await self._delays.rows.load(self.item.enqueue_id)
-            return False
+            row = await self._delays.rows.load(self.item.enqueue_id)
+            if row is not None and not row.published:
+                return False
         message = replace(self.message, body=codec.encode(narrowed(self.item, to_serve)))
         return await Park(self._context, self._delays).put(message, why)
 
@@ -356,7 +357,7 @@ class Delivery:
             return self._disposition or await settle()
 
     async def _is_closed(self) -> bool:
-        """Whether it was deleted, or closed for being stuck, meanwhile. Not known counts as no."""
+        """Whether it was deleted, or closed for being stuck. Not known: its next delivery asks."""
         try:
             return self.lease.is_closed or await self._context.is_marked(self.item.enqueue_id)
         except StoreUnavailable:
