@@ -122,10 +122,7 @@ class SyncQueue:
         self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None
     ) -> QueuedMail:
         """Returns when the mail is durable, to be delivered now or after `delay` (up to 30 days).
-
-        `content`: the whole mail, or a file. Raises BadInput (too large, no recipients) or
-        StoreUnavailable: it is not enqueued; Unconfirmed, one of those: it is unknown, mostly its
-        mark drops it.
+        `content`: the whole mail, or a file. Raises as `QueueWorker.enqueue`.
         """
         return self._loop.call(self._worker.enqueue(mail, content, delay=delay))
 

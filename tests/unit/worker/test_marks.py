@@ -66,8 +66,11 @@ def marks(table: Table, *recipients: str, told: list[tuple[str, ...]] | None = N
         assert told is not None
         told.append(those)
 
+    async def nobody(_record: MailStage, _those: tuple[str, ...]) -> None:
+        pass
+
     record = decide(table.record, ID, recipients or (A, B, C), by=table.worker, now=now()).record
-    return StageMarks(table, record, lambda _stage: None, late)  # type: ignore[arg-type]
+    return StageMarks(table, record, lambda _stage: None, nobody, late)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fault", ["lost", "down"])

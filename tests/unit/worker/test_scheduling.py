@@ -23,6 +23,7 @@ from mailslice.model.names import (
     queue_name,
 )
 from mailslice.stores.cassandra.own import DelayedMail
+from mailslice.worker.dequeue.park import LONGEST_UNACKNOWLEDGED
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import Tuning
 from mailslice.worker.io.copies import Copy
@@ -51,8 +52,10 @@ class Stores:
         self.published: list[Copy] = []
         self.before_close: Callable[[], Awaitable[object]] | None = None
         self.away: set[str] = set()
+        self.now = NOW
+        self.is_done = False
         context: Any = SimpleNamespace(
-            clock=lambda: NOW,
+            clock=lambda: self.now,
             tuning=Tuning(),
             queue=queue_name("spool"),
             names=RabbitNames(queue_name("spool")),
@@ -60,12 +63,19 @@ class Stores:
             stores=SimpleNamespace(rabbitmq=SimpleNamespace(declare_delays=lambda *_: None)),
             publish=self._publish,
             is_marked=self._is_marked,
+            discarder=SimpleNamespace(add=self._is_marked),
         )
-        self.delays = Delays(context)
+        self._context = context
+        self.delays = self.process()
+
+    def process(self) -> Delays:
+        """Of another process."""
+        delays = Delays(self._context)
         rows: Any = SimpleNamespace(
             exist=self._exist, load=self._load, save=self._save, close=self._close
         )
-        self.delays.rows = rows
+        delays.rows = rows
+        return delays
 
     def _ask(self, what: str) -> None:
         if what in self.away:
@@ -75,7 +85,7 @@ class Stores:
         return True
 
     async def _is_marked(self, _: EnqueueId) -> bool:
-        return False
+        return self.is_done
 
     async def _publish(self, copy: Copy, queue: str | None = None) -> None:
         self._ask("publish")
@@ -200,9 +210,56 @@ async def test_a_mail_that_comes_back_while_its_held_row_is_being_closed_is_deli
     assert stores.row is not None
     assert not stores.row.published
     assert stores.has_true_copy
+    stores.now += timedelta(minutes=5)
     await stores.expire()
     assert stores.row.published
     assert len(stores.published) == 2
+
+
+async def test_a_held_mail_that_came_back_twice_waits_for_whoever_has_the_other_message() -> None:
+    """Who published it was killed before it closed the row: two processes get message and copy."""
+    stores = Stores()
+    await stores.delays.schedule(MAIL, COPY, NOW, held=True)
+    copy = handed_out(COPY.but({HEADER_DELAY_TOKEN: stores.tokens[0]}))
+
+    async def killed() -> None:
+        raise asyncio.CancelledError
+
+    stores.before_close = killed
+    with pytest.raises(asyncio.CancelledError):
+        await stores.delays.on_expired(copy)
+    (message,) = stores.published
+    stores.before_close = lambda: stores.process().is_overtaken(MAIL, handed_out(message))
+    await stores.process().on_expired(copy)
+    assert len(stores.published) == 2
+    assert stores.row is not None
+    assert stores.row.due is not None
+    assert stores.row.due - NOW > timedelta(seconds=LONGEST_UNACKNOWLEDGED), "it may get a lease"
+    stores.now, stores.is_done = stores.row.due, True
+    await stores.expire()
+    assert stores.row.published
+    assert len(stores.published) == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "how", "begins"),
+    [
+        ({}, {}, 6),
+        ({HEADER_FAILURES: 0}, {}, 0),
+        ({}, {"held": True}, 0),
+        ({}, {"leased": True}, 0),
+    ],
+)
+async def test_the_age_of_a_mail_that_was_enqueued_with_a_delay_begins_when_it_is_due(
+    headers: dict[str, int], how: dict[str, bool], begins: int
+) -> None:
+    """Else a relay would give it up at its first failure; a mail that was tried keeps its age."""
+    stores, due = Stores(), NOW + timedelta(days=6)
+    await stores.delays.schedule(MAIL, COPY.but(headers), due, **how)
+    stores.now = due
+    token = {HEADER_DELAY_TOKEN: stores.tokens[0]}
+    await stores.delays.on_expired(handed_out(COPY.but({**headers, **token})))
+    assert [one.timestamp for one in stores.published] == [NOW + timedelta(days=begins)]
 
 
 async def test_a_message_that_was_to_be_acknowledged_is_dropped_as_the_row_s_mail_is_published():

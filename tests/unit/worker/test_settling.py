@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from dataclasses import replace
@@ -16,10 +17,10 @@ import pytest
 from mailslice.codec.message import decode
 from mailslice.codec.reports import Failure
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import StoreUnavailable, TakenOver
+from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import HEADER_FAILURES, HEADER_PARKED, RabbitNames, queue_name
-from mailslice.model.stages import MailStage, decide
+from mailslice.model.stages import MailStage, Stage, decide
 from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.testing.memory import MemoryMailStages
@@ -41,7 +42,7 @@ class Stores:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.fails = 0
-        self.is_marked = False
+        self.is_marked = self.marks_away = False
         self.state = WorkerState(
             SimpleNamespace(  # type: ignore[arg-type]
                 names=RabbitNames(queue_name("spool")),
@@ -68,6 +69,8 @@ class Stores:
         await self._take("delay closed")
 
     async def _looked_up(self) -> bool:
+        if self.marks_away:
+            raise StoreUnavailable("a shard of Cassandra does not answer")
         return self.is_marked
 
     def _ack(self) -> bool:
@@ -142,6 +145,46 @@ async def test_a_mail_that_was_deleted_meanwhile_is_not_bounced(*, deleted: bool
     assert stores.asked == (["ack"] if deleted else ["report", "mark", "ack", "blobs"])
 
 
+async def test_who_is_not_bounced_is_handed_out_again_also_where_that_is_refused_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stores, kept = Stores(), []
+
+    async def report(*_: object) -> bool:
+        stores.asked.append("report")
+        return True
+
+    async def publish(*given: Any, **_: Any) -> None:
+        await stores._take("retry")
+        kept.append(given[3].mail.recipients)
+
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", publish)
+    stores.state.reporter = SimpleNamespace(report=report)  # type: ignore[assignment]
+    read_end, write_end = os.pipe()
+    log = EventLog(write_end)
+    stores.state.context.events = MailEvents(stores.state.context.queue, "w", log)
+    stores.state.context.clock = system_clock
+    recipients = ("a@b.example", "c@d.example", "e@f.example")
+    delivery = stores.delivery(replace(ITEM, mail=replace(ITEM.mail, recipients=recipients)))
+    stores.fails = 1
+    failures = [Failure("c@d.example", "5.1.1", "no")]
+    with pytest.raises(StoreUnavailable):
+        await delivery.bounce("no such user", failures)
+    assert await delivery.bounce("no such user", failures) is Disposition.RETRIED
+    assert stores.asked == ["report", "retry", "ack"], "no mark: the mail goes on"
+    assert kept == [("a@b.example", "e@f.example")]
+    log.close()
+    events = [json.loads(line) for line in os.read(read_end, 65_536).splitlines()]
+    told = [(one["event"], one["recipients"]) for one in events]
+    assert told == [("bounced", 1), ("deferred", 2)]
+
+
+async def test_a_bounce_of_somebody_else_is_refused() -> None:
+    with pytest.raises(BadInput, match="bounce names 1 recipients that mail"):
+        await Stores().delivery().bounce("no such user", [Failure("x@b.example", "5.1.1", "no")])
+    assert await Stores().delivery().bounce("nobody is named", []) is Disposition.REJECTED
+
+
 @pytest.mark.parametrize("lost", [False, True])
 async def test_a_delayed_mail_of_a_lost_link_has_no_message(
     monkeypatch: pytest.MonkeyPatch, *, lost: bool
@@ -203,7 +246,7 @@ async def test_a_rejected_mail_of_a_lost_link_leaves_the_delay_to_who_has_the_me
     assert stores.asked == [*([] if lost else ["delay closed"]), "dead letter", "ack"]
 
 
-async def answered(given: Any = None) -> Any:
+async def answered(given: Any = None, *_: object, **__: object) -> Any:
     return given
 
 
@@ -253,12 +296,23 @@ async def test_the_message_of_a_mail_that_is_long_in_its_handler_is_encoded_once
     assert first is second
 
 
-@pytest.mark.parametrize("readable", [False, True])
+async def test_a_mail_whose_mark_cannot_be_looked_up_is_tried_again_and_frees_its_handler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its next delivery looks the mark up, too."""
+    stores = Stores()
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", answered)
+    stores.marks_away = True
+    assert await stores.delivery().retry(after=timedelta(seconds=30)) is Disposition.RETRIED
+    assert stores.asked == ["ack"]
+
+
+@pytest.mark.parametrize("row", ["away", "absent", "closed", "open"])
 @pytest.mark.parametrize("lost", [False, True])
 async def test_a_delay_that_no_store_takes_is_parked_and_frees_its_handler(
-    monkeypatch: pytest.MonkeyPatch, *, readable: bool, lost: bool
+    monkeypatch: pytest.MonkeyPatch, *, row: str, lost: bool
 ) -> None:
-    """Where its row can be read a copy of it may be out, and a lost message is another worker's."""
+    """Where its row is open a copy of it may be out, and a lost message is another worker's."""
     stores = Stores()
     parked: list[Copy] = []
     acknowledged: list[int] = []
@@ -270,9 +324,10 @@ async def test_a_delay_that_no_store_takes_is_parked_and_frees_its_handler(
         assert level is None
         parked.append(copy)
 
-    async def load(_: EnqueueId) -> None:
-        if not readable:
+    async def load(_: EnqueueId) -> Any:
+        if row == "away":
             await away()
+        return None if row == "absent" else SimpleNamespace(published=row == "closed")
 
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", away)
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.RETRY_SECONDS", 0.1)
@@ -288,7 +343,7 @@ async def test_a_delay_that_no_store_takes_is_parked_and_frees_its_handler(
         with pytest.raises(StoreUnavailable):
             await delivery.retry(["c@d.example"], timedelta(seconds=30))
     await asyncio.sleep(0.15)
-    if readable or lost:
+    if row == "open" or lost:
         with pytest.raises(StoreUnavailable):
             await delivery.retry(["c@d.example"], timedelta(seconds=30))
         assert (parked, acknowledged) == ([], [])
@@ -314,9 +369,8 @@ async def test_a_retry_of_very_many_recipients_does_not_stop_the_event_loop() ->
     assert time.thread_time() - began < 0.5
 
 
-async def test_a_handler_that_outlives_its_delivery_sends_nothing_any_more() -> None:
-    """What was given back is handed out again, maybe to this worker: its name proves nothing."""
-    stores = Stores()
+def staged(stores: Stores, notify: Any = None) -> MemoryMailStages:
+    """Has stage marks from now on, in this table."""
     table = MemoryMailStages()
     stages: Any = SimpleNamespace(worker="me", clock=system_clock)
 
@@ -327,7 +381,42 @@ async def test_a_handler_that_outlives_its_delivery_sends_nothing_any_more() -> 
         return table.get(stores.state.context.queue, enqueue_id)
 
     stages.advance, stages.fetch = advance, fetch
-    stores.state.in_doubt = SimpleNamespace(stages=stages)  # type: ignore[assignment]
+    in_doubt: Any = SimpleNamespace(stages=stages, notify=notify)
+    stores.state.in_doubt = in_doubt
+    return table
+
+
+async def test_nobody_is_begun_while_those_in_doubt_are_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that was begun then would be recorded as failed, and nobody would hear of it."""
+    stores, told = Stores(), []
+    begun: list[asyncio.Task[None]] = []
+
+    async def notify(_item: QueuedMail, _record: MailStage, those: Any, *_: object) -> None:
+        told.append(those)
+        begun.append(asyncio.create_task(stage.sending(["c@d.example"])))
+        await asyncio.sleep(0.05)
+
+    table = staged(stores, notify)
+    item = replace(ITEM, mail=replace(ITEM.mail, recipients=("a@b.example", "c@d.example")))
+    delivery = stores.delivery(item)
+    stage = delivery.stage_for_coroutine()
+    await stage.sending(["a@b.example"])
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", answered)
+    assert await delivery.retry() is Disposition.RETRIED
+    with pytest.raises(TakenOver):
+        await begun[0]
+    record = table.get(stores.state.context.queue, ITEM.enqueue_id)
+    assert record is not None
+    assert told == [("a@b.example",)]
+    assert (record.remaining, record.those(Stage.FAILED)) == (("c@d.example",), told[0])
+
+
+async def test_a_handler_that_outlives_its_delivery_sends_nothing_any_more() -> None:
+    """What was given back is handed out again, maybe to this worker: its name proves nothing."""
+    stores = Stores()
+    staged(stores)
     first = stores.delivery()
     stage = first.stage_for_coroutine()
     assert await first.give_back() is Disposition.GIVEN_BACK

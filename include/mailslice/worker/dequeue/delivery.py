@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -94,8 +94,14 @@ class Delivery:
         self._reservation = reservation
         self._message_recipients = item.mail.recipients
         self._marks: StageMarks | None = None
-        if state.in_doubt is not None and record is not None:
-            self._marks = StageMarks(state.in_doubt.stages, record, self._staged, self._late)
+        if (in_doubt := state.in_doubt) is not None and record is not None:
+            self._marks = StageMarks(
+                in_doubt.stages,
+                record,
+                self._staged,
+                lambda known, those: in_doubt.notify(self.item, known, those, content),
+                lambda known, those: in_doubt.sent_after_all(self.item, known, those),
+            )
             item = narrowed(item, record.remaining)
         elif remaining is not None:
             item = narrowed(item, remaining)
@@ -157,7 +163,7 @@ class Delivery:
 
     @property
     def age(self) -> timedelta | None:
-        """Since the enqueue, to the second; None for a message of James that was never retried."""
+        """Since its enqueue, or the end of its delay; None: of James, and never retried."""
         enqueued = self.message.timestamp
         return None if enqueued is None else self._context.clock() - enqueued
 
@@ -207,14 +213,17 @@ class Delivery:
         remaining = self.item.mail.recipients if recipients is None else tuple(recipients)
         if recipients is not None and not remaining:
             return await self.complete()
-        if unknown := set(remaining) - set(self.item.mail.recipients):
-            what = f"{len(unknown)} recipients that mail {self.item.enqueue_id} does not have"
-            raise BadInput(f"retry names {what}")
-        how = {"counted": counted, "throttled": throttled}
+        self._require_own("retry", remaining, self.item.mail.recipients)
+        how = {"counts": counted and delay is not None and not throttled, "throttled": throttled}
         return await self._settled(lambda: self._retry(remaining, delay, **how))
 
+    def _require_own(self, how: str, named: Iterable[str], of: Iterable[str]) -> None:
+        if unknown := set(named).difference(of):
+            what = f"{len(unknown)} recipients that mail {self.item.enqueue_id} does not have"
+            raise BadInput(f"{how} names {what}")
+
     async def _retry(
-        self, remaining: tuple[str, ...], delay: timedelta | None, *, counted: bool, throttled: bool
+        self, remaining: tuple[str, ...], delay: timedelta | None, *, counts: bool, throttled: bool
     ) -> Disposition:
         to_serve = await self._begin_next_attempt(remaining)
         if isinstance(to_serve, Disposition):
@@ -223,9 +232,8 @@ class Delivery:
             disposition = await self._give_back(Disposition.RETRIED)
             self._emit_retry(to_serve, None)
             return disposition
-        if self.lease.is_closed or await self._context.is_marked(self.item.enqueue_id):
+        if await self._is_closed():
             return await self._end(self.lease.ack, Disposition.DROPPED)
-        counts = counted and delay is not None and not throttled
         try:
             await publish_retry(
                 self._context,
@@ -233,7 +241,8 @@ class Delivery:
                 self.message,
                 narrowed(self.item, to_serve),
                 after=delay,
-                headers=self._retry_headers(counted=counts, throttled=throttled),
+                headers=own_headers(self.message.headers)
+                | {HEADER_FAILURES: self.failures + counts, HEADER_THROTTLED: int(throttled)},
                 fewer_recipients=to_serve != self._message_recipients,
                 has_message=self.lease.has_message,
                 answer=self._answer() if counts else "",
@@ -250,8 +259,8 @@ class Delivery:
 
     async def _is_parked(self, to_serve: tuple[str, ...], why: StoreUnavailable) -> bool:
         """Parks a mail whose delay cannot be stored for half a minute: it would hold its handler.
-        Only where its row cannot be read, else a copy may be out. It comes back when that row can
-        be read (`is_overtaken`), and at once: its pause is lost.
+        Not where its row is open: a copy may be out. It is handed out when its rows can be read
+        (`Preparer`), and at once: its pause is lost.
         """
         now = asyncio.get_running_loop().time()
         self._refused = self._refused or now
@@ -259,8 +268,9 @@ class Delivery:
             return False
         self._refused = now
         with suppress(TryAgain):
-            await self._delays.rows.load(self.item.enqueue_id)
-            return False
+            row = await self._delays.rows.load(self.item.enqueue_id)
+            if row is not None and not row.published:
+                return False
         message = replace(self.message, body=codec.encode(narrowed(self.item, to_serve)))
         return await Park(self._context, self._delays).put(message, why)
 
@@ -298,21 +308,22 @@ class Delivery:
         return Disposition.REJECTED
 
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
-        """Reports to the sender that these recipients (all that remain) failed, and completes.
+        """Reports to the sender that these recipients failed. Others get it at once; without any it
+        is complete. Where some are in doubt the rest is tried once more before the report.
 
-        Rejects where no report is possible: null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, a mail
-        of which no report can be made. Where some are in doubt the others are tried once more.
+        Rejects all of it where no report is possible: null sender, no recipient named, no
+        MAILSLICE_WORKER_BOUNCE_QUEUE, a mail of which no report can be made.
         """
+        self._require_own("bounce", (one.recipient for one in failures), self._message_recipients)
         return await self._settled(lambda: self._bounce(reason, failures))
 
     async def _bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
         marks, reporter = self._marks, self._state.reporter
-        if reporter is None or (marks is not None and marks.taken):
+        if reporter is None or not failures or (marks is not None and marks.taken):
             return await self._reject(reason)
-        if marks is not None and marks.doubtful:
-            # They fail by this. The others are tried once more.
-            remaining = self.item.mail.recipients
-            return await self._retry(remaining, None, counted=False, throttled=False)
+        recipients, how = self.item.mail.recipients, {"counts": False, "throttled": False}
+        if marks is not None and marks.doubtful:  # they fail by this
+            return await self._retry(recipients, None, **how)
         if not self._bounce_sent and await self._is_closed():
             return await self._end(self.lease.ack, Disposition.DROPPED)
         if not self._bounce_sent and not await reporter.report(self.item, failures, self.content):
@@ -322,7 +333,15 @@ class Delivery:
         text = "mail %s bounced: %s"
         log.info(text, self.item.enqueue_id, reason, extra=about("bounced", self.item.enqueue_id))
         self._explanation["why"] = reason
-        return await self._finish(Stage.FAILED, Disposition.BOUNCED)
+        named = {one.recipient for one in failures}
+        left = tuple(one for one in recipients if one not in named)
+        if not left:
+            return await self._finish(Stage.FAILED, Disposition.BOUNCED)
+        if gone := tuple(one for one in recipients if one in named):
+            self._emit("bounced", narrowed(self.item, gone), **self._explanation)
+            self.item = narrowed(self.item, left)
+        self._explanation = {}
+        return await self._retry(left, None, **how)
 
     async def give_back(self) -> Disposition:
         """Back to the broker at once, as it came: nothing was done to it here."""
@@ -338,7 +357,7 @@ class Delivery:
             return self._disposition or await settle()
 
     async def _is_closed(self) -> bool:
-        """Whether it was deleted, or closed for being stuck, meanwhile. Not known counts as no."""
+        """Whether it was deleted, or closed for being stuck. Not known: its next delivery asks."""
         try:
             return self.lease.is_closed or await self._context.is_marked(self.item.enqueue_id)
         except StoreUnavailable:
@@ -372,12 +391,10 @@ class Delivery:
         self, remaining: tuple[str, ...]
     ) -> tuple[str, ...] | Disposition:
         """Writes the next attempt: its recipients, of `remaining`; or what became of the mail."""
-        marks, in_doubt = self._marks, self._state.in_doubt
-        if marks is None or in_doubt is None:
+        marks = self._marks
+        if marks is None:
             return remaining
         try:
-            if marks.next_record is None and not marks.taken:
-                await in_doubt.notify(self.item, marks.known, marks.doubtful, self.content)
             to_serve = (await marks.begin_next_attempt(remaining)).remaining
         except TakenOver:
             return await self._give_back(Disposition.GIVEN_BACK)
@@ -386,17 +403,8 @@ class Delivery:
             return await self._done(Disposition.COMPLETED, "dropped")
         return to_serve if set(to_serve) != set(remaining) else remaining
 
-    async def _late(self, record: MailStage, recipients: tuple[str, ...]) -> None:
-        if self._state.in_doubt is not None:
-            await self._state.in_doubt.sent_after_all(self.item, record, recipients)
-
     def _staged(self, stage: Stage) -> None:
         self.stage = stage.value
-
-    def _retry_headers(self, *, counted: bool, throttled: bool) -> dict[str, object]:
-        headers = own_headers(self.message.headers) | {HEADER_FAILURES: self.failures + counted}
-        headers.pop(HEADER_THROTTLED, None)
-        return headers | ({HEADER_THROTTLED: 1} if throttled else {})
 
     def _emit_retry(self, remaining: tuple[str, ...], delay: timedelta | None) -> None:
         """`deferred`, and `delivered` before it where some recipients were served."""

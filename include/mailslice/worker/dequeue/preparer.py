@@ -241,6 +241,7 @@ class Preparer:
             self._state.on_buried(item.enqueue_id)
             return True
         if message.redelivered and await self._state.delays.is_overtaken(item.enqueue_id, message):
+            crash.point("overtaken:copied")
             self._slots.ack(slot)
             return True
         if decision is not None:

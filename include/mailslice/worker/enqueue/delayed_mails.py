@@ -53,6 +53,8 @@ _LEAST_BYTES = 8 * 1024
 """Memory that a copy which waits here takes at least: 256 fit (`Tuning.waiting_bytes`)."""
 _TABLE_CHECK_SECONDS = 60.0
 _NO_WAIT = timedelta(0)
+_PATIENCE = timedelta(minutes=5)
+"""More than a mail is in a handler without a lease, whose row voids this copy."""
 _LAST_WAIT = 2.0
 """Seconds for rows that are being closed, when the worker ends."""
 
@@ -207,7 +209,8 @@ class Delays:
         The row comes before its copy, so a copy with its token is published first. A row with as
         many failures proves nothing: it may be the delay that this message ended, or a lease. One
         that is held, and open, does (ADR 86): this message was to be acknowledged, or came by the
-        row (its token), which its publisher may close yet: it is delayed anew.
+        row (its token), which its publisher may close yet: it is delayed anew. A publisher that was
+        killed leaves the row's copy to another, who may publish the mail meanwhile.
         """
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:
@@ -216,7 +219,8 @@ class Delays:
         if not (row.held or is_later):
             return False
         if str(row.token) == message.headers.get(HEADER_DELAY_TOKEN):
-            await self.schedule(enqueue_id, Copy.of(message), row.due, held=row.held)
+            due = max(row.due, self._context.clock() + _PATIENCE)
+            await self.schedule(enqueue_id, Copy.of(message), due, held=row.held)
         else:
             await self._publish_copy(_copy_of(row), row.token, row.due)
         return True
@@ -290,15 +294,13 @@ class Delays:
         return self.flushed
 
     async def bring_forward(self, row: DelayedMail) -> bool:
-        """Makes a delayed mail due now; False: it is due soon by itself, or was delayed anew.
+        """Makes a delayed mail that `is_far` due now; False: it is not any more, or delayed anew.
 
         The hop consumers publish it, by the copy whose token is the row's: this may be repeated
         after a kill anywhere, and publishes nothing itself (ADR 87). A row that is due soon is
         left: a worker may have read it already, and publish by it.
         """
         now, token, copy = self._context.clock(), uuid4(), _copy_of(row)
-        if not self.is_far(row):
-            return False
         later = now + timedelta(seconds=self._context.tuning.copy_before_row)
         await self._publish_copy(copy, token, later)
         crash.point("retry:copied")
@@ -362,6 +364,8 @@ class Delays:
 
     async def _published_and_closed(self, row: DelayedMail, copy: Copy) -> None:
         if row.token not in self._published:
+            if not (row.leased or row.held or HEADER_FAILURES in copy.headers):
+                copy = replace(copy, timestamp=row.due)  # its age begins with its first attempt
             await self._deliver(replace(copy, body=row.message), leased=row.leased)
             self._published[row.token] = None
             if len(self._published) > _REMEMBERED:

@@ -24,11 +24,12 @@ from mailslice.worker.io.context import QueueContext
 from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
+_Hears = Callable[[MailStage, tuple[str, ...]], Awaitable[None]]
 
 
 class StageMarks:
     """One delivery's. `taken`: a write was refused, or the delivery is over. `on_stage` hears of
-    stages, `on_late` of recipients sent to after they had failed.
+    stages, `on_doubt` of recipients that fail next, `on_late` of those sent to after they had.
     """
 
     def __init__(
@@ -36,10 +37,12 @@ class StageMarks:
         stages: Stages,
         record: MailStage,
         on_stage: Callable[[Stage], None],
-        on_late: Callable[[MailStage, tuple[str, ...]], Awaitable[None]],
+        on_doubt: _Hears,
+        on_late: _Hears,
     ) -> None:
         self._stages = stages
         self._on_stage = on_stage
+        self._on_doubt = on_doubt
         self._on_late = on_late
         self._written = record
         self._writing = asyncio.Lock()
@@ -111,9 +114,11 @@ class StageMarks:
             if self.taken:
                 raise _taken(self.known.enqueue_id)
             if self.next_record is None:
-                untouched = [one for one in remaining if one not in self.known.recipients]
+                known, failed = self.known, self.doubtful  # as they are told: a `sent` may come
+                await self._on_doubt(known, failed)
+                untouched = [one for one in remaining if one not in known.recipients]
                 by, now = self._stages.worker, self._stages.clock()
-                after = next_attempt(self.known, untouched, self.doubtful, by=by, now=now)
+                after = next_attempt(known, untouched, failed, by=by, now=now)
                 await self._write(after)
                 crash.point("stage:again-written")
                 self.next_record = self._written
