@@ -284,9 +284,9 @@ def test_queues_that_are_all_blank_are_not_all_queues(given):
         task_chain.queues_of(CLEANUP, {"params": {"queues": given}})
 
 
-def test_the_queues_of_the_form_are_taken_once_each():
-    given = {"params": {"queues": ["b", " a ", "b", ""]}}
-    assert task_chain.queues_of(CLEANUP, given) == ["b", "a"]
+def test_the_queues_of_the_form_are_taken_once_each_and_as_they_are_called():
+    given = {"params": {"queues": ["b", " a ", "b", "", "c,d"]}}
+    assert task_chain.queues_of(CLEANUP, given) == ["b", " a ", "c,d"]
 
 
 @pytest.mark.parametrize(

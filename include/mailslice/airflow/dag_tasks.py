@@ -98,7 +98,7 @@ class DagTasks:
         plans = [task for task in one.began if task.id.startswith(_PLAN)]
         if not plans or not (settings.duty.small_rows and load(duty).small_first):
             return False
-        queues = [str(name).strip() for name in one.conf.get("queues") or ()]
+        queues = one.conf.get("queues") or ()
         if not queues or any(plan.running for plan in plans):
             return True
         # No plan is at work: what they did stays as it is until another task begins. Apply saves

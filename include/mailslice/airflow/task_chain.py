@@ -89,7 +89,7 @@ class Chain:
 def queues_of(duty: DagDuty, context: Mapping[str, Any]) -> list[str]:
     """The queues of the form, or all that RabbitMQ knows. An unknown one fails in its own chain."""
     requested = context["params"][QUEUES] or ()
-    asked = dict.fromkeys(name.strip() for name in requested if name.strip())
+    asked = dict.fromkeys(name for name in requested if name.strip())
     if requested and not asked:
         raise AirflowFailException(
             f"{QUEUES}={list(requested)!r} names no queue: allowed are names, or nothing "

@@ -317,12 +317,8 @@ def spark(points: Sequence[TrendPoint]) -> dict[str, Any]:
 
 def form(entry: DutyEntry) -> dict[str, Any]:
     """What the form of a duty asks. A run by hand begins as a dry run."""
-    fields = form_shapes(
-        entry.params,
-        queues=entry.needs_queue,
-        approve=entry.name not in READ_ONLY,
-        queues_text="names, separated by commas; none: every queue",
-    )
+    approve = entry.name not in READ_ONLY
+    fields = form_shapes(entry.params, queues=entry.needs_queue, approve=approve)
     return {"duty": entry.name, "summary": entry.summary, "fields": fields}
 
 

@@ -290,6 +290,16 @@ def test_a_plan_that_does_all_steps_of_small_work_is_not_ended(
     assert runs.failed == ([(str(ID), CANCELED)] if ends else [])
 
 
+def test_a_plan_of_a_queue_whose_name_ends_in_a_blank_is_looked_at_by_that_name(
+    tasks, runs, tmp_path
+):
+    conf = {"queues": ["spool "], "dry_run": False}
+    runs.add("running", dag="x_queue_cleanup", conf=conf, began=PLANNED)
+    keep_progress(tmp_path, "queue_cleanup", "spool ")
+    tasks.cancel(ID)
+    assert runs.failed == []
+
+
 def test_where_small_work_is_done_in_spark_too_a_plan_is_ended(runs, tmp_path):
     tasks = tasks_of(runs, tmp_path, small_rows=0)
     plan = began("plan_cleanup", running="plan_cleanup")

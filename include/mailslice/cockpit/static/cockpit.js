@@ -167,8 +167,9 @@ function values(form) {
   for (const field of form.querySelectorAll("[name]")) {
     const text = field.value.trim();
     if (field.dataset.kind === "boolean") conf[field.name] = field.checked;
+    /* One name a line, as in Airflow's own form: names may hold commas and blanks. */
+    else if (field.dataset.kind === "array") { if (field.value) conf[field.name] = field.value.split("\n"); }
     else if (text && ["integer", "number"].includes(field.dataset.kind)) conf[field.name] = Number(text);
-    else if (text && field.dataset.kind === "array") conf[field.name] = text.split(",").map((word) => word.trim()).filter(Boolean);
     else if (text) conf[field.name] = text;
   }
   return conf;

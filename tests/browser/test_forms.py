@@ -1,0 +1,100 @@
+"""What the form of a duty sends to Airflow: names as they are, numbers or what was typed, once."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from fastapi import Body, HTTPException
+from playwright.sync_api import Page, expect
+
+from mailslice.cockpit.facts import Facts
+from mailslice.maintenance.health import Health, HealthVerdict
+from mailslice.maintenance.overview import QueueOverview
+from mailslice.model.settings import Settings
+from tests.browser.serving import served, site
+
+pytestmark = pytest.mark.soak
+QUEUE = "spool, eu "
+"""A name that begins no list, and ends in a blank."""
+PAGE = "queue?name=spool%2C%20eu%20&tab="
+
+
+class Airflow:
+    """Its API as far as the forms go: it takes runs, slowly, and refuses numbers that are none."""
+
+    def __init__(self) -> None:
+        self.confs: list[dict[str, Any]] = []
+
+    async def start(self, dag: str, asked: dict[str, Any] = Body()) -> dict[str, str]:  # noqa: B008
+        await asyncio.sleep(0.3)
+        if isinstance(asked["conf"].get("max_share"), str):
+            raise HTTPException(400, f"Invalid input for param max_share of {dag}")
+        self.confs.append(asked["conf"])
+        return {"dag_run_id": "manual__1"}
+
+
+@pytest.fixture
+def airflow() -> Airflow:
+    return Airflow()
+
+
+@pytest.fixture
+def address(airflow) -> Iterator[str]:
+    class Stores:
+        def close(self) -> None: ...
+
+        def existing_runs(self) -> None: ...
+
+    none = {"size_at": None, "oldest": None, "enqueue_rate": None, "deliver_rate": None}
+    names = ("size", "ready", "unacknowledged", "delayed", "parked", "dead_letters", "consumers")
+    figures = {**none, **dict.fromkeys((*names, "workers"), 0)}
+    one = QueueOverview(QUEUE, HealthVerdict(Health.OK, "empty"), reports={}, **figures)
+    facts = Facts(
+        Settings,
+        clock=lambda: datetime.now(UTC),
+        look=lambda *_: [one],
+        open_stores=lambda _: Stores(),
+    )
+    outer = site(facts)
+    api = "/far/away/{role}/api/v2/dags/{dag}"
+    outer.add_api_route(api, lambda: {"is_paused": False})
+    outer.add_api_route(f"{api}/dagRuns", airflow.start, methods=["POST"])
+    outer.add_api_route(f"{api}/dagRuns/{{run}}", lambda: {"state": "success"})
+    with served(outer) as base:
+        yield base
+
+
+def form(page: Page, button: str, row: str | None = None):
+    """The dialog that the button opens."""
+    within = page.get_by_role("row", name=re.compile(f"^{row}")) if row else page
+    within.get_by_role("button", name=button).click()
+    return page.get_by_role("dialog")
+
+
+def test_a_queue_with_a_comma_in_its_name_is_one_queue(address, airflow, visit):
+    visitor = visit(address, "user")
+    page = visitor.go(PAGE + "history")
+    form(page, "Run cleanup…").get_by_role("button", name="Start").click()
+    expect(page.locator("#following")).to_contain_text("success")
+    page.get_by_role("button", name="Measure now").click()
+    expect(page.locator("#following")).to_contain_text("queue_size: success")
+    assert [conf["queues"] for conf in airflow.confs] == [[QUEUE], [QUEUE]]
+    assert visitor.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "sent"),
+    [("", None), (",", [","]), (" a\nb,c\n", [" a", "b,c", ""]), ("\n", ["", ""])],
+)
+def test_only_an_empty_field_means_every_queue(address, airflow, visit, typed, sent):
+    page = visit(address, "user").go("maintenance")
+    dialog = form(page, "Run…", "queue_cleanup")
+    dialog.locator("[name=queues]").fill(typed)
+    dialog.get_by_role("button", name="Start").click()
+    expect(page.locator("#following")).to_contain_text("success")
+    assert [conf.get("queues") for conf in airflow.confs] == [sent]
