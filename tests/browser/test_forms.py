@@ -98,3 +98,15 @@ def test_only_an_empty_field_means_every_queue(address, airflow, visit, typed, s
     dialog.get_by_role("button", name="Start").click()
     expect(page.locator("#following")).to_contain_text("success")
     assert [conf.get("queues") for conf in airflow.confs] == [sent]
+
+
+def test_what_is_no_number_is_not_the_default(address, airflow, visit):
+    page = visit(address, "user").go("maintenance")
+    dialog = form(page, "Run…", "blob_gc")
+    dialog.locator("[name=max_share]").fill("0,01")
+    dialog.get_by_role("button", name="Start").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("Invalid input for param max_share")
+    dialog.locator("[name=max_share]").fill("0.01")
+    dialog.get_by_role("button", name="Start").click()
+    expect(page.locator("#following")).to_contain_text("success")
+    assert [conf["max_share"] for conf in airflow.confs] == [0.01]

@@ -165,11 +165,12 @@ async function ask(duty, queue) {
 function values(form) {
   const conf = {};
   for (const field of form.querySelectorAll("[name]")) {
-    const text = field.value.trim();
+    const text = field.value.trim(), number = Number(text);
     if (field.dataset.kind === "boolean") conf[field.name] = field.checked;
     /* One name a line, as in Airflow's own form: names may hold commas and blanks. */
     else if (field.dataset.kind === "array") { if (field.value) conf[field.name] = field.value.split("\n"); }
-    else if (text && ["integer", "number"].includes(field.dataset.kind)) conf[field.name] = Number(text);
+    /* JSON has no NaN: it would be null, and that the default. Airflow refuses the text. */
+    else if (text && ["integer", "number"].includes(field.dataset.kind)) conf[field.name] = Number.isFinite(number) ? number : text;
     else if (text) conf[field.name] = text;
   }
   return conf;
