@@ -110,3 +110,11 @@ def test_what_is_no_number_is_not_the_default(address, airflow, visit):
     dialog.get_by_role("button", name="Start").click()
     expect(page.locator("#following")).to_contain_text("success")
     assert [conf["max_share"] for conf in airflow.confs] == [0.01]
+
+
+def test_a_double_click_starts_one_run(address, airflow, visit):
+    page = visit(address, "user").go("maintenance")
+    form(page, "Run…", "dead_letters").get_by_role("button", name="Start").dblclick()
+    expect(page.locator("#following")).to_contain_text("success")
+    page.wait_for_timeout(800)
+    assert len(airflow.confs) == 1

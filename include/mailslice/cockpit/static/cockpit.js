@@ -191,7 +191,8 @@ document.addEventListener("submit", async (event) => {
   const form = event.target.closest("form[data-start]");
   if (!form) return;
   event.preventDefault();
-  const said = form.querySelector(".problem");
+  const said = form.querySelector(".problem"), submit = form.querySelector("[type=submit]");
+  submit.disabled = true;
   try {
     await begin(form.dataset.start, values(form));
     form.closest("dialog").close();
@@ -199,6 +200,7 @@ document.addEventListener("submit", async (event) => {
     said.hidden = false;
     said.textContent = error.message;
   }
+  submit.disabled = false;
 });
 document.addEventListener("htmx:responseError", (event) => problem(`The page answered ${event.detail.xhr.status}.`));
 document.addEventListener("htmx:afterSwap", draw);
