@@ -118,3 +118,14 @@ def test_a_double_click_starts_one_run(address, airflow, visit):
     expect(page.locator("#following")).to_contain_text("success")
     page.wait_for_timeout(800)
     assert len(airflow.confs) == 1
+
+
+def test_a_write_that_is_not_of_this_site_is_not_called_a_lack_of_rights(address, visit):
+    """As behind a proxy that puts its own Host into requests: Origin and Host differ."""
+    page = visit(address, "op").go(PAGE + "history")
+    other = {"origin": "http://mail.example"}
+    page.route("**/act", lambda one: one.continue_(headers={**one.request.headers, **other}))
+    dialog = form(page, "Hold…")
+    dialog.get_by_label("Reason").fill("a test")
+    dialog.get_by_role("button", name="Hold").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("need an Origin of this site")

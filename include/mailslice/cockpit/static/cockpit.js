@@ -23,7 +23,7 @@ async function get(address, options) {
   try { body = JSON.parse(text); } catch { /* a page */ }
   if (answer.ok) return body ?? text;
   if (answer.status === 401) throw new Error("You are not logged in to Airflow any more: log in and load the page again.");
-  if (answer.status === 403) throw new Error("Your Airflow user has no right to do this.");
+  if (answer.status === 403 && [undefined, "Forbidden"].includes(body?.detail)) throw new Error("Your Airflow user has no right to do this.");
   throw new Error(typeof body?.detail === "string" ? body.detail : body?.detail?.reason ?? `Airflow answered ${answer.status}.`);
 }
 
