@@ -129,3 +129,11 @@ def test_a_write_that_is_not_of_this_site_is_not_called_a_lack_of_rights(address
     dialog.get_by_label("Reason").fill("a test")
     dialog.get_by_role("button", name="Hold").click()
     expect(dialog.get_by_role("alert")).to_contain_text("need an Origin of this site")
+
+
+def test_who_types_into_the_search_goes_on_typing_after_a_refresh(address, visit):
+    page = visit(address).go()
+    page.locator("#search").press_sequentially("spo")
+    page.evaluate("import('./static/cockpit.js').then((cockpit) => cockpit.renew())")
+    page.keyboard.type("ol")
+    expect(page.locator("#search")).to_have_value("spool")

@@ -51,7 +51,7 @@ async function renew() {
   const main = $("main");
   const fresh = new DOMParser().parseFromString(await get(location.href), "text/html").getElementById("main");
   if (!fresh) return;
-  const typed = $("search")?.value;
+  const typed = $("search")?.value, typing = document.activeElement?.id === "search";
   for (const old of main.querySelectorAll(".spark svg")) {
     const queue = old.closest("[data-queue]")?.dataset.queue;
     const cell = [...fresh.querySelectorAll("[data-queue]")].find((row) => row.dataset.queue === queue)?.querySelector(".spark");
@@ -60,6 +60,7 @@ async function renew() {
   main.replaceChildren(...fresh.childNodes);
   window.htmx?.process(main);
   if (typed) { $("search").value = typed; search(); }
+  if (typing) $("search").focus();
   draw();
   problem(null);
 }
