@@ -611,6 +611,15 @@ def test_the_report_task_tells_the_alerts(monkeypatch):
     assert events.added == [told_of], "a dry run is no news for other DAGs"
 
 
+@pytest.mark.parametrize(("run_type", "tells"), [("manual", False), ("scheduled", True)])
+def test_a_dry_run_starts_no_dag_that_follows(monkeypatch, run_type, tells):
+    """A run that an asset starts is not dry: it would act."""
+    told = context(run_type, dry_run=True)
+    monkeypatch.setattr(task_chain, "get_current_context", lambda: told)
+    with nullcontext() if tells else pytest.raises(AirflowSkipException, match="dry run"):
+        task_chain._all_queues(CLEANUP).function()
+
+
 class QueueEvents:
     """The outlet events of the alias that stands for queues."""
 

@@ -110,7 +110,9 @@ def _all_queues(duty: DagDuty) -> Callable[[], Any]:
         outlets=[run_asset(duty.duty, duty.prefix)],
     )
     def all_queues() -> None:
-        """Start whoever follows this duty: no queue has failed."""
+        """Start whoever follows this duty: no queue has failed, and the run was not dry."""
+        if is_dry(get_current_context()):
+            raise AirflowSkipException(DRY_RUN)
 
     return all_queues
 
