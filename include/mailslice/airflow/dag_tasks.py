@@ -139,19 +139,20 @@ class DagTasks:
             return before
         named = one.conf.get("queue") or next(iter(one.conf.get("queues") or ()), "")
         queue = QueueName(str(named))
-        if type_ in _ACTIONS:
-            result = result_of(self._facts.settings, queue, one.run) or {}
-            known, error = dict(result.get("information") or {}), result.get("failed")
-        else:
-            duty, queue = DUTIES[type_], queue or NO_QUEUE
-            location, run = artifacts(self._facts.settings), run_of_dag(duty, queue, one.run)
-            report: Mapping[str, Any] = {}
-            with suppress(PlanRefused):  # a file that is damaged is none
+        known: Mapping[str, Any] = {}
+        error = None
+        with suppress(PlanRefused):  # a file that is damaged is none
+            if type_ in _ACTIONS:
+                result = result_of(self._facts.settings, queue, one.run) or {}
+                known, error = result.get("information") or {}, result.get("failed")
+            else:
+                duty, queue = DUTIES[type_], queue or NO_QUEUE
+                location, run = artifacts(self._facts.settings), run_of_dag(duty, queue, one.run)
                 report = RunFolder(location, duty, queue, run).read_json(FILES["report"]) or {}
-            known, error = figures(type_, report) if report else {}, report.get("message")
+                known, error = figures(type_, report) if report else {}, report.get("message")
         if status is not Status.COMPLETED:
             known = {**before, **known}
-        return known | ({"error": error} if error and status is Status.FAILED else {})
+        return {**known, **({"error": error} if error and status is Status.FAILED else {})}
 
 
 class DagQueues(Queues):

@@ -152,6 +152,16 @@ def test_a_report_that_is_damaged_hides_no_task(runs, tasks, tmp_path):
     assert "processedMailboxes" not in tasks.get(ID).information
 
 
+def test_a_result_that_is_damaged_hides_no_task(runs, tasks, tmp_path):
+    runs.add("success", run=str(uuid4()))
+    runs.add("failed", conf=REPUBLISHED)
+    keep_result(tmp_path, str(ID), failed="no census")
+    (file,) = tmp_path.rglob("result.json")
+    file.write_text("{")
+    assert "its log in Airflow has more" in tasks.get(ID).information["error"]
+    assert len(tasks.newest()) == 2
+
+
 @pytest.mark.parametrize("age", ["soon", "99999999d"])
 def test_a_run_that_somebody_started_with_a_wrong_age_hides_no_other_task(tasks, runs, age):
     conf = {"queue": "spool", "action": "republish", "older_than": age}
