@@ -114,7 +114,8 @@ class Facts:
 
     def expire(self) -> None:
         """Somebody acted: the next page waits for a new look, as long as it ever waits."""
-        self._attempted = datetime.min.replace(tzinfo=UTC)
+        with self._looking:
+            self._attempted, self._attempt = datetime.min.replace(tzinfo=UTC), None
 
     def queue(self, name: str) -> QueueOverview | None:
         """One queue as the snapshot has it; None: there is no such queue.
@@ -192,7 +193,7 @@ class Facts:
             opened.close()
 
     def _refreshing(self) -> Future[Snapshot]:
-        """The look that is under way, or a new one: never two at once."""
+        """The look that is under way, or a new one."""
         with self._looking:
             if self._attempt is None or self._attempt.done():
                 self._attempt = Future()
@@ -201,14 +202,16 @@ class Facts:
 
     def _run(self, attempt: Future[Snapshot]) -> None:
         try:
-            self._snapshot = self._refreshed()
-            self._attempted = self._clock()
+            found = self._refreshed()
+            with self._looking:
+                if self._attempt is attempt:  # nobody acted since it began
+                    self._snapshot, self._attempted = found, self._clock()
         except BaseException as error:  # noqa: BLE001 - it is raised where the look is waited for
             if not isinstance(error, TryAgain):
                 log.warning("the overview of queues could not be made anew: %s", error)
             attempt.set_exception(error)
         else:
-            attempt.set_result(self._snapshot)
+            attempt.set_result(found)
 
     def _refreshed(self) -> Snapshot:
         known, settings = self._snapshot, self.settings
