@@ -6,6 +6,7 @@ The stores are opened at the first question, and anew after an error of theirs.
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -88,6 +89,7 @@ class Facts:
         self._patience = patience
         self._opening = threading.Lock()
         self._opened: Stores | None = None
+        self._users: Counter[Stores] = Counter()
         self._looking = threading.Lock()
         self._attempt: Future[Snapshot] | None = None
         self._attempted = datetime.min.replace(tzinfo=UTC)
@@ -142,11 +144,9 @@ class Facts:
 
     def trend(self, queue: QueueName) -> tuple[TrendPoint, ...]:
         """The sizes that were measured since yesterday, the oldest first."""
-
-        def ask(stores: Stores) -> tuple[TrendPoint, ...]:
-            return tuple(_trend(stores, queue, self._clock() - timedelta(days=1)))
-
-        return self.known(("trend", queue), ask, _TREND_FRESH).value or ()
+        key, since = ("trend", queue), self._clock() - timedelta(days=1)
+        known = self.known(key, lambda stores: tuple(_trend(stores, queue, since)), _TREND_FRESH)
+        return known.value or ()
 
     def known(
         self, key: Hashable, ask: Callable[[Stores], T], fresh: timedelta = timedelta(0)
@@ -170,27 +170,43 @@ class Facts:
 
     @contextmanager
     def stores(self) -> Iterator[Stores]:
-        """The stores; closed, and opened anew for the next question, after an error of theirs."""
+        """The stores; opened anew for the next question after an error of theirs. The last who asks
+        closes them: under a question they would open themselves again, for good.
+        """
         with self._opening:
             if self._opened is None:
                 self._opened = self._open(self._load())
+                self._users[self._opened] += 1  # that they are open
             stores = self._opened
+            self._users[stores] += 1
         try:
             yield stores
         except TryAgain:
-            self.close()
+            self.close(stores)
             raise
+        finally:
+            self._leave(stores)
 
     @property
     def settings(self) -> Settings:
         return self._load()
 
-    def close(self) -> None:
-        """Close the stores; the next question opens them again."""
+    def close(self, failed: Stores | None = None) -> None:
+        """Close the stores, or these alone, once nobody asks them. A question opens others."""
         with self._opening:
-            opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.close()
+            stores = self._opened
+            if stores is None or failed not in {None, stores}:
+                return
+            self._opened = None
+        self._leave(stores)
+
+    def _leave(self, stores: Stores) -> None:
+        with self._opening:
+            self._users[stores] -= 1
+            if self._users[stores]:
+                return
+            del self._users[stores]
+        stores.close()
 
     def _refreshing(self) -> Future[Snapshot]:
         """The look that is under way, or a new one."""

@@ -205,3 +205,22 @@ def test_a_look_that_began_before_an_act_has_no_figures_of_after_it(world):
     world.going_on.set()
     for _ in range(2):
         assert [one.size for one in facts.snapshot().queues] == [3]
+
+
+def test_an_error_closes_the_stores_that_it_came_from_when_nobody_asks_them_any_more(facts):
+    """Stores that are closed under a question open themselves again, and nobody closes those."""
+    slow = facts.stores()
+    first = slow.__enter__()
+    with pytest.raises(StoreUnavailable), facts.stores() as failing:
+        raise StoreUnavailable(RABBIT)
+    assert (failing is first, first.closed) == (True, 0)
+    with facts.stores() as others:
+        assert others is not first
+    late = StoreUnavailable("late")
+    assert not slow.__exit__(StoreUnavailable, late, None)
+    assert (first.closed, others.closed) == (1, 0)
+    with facts.stores() as again:
+        facts.close()
+        assert (again is others, others.closed) == (True, 0)
+    facts.close()
+    assert others.closed == 1
