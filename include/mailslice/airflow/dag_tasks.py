@@ -173,20 +173,14 @@ def conf_of(request: TaskRequest) -> tuple[str, dict[str, Any]]:
     """The DAG that does the task, without prefix, and the conf of its run."""
     params, reason = request.params, request.reason or "webadmin"
     if request.type in _ACTIONS:
-        conf: dict[str, Any] = {
-            "queue": request.queue,
-            "action": _ACTIONS[request.type].value,
-            "digest": ANY,
-            "reason": reason,
-        }
+        conf: dict[str, Any] = {"queue": request.queue, "digest": ANY, "reason": reason}
+        conf["action"] = _ACTIONS[request.type].value
         if request.type is TaskType.DELETE:
             given = {name: params.get(name) for name in _TEXTS}
             conf |= {name: literal(text) for name, text in given.items() if text is not None}
         if request.type is TaskType.REPUBLISH:
-            conf |= {
-                "older_than": params["olderThan"],
-                "accept_duplicates": params["acceptDuplicates"],
-            }
+            conf["older_than"] = params["olderThan"]
+            conf["accept_duplicates"] = params["acceptDuplicates"]
         return MAIL_ACTIONS, conf
     conf = {"dry_run": False, "reason": reason}
     if request.queue is not None:

@@ -203,9 +203,8 @@ def run_in_process(duty: DagDuty, step: str, queue: str) -> dict[str, Any]:
     """Run one step in this process. TryAgain is retried; all other errors are final."""
     from mailslice.maintenance.runner import done_ahead, run_step
 
-    logging.getLogger("great_expectations").setLevel(
-        logging.WARNING
-    )  # else a hundred lines of its own workings stand in the task's log
+    # Else a hundred lines of its own workings stand in the task's log.
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     with final_errors():
         request, settings = request_of(get_current_context(), duty.duty, queue), duty.ready()
         return done_ahead(step, request, settings) or run_step(step, request, settings)

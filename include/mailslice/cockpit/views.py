@@ -47,9 +47,7 @@ _AT_ONCE = 8
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 COUNTS = ("live", "dead", "survivors")
 """The rows of a slice that are drawn."""
-_OF_REPORT = (
-    *("run", "dagRun", "duty", "queue", "status", "message", "applied", "bytes", "who", "reason"),
-)
+_OF_REPORT = "run dagRun duty queue status message applied bytes who reason".split()
 
 
 def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
