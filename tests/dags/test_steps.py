@@ -284,9 +284,9 @@ def test_queues_that_are_all_blank_are_not_all_queues(given):
         task_chain.queues_of(CLEANUP, {"params": {"queues": given}})
 
 
-def test_the_queues_of_the_form_are_taken_once_each():
-    given = {"params": {"queues": ["b", " a ", "b", ""]}}
-    assert task_chain.queues_of(CLEANUP, given) == ["b", "a"]
+def test_the_queues_of_the_form_are_taken_once_each_and_as_they_are_called():
+    given = {"params": {"queues": ["b", " a ", "b", "", "c,d"]}}
+    assert task_chain.queues_of(CLEANUP, given) == ["b", " a ", "c,d"]
 
 
 @pytest.mark.parametrize(
@@ -609,6 +609,15 @@ def test_the_report_task_tells_the_alerts(monkeypatch):
     )
     task.function("spool")
     assert events.added == [told_of], "a dry run is no news for other DAGs"
+
+
+@pytest.mark.parametrize(("run_type", "tells"), [("manual", False), ("scheduled", True)])
+def test_a_dry_run_starts_no_dag_that_follows(monkeypatch, run_type, tells):
+    """A run that an asset starts is not dry: it would act."""
+    told = context(run_type, dry_run=True)
+    monkeypatch.setattr(task_chain, "get_current_context", lambda: told)
+    with nullcontext() if tells else pytest.raises(AirflowSkipException, match="dry run"):
+        task_chain._all_queues(CLEANUP).function()
 
 
 class QueueEvents:

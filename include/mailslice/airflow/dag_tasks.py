@@ -98,7 +98,7 @@ class DagTasks:
         plans = [task for task in one.began if task.id.startswith(_PLAN)]
         if not plans or not (settings.duty.small_rows and load(duty).small_first):
             return False
-        queues = [str(name).strip() for name in one.conf.get("queues") or ()]
+        queues = one.conf.get("queues") or ()
         if not queues or any(plan.running for plan in plans):
             return True
         # No plan is at work: what they did stays as it is until another task begins. Apply saves
@@ -139,19 +139,20 @@ class DagTasks:
             return before
         named = one.conf.get("queue") or next(iter(one.conf.get("queues") or ()), "")
         queue = QueueName(str(named))
-        if type_ in _ACTIONS:
-            result = result_of(self._facts.settings, queue, one.run) or {}
-            known, error = dict(result.get("information") or {}), result.get("failed")
-        else:
-            duty, queue = DUTIES[type_], queue or NO_QUEUE
-            location, run = artifacts(self._facts.settings), run_of_dag(duty, queue, one.run)
-            report: Mapping[str, Any] = {}
-            with suppress(PlanRefused):  # a file that is damaged is none
+        known: Mapping[str, Any] = {}
+        error = None
+        with suppress(PlanRefused):  # a file that is damaged is none
+            if type_ in _ACTIONS:
+                result = result_of(self._facts.settings, queue, one.run) or {}
+                known, error = result.get("information") or {}, result.get("failed")
+            else:
+                duty, queue = DUTIES[type_], queue or NO_QUEUE
+                location, run = artifacts(self._facts.settings), run_of_dag(duty, queue, one.run)
                 report = RunFolder(location, duty, queue, run).read_json(FILES["report"]) or {}
-            known, error = figures(type_, report) if report else {}, report.get("message")
+                known, error = figures(type_, report) if report else {}, report.get("message")
         if status is not Status.COMPLETED:
             known = {**before, **known}
-        return known | ({"error": error} if error and status is Status.FAILED else {})
+        return {**known, **({"error": error} if error and status is Status.FAILED else {})}
 
 
 class DagQueues(Queues):
@@ -172,20 +173,14 @@ def conf_of(request: TaskRequest) -> tuple[str, dict[str, Any]]:
     """The DAG that does the task, without prefix, and the conf of its run."""
     params, reason = request.params, request.reason or "webadmin"
     if request.type in _ACTIONS:
-        conf: dict[str, Any] = {
-            "queue": request.queue,
-            "action": _ACTIONS[request.type].value,
-            "digest": ANY,
-            "reason": reason,
-        }
+        conf: dict[str, Any] = {"queue": request.queue, "digest": ANY, "reason": reason}
+        conf["action"] = _ACTIONS[request.type].value
         if request.type is TaskType.DELETE:
             given = {name: params.get(name) for name in _TEXTS}
             conf |= {name: literal(text) for name, text in given.items() if text is not None}
         if request.type is TaskType.REPUBLISH:
-            conf |= {
-                "older_than": params["olderThan"],
-                "accept_duplicates": params["acceptDuplicates"],
-            }
+            conf["older_than"] = params["olderThan"]
+            conf["accept_duplicates"] = params["acceptDuplicates"]
         return MAIL_ACTIONS, conf
     conf = {"dry_run": False, "reason": reason}
     if request.queue is not None:

@@ -89,7 +89,7 @@ class Chain:
 def queues_of(duty: DagDuty, context: Mapping[str, Any]) -> list[str]:
     """The queues of the form, or all that RabbitMQ knows. An unknown one fails in its own chain."""
     requested = context["params"][QUEUES] or ()
-    asked = dict.fromkeys(name.strip() for name in requested if name.strip())
+    asked = dict.fromkeys(name for name in requested if name.strip())
     if requested and not asked:
         raise AirflowFailException(
             f"{QUEUES}={list(requested)!r} names no queue: allowed are names, or nothing "
@@ -110,7 +110,9 @@ def _all_queues(duty: DagDuty) -> Callable[[], Any]:
         outlets=[run_asset(duty.duty, duty.prefix)],
     )
     def all_queues() -> None:
-        """Start whoever follows this duty: no queue has failed."""
+        """Start whoever follows this duty: no queue has failed, and the run was not dry."""
+        if is_dry(get_current_context()):
+            raise AirflowSkipException(DRY_RUN)
 
     return all_queues
 
@@ -201,9 +203,8 @@ def run_in_process(duty: DagDuty, step: str, queue: str) -> dict[str, Any]:
     """Run one step in this process. TryAgain is retried; all other errors are final."""
     from mailslice.maintenance.runner import done_ahead, run_step
 
-    logging.getLogger("great_expectations").setLevel(
-        logging.WARNING
-    )  # else a hundred lines of its own workings stand in the task's log
+    # Else a hundred lines of its own workings stand in the task's log.
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     with final_errors():
         request, settings = request_of(get_current_context(), duty.duty, queue), duty.ready()
         return done_ahead(step, request, settings) or run_step(step, request, settings)

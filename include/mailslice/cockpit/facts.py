@@ -6,6 +6,7 @@ The stores are opened at the first question, and anew after an error of theirs.
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -88,6 +89,7 @@ class Facts:
         self._patience = patience
         self._opening = threading.Lock()
         self._opened: Stores | None = None
+        self._users: Counter[Stores] = Counter()
         self._looking = threading.Lock()
         self._attempt: Future[Snapshot] | None = None
         self._attempted = datetime.min.replace(tzinfo=UTC)
@@ -114,7 +116,8 @@ class Facts:
 
     def expire(self) -> None:
         """Somebody acted: the next page waits for a new look, as long as it ever waits."""
-        self._attempted = datetime.min.replace(tzinfo=UTC)
+        with self._looking:
+            self._attempted, self._attempt = datetime.min.replace(tzinfo=UTC), None
 
     def queue(self, name: str) -> QueueOverview | None:
         """One queue as the snapshot has it; None: there is no such queue.
@@ -141,11 +144,9 @@ class Facts:
 
     def trend(self, queue: QueueName) -> tuple[TrendPoint, ...]:
         """The sizes that were measured since yesterday, the oldest first."""
-
-        def ask(stores: Stores) -> tuple[TrendPoint, ...]:
-            return tuple(_trend(stores, queue, self._clock() - timedelta(days=1)))
-
-        return self.known(("trend", queue), ask, _TREND_FRESH).value or ()
+        key, since = ("trend", queue), self._clock() - timedelta(days=1)
+        known = self.known(key, lambda stores: tuple(_trend(stores, queue, since)), _TREND_FRESH)
+        return known.value or ()
 
     def known(
         self, key: Hashable, ask: Callable[[Stores], T], fresh: timedelta = timedelta(0)
@@ -169,30 +170,46 @@ class Facts:
 
     @contextmanager
     def stores(self) -> Iterator[Stores]:
-        """The stores; closed, and opened anew for the next question, after an error of theirs."""
+        """The stores; opened anew for the next question after an error of theirs. The last who asks
+        closes them: under a question they would open themselves again, for good.
+        """
         with self._opening:
             if self._opened is None:
                 self._opened = self._open(self._load())
+                self._users[self._opened] += 1  # that they are open
             stores = self._opened
+            self._users[stores] += 1
         try:
             yield stores
         except TryAgain:
-            self.close()
+            self.close(stores)
             raise
+        finally:
+            self._leave(stores)
 
     @property
     def settings(self) -> Settings:
         return self._load()
 
-    def close(self) -> None:
-        """Close the stores; the next question opens them again."""
+    def close(self, failed: Stores | None = None) -> None:
+        """Close the stores, or these alone, once nobody asks them. A question opens others."""
         with self._opening:
-            opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.close()
+            stores = self._opened
+            if stores is None or failed not in {None, stores}:
+                return
+            self._opened = None
+        self._leave(stores)
+
+    def _leave(self, stores: Stores) -> None:
+        with self._opening:
+            self._users[stores] -= 1
+            if self._users[stores]:
+                return
+            del self._users[stores]
+        stores.close()
 
     def _refreshing(self) -> Future[Snapshot]:
-        """The look that is under way, or a new one: never two at once."""
+        """The look that is under way, or a new one."""
         with self._looking:
             if self._attempt is None or self._attempt.done():
                 self._attempt = Future()
@@ -201,14 +218,16 @@ class Facts:
 
     def _run(self, attempt: Future[Snapshot]) -> None:
         try:
-            self._snapshot = self._refreshed()
-            self._attempted = self._clock()
+            found = self._refreshed()
+            with self._looking:
+                if self._attempt is attempt:  # nobody acted since it began
+                    self._snapshot, self._attempted = found, self._clock()
         except BaseException as error:  # noqa: BLE001 - it is raised where the look is waited for
             if not isinstance(error, TryAgain):
                 log.warning("the overview of queues could not be made anew: %s", error)
             attempt.set_exception(error)
         else:
-            attempt.set_result(self._snapshot)
+            attempt.set_result(found)
 
     def _refreshed(self) -> Snapshot:
         known, settings = self._snapshot, self.settings

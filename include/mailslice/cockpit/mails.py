@@ -40,9 +40,7 @@ EXPORT_SECONDS = 10.0
 MOST_EXPORTED = 10_000
 """Mails of one file; a page may lack mails of a verdict beyond so many."""
 _LONGEST_CELL = 2000
-COLUMNS = (
-    *("id", "enqueued", "name", "sender", "recipients", "state", "due", "attempts", "answer"),
-)
+COLUMNS = "id enqueued name sender recipients state due attempts answer".split()
 ALL = "all"
 """In the place of a slice's start: slices that were counted empty are read, too."""
 

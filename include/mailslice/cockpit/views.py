@@ -47,9 +47,7 @@ _AT_ONCE = 8
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 COUNTS = ("live", "dead", "survivors")
 """The rows of a slice that are drawn."""
-_OF_REPORT = (
-    *("run", "dagRun", "duty", "queue", "status", "message", "applied", "bytes", "who", "reason"),
-)
+_OF_REPORT = "run dagRun duty queue status message applied bytes who reason".split()
 
 
 def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
@@ -317,12 +315,8 @@ def spark(points: Sequence[TrendPoint]) -> dict[str, Any]:
 
 def form(entry: DutyEntry) -> dict[str, Any]:
     """What the form of a duty asks. A run by hand begins as a dry run."""
-    fields = form_shapes(
-        entry.params,
-        queues=entry.needs_queue,
-        approve=entry.name not in READ_ONLY,
-        queues_text="names, separated by commas; none: every queue",
-    )
+    approve = entry.name not in READ_ONLY
+    fields = form_shapes(entry.params, queues=entry.needs_queue, approve=approve)
     return {"duty": entry.name, "summary": entry.summary, "fields": fields}
 
 

@@ -52,7 +52,8 @@ def _where(mail: WaitingMail) -> Iterator[str]:
             yield f"That worker has no heartbeat for {span(holder.silent)}: it died, or hangs."
         return
     if mail.due is not None and mail.due > mail.now:
-        yield f"It is delayed, and due in {span(mail.due - mail.now)} ({_moment(mail.due)})."
+        due = f"{mail.due.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+        yield f"It is delayed, and due in {span(mail.due - mail.now)} ({due})."
         return
     if mail.consumers == 0:
         yield "Nobody consumes the queue."
@@ -73,7 +74,3 @@ def _tried(mail: WaitingMail) -> Iterator[str]:
         yield f"It was tried {times} without success."
     if mail.answer:
         yield f"The last answer: {mail.answer}"
-
-
-def _moment(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

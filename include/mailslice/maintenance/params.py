@@ -140,12 +140,10 @@ def param_shapes(params: type[DutyParams]) -> Iterator[ParamShape]:
         yield ParamShape(name, info.description or "", types, _json_type(types), default, choices)
 
 
-def form_shapes(
-    params: type[DutyParams], *, queues: bool, approve: bool, queues_text: str = _QUEUES
-) -> Iterator[ParamShape]:
+def form_shapes(params: type[DutyParams], *, queues: bool, approve: bool) -> Iterator[ParamShape]:
     """What the form of a run asks: which queues, the params, and whether a person approves."""
     if queues:
-        yield ParamShape(QUEUES, queues_text, (), "array", [], ())
+        yield ParamShape(QUEUES, _QUEUES, (), "array", [], ())
     for param in param_shapes(params):
         if param.name not in GIVEN_BY_AIRFLOW:
             yield param

@@ -152,6 +152,16 @@ def test_a_report_that_is_damaged_hides_no_task(runs, tasks, tmp_path):
     assert "processedMailboxes" not in tasks.get(ID).information
 
 
+def test_a_result_that_is_damaged_hides_no_task(runs, tasks, tmp_path):
+    runs.add("success", run=str(uuid4()))
+    runs.add("failed", conf=REPUBLISHED)
+    keep_result(tmp_path, str(ID), failed="no census")
+    (file,) = tmp_path.rglob("result.json")
+    file.write_text("{")
+    assert "its log in Airflow has more" in tasks.get(ID).information["error"]
+    assert len(tasks.newest()) == 2
+
+
 @pytest.mark.parametrize("age", ["soon", "99999999d"])
 def test_a_run_that_somebody_started_with_a_wrong_age_hides_no_other_task(tasks, runs, age):
     conf = {"queue": "spool", "action": "republish", "older_than": age}
@@ -288,6 +298,16 @@ def test_a_plan_that_does_all_steps_of_small_work_is_not_ended(
         keep_progress(tmp_path, duty, "spool")
     tasks.cancel(ID)
     assert runs.failed == ([(str(ID), CANCELED)] if ends else [])
+
+
+def test_a_plan_of_a_queue_whose_name_ends_in_a_blank_is_looked_at_by_that_name(
+    tasks, runs, tmp_path
+):
+    conf = {"queues": ["spool "], "dry_run": False}
+    runs.add("running", dag="x_queue_cleanup", conf=conf, began=PLANNED)
+    keep_progress(tmp_path, "queue_cleanup", "spool ")
+    tasks.cancel(ID)
+    assert runs.failed == []
 
 
 def test_where_small_work_is_done_in_spark_too_a_plan_is_ended(runs, tmp_path):

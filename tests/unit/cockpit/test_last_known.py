@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.cockpit.facts import STALE, Facts
+from mailslice.cockpit.facts import FRESH, STALE, Facts
 from mailslice.cockpit.waiting import MailWorker, WaitingMail, why_it_waits
 from mailslice.maintenance.health import Health, HealthVerdict
 from mailslice.maintenance.overview import QueueOverview
@@ -36,8 +36,10 @@ CASSANDRA = "Cassandra at 127.0.0.1:9042 does not answer"
 
 
 class Stores:
+    closed = 0
+
     def close(self):
-        pass
+        self.closed += 1
 
     def existing_runs(self):
         return None
@@ -180,3 +182,45 @@ def test_after_an_act_the_next_page_has_the_figures_of_now(world, facts):
     assert [one.size for one in facts.snapshot().queues] == [7], "one look is for several viewers"
     facts.expire()
     assert [one.size for one in facts.snapshot().queues] == [3]
+
+
+def test_a_look_that_began_before_an_act_has_no_figures_of_after_it(world):
+    began = threading.Event()
+
+    def look(_stores, _clock):
+        gives = world.gives
+        began.set()
+        world.going_on.wait(20)
+        return gives
+
+    facts = Facts(Settings, lambda: world.now, look, lambda _settings: Stores())
+    facts.snapshot()
+    world.now += FRESH
+    world.going_on.clear()
+    began.clear()
+    facts.snapshot()
+    assert began.wait(20)
+    world.gives = [replace(WELL, size=3)]
+    facts.expire()
+    world.going_on.set()
+    for _ in range(2):
+        assert [one.size for one in facts.snapshot().queues] == [3]
+
+
+def test_an_error_closes_the_stores_that_it_came_from_when_nobody_asks_them_any_more(facts):
+    """Stores that are closed under a question open themselves again, and nobody closes those."""
+    slow = facts.stores()
+    first = slow.__enter__()
+    with pytest.raises(StoreUnavailable), facts.stores() as failing:
+        raise StoreUnavailable(RABBIT)
+    assert (failing is first, first.closed) == (True, 0)
+    with facts.stores() as others:
+        assert others is not first
+    late = StoreUnavailable("late")
+    assert not slow.__exit__(StoreUnavailable, late, None)
+    assert (first.closed, others.closed) == (1, 0)
+    with facts.stores() as again:
+        facts.close()
+        assert (again is others, others.closed) == (True, 0)
+    facts.close()
+    assert others.closed == 1

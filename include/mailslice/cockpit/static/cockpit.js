@@ -23,7 +23,7 @@ async function get(address, options) {
   try { body = JSON.parse(text); } catch { /* a page */ }
   if (answer.ok) return body ?? text;
   if (answer.status === 401) throw new Error("You are not logged in to Airflow any more: log in and load the page again.");
-  if (answer.status === 403) throw new Error("Your Airflow user has no right to do this.");
+  if (answer.status === 403 && [undefined, "Forbidden"].includes(body?.detail)) throw new Error("Your Airflow user has no right to do this.");
   throw new Error(typeof body?.detail === "string" ? body.detail : body?.detail?.reason ?? `Airflow answered ${answer.status}.`);
 }
 
@@ -51,7 +51,7 @@ async function renew() {
   const main = $("main");
   const fresh = new DOMParser().parseFromString(await get(location.href), "text/html").getElementById("main");
   if (!fresh) return;
-  const typed = $("search")?.value;
+  const typed = $("search")?.value, typing = document.activeElement?.id === "search";
   for (const old of main.querySelectorAll(".spark svg")) {
     const queue = old.closest("[data-queue]")?.dataset.queue;
     const cell = [...fresh.querySelectorAll("[data-queue]")].find((row) => row.dataset.queue === queue)?.querySelector(".spark");
@@ -60,6 +60,7 @@ async function renew() {
   main.replaceChildren(...fresh.childNodes);
   window.htmx?.process(main);
   if (typed) { $("search").value = typed; search(); }
+  if (typing) $("search").focus();
   draw();
   problem(null);
 }
@@ -165,10 +166,12 @@ async function ask(duty, queue) {
 function values(form) {
   const conf = {};
   for (const field of form.querySelectorAll("[name]")) {
-    const text = field.value.trim();
+    const text = field.value.trim(), number = Number(text);
     if (field.dataset.kind === "boolean") conf[field.name] = field.checked;
-    else if (text && ["integer", "number"].includes(field.dataset.kind)) conf[field.name] = Number(text);
-    else if (text && field.dataset.kind === "array") conf[field.name] = text.split(",").map((word) => word.trim()).filter(Boolean);
+    /* One name a line, as in Airflow's own form: names may hold commas and blanks. */
+    else if (field.dataset.kind === "array") { if (field.value) conf[field.name] = field.value.split("\n"); }
+    /* JSON has no NaN: it would be null, and that the default. Airflow refuses the text. */
+    else if (text && ["integer", "number"].includes(field.dataset.kind)) conf[field.name] = Number.isFinite(number) ? number : text;
     else if (text) conf[field.name] = text;
   }
   return conf;
@@ -189,7 +192,8 @@ document.addEventListener("submit", async (event) => {
   const form = event.target.closest("form[data-start]");
   if (!form) return;
   event.preventDefault();
-  const said = form.querySelector(".problem");
+  const said = form.querySelector(".problem"), submit = form.querySelector("[type=submit]");
+  submit.disabled = true;
   try {
     await begin(form.dataset.start, values(form));
     form.closest("dialog").close();
@@ -197,6 +201,7 @@ document.addEventListener("submit", async (event) => {
     said.hidden = false;
     said.textContent = error.message;
   }
+  submit.disabled = false;
 });
 document.addEventListener("htmx:responseError", (event) => problem(`The page answered ${event.detail.xhr.status}.`));
 document.addEventListener("htmx:afterSwap", draw);
