@@ -205,7 +205,7 @@ class LetterWork:
             self.names.exchange,
             message.body,
             redrive_headers(message.headers, round_, partition),
-            message.timestamp,
+            self.run.clock(),  # its age begins anew, as its attempts do
         )
         crash.point("apply:after-publish")
         return None

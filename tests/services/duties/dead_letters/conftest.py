@@ -55,6 +55,7 @@ class Letters(World):
         content: QueuedMail | bytes,
         reason: str = "rejected",
         age: timedelta = timedelta(),
+        timestamp: int | None = None,
         **headers: Any,
     ) -> None:
         """A dead letter as the broker makes it: of a mail, or of any bytes."""
@@ -77,6 +78,7 @@ class Letters(World):
             self.names.dead_letter_exchange,
             body,
             headers={name: value for name, value in all_headers.items() if value is not None},
+            timestamp=timestamp,
         )
 
     def taken(self, name: str) -> list[tuple[Any, bytes]]:

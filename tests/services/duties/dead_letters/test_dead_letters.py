@@ -167,6 +167,14 @@ def test_a_redrive_puts_back_what_is_live_and_whole_with_james_properties_and_co
         assert properties.headers == {"x-dead-letter-routing-key": "", "x-redrive-count": 1}
 
 
+def test_the_age_of_a_mail_that_is_redriven_begins_anew(letters):
+    begun = time.time()
+    letters.letter(letters.mail(), "too old", timestamp=int(begun) - 6 * 86_400)
+    assert letters.run(redrive=True)["redriven"] == 1
+    ((properties, _),) = letters.taken(letters.names.work_queue)
+    assert properties.timestamp >= int(begun)
+
+
 @pytest.mark.parametrize(
     ("params", "expected"),
     [
