@@ -3,12 +3,12 @@ to act: still live, set aside, content there.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 
 from mailslice.model.batches import batches
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueueName, ViewRow
-from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live
 from mailslice.stores import Stores
@@ -20,36 +20,31 @@ from mailslice.stores.rabbitmq.management import Management
 OVERDUE = timedelta(minutes=1)
 """A delayed mail surfaces within a second of its due time, where a worker runs."""
 _NOT_QUARANTINED = frozenset({State.NOTED, State.RELEASED})
-_READS_IN_FLIGHT = 8
 _CONTENTS_PER_REQUEST = 1000
 
 
 def still_live(
-    tables: QueueTables,
-    queue: QueueName,
-    window: timedelta,
-    where: tuple[QueueTable, Partition],
-    ids: Sequence[EnqueueId],
+    tables: QueueTables, queue: QueueName, window: timedelta, wanted: Mapping[EnqueueId, Partition]
 ) -> dict[EnqueueId, ViewRow]:
     """The rows of those that have no mark, whose row is there after that was seen, in a slice not
-    before browseStart as it is read last.
+    before browseStart as it is read last. Each is looked for where it was.
 
     James' clear writes browseStart, then marks, then deletes rows: behind browseStart an unmarked
     row proves nothing.
     """
-    name, partition = where
-    marked = tables.deleted.marked(queue, ids, _READS_IN_FLIGHT)
-    unmarked = [one for one in ids if one not in marked]
-    rows = {
-        row.enqueue_id: row
-        for table in tables.existing
-        if table.table is name
-        for row in table.by_ids(queue, [(partition, unmarked)], _READS_IN_FLIGHT)
-    }
+    marked = tables.deleted.marked(queue, wanted)
+    unmarked: dict[Partition, list[EnqueueId]] = {}
+    for one, partition in wanted.items():
+        if one not in marked:
+            unmarked.setdefault(partition, []).append(one)
+    found = (table.by_ids(queue, unmarked.items()) for table in tables.existing)
+    rows = {row.enqueue_id: row for row in chain.from_iterable(found)}
     browse = tables.browse_starts.get(queue)
-    if browse is not None and not is_live(partition.slice_start, browse.value, window):
-        return {}
-    return {one: rows[one] for one in unmarked if one in rows}
+    return {
+        one: rows[one]
+        for one, partition in wanted.items()
+        if one in rows and (browse is None or is_live(partition.slice_start, browse.value, window))
+    }
 
 
 def is_over(
