@@ -193,7 +193,7 @@ class Moves:
                             some, taken = taken, []
                             self._bring(some, outcome)
                 finally:  # of what is marked nobody knows later whether a worker completed it
-                    self._bring([*taken], outcome)  # after a signal threads add to it yet
+                    self._bring(taken, outcome)
         return outcome
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
@@ -308,10 +308,8 @@ class Moves:
             elif mail.enqueue_id in doubtful:
                 outcome.doubt(mail)
         ready = [one for one in mails if one.enqueue_id not in in_flight | done | doubtful]
-        proved: list[QuarantinedMail | None] = []
-        for part in batches(ready, _BETWEEN_RENEWALS):
-            self._right.renew()
-            proved += self._each(self._proved, part)
+        self._right.renew()
+        proved = self._each(self._proved, ready)
 
         def release(mail: QuarantinedMail) -> None:
             left = _for_those_left(mail, stages.get(mail.enqueue_id))
@@ -323,12 +321,16 @@ class Moves:
             self._each(release, part)
 
     def _each(self, work: Callable[[T], U], items: Sequence[T], *, renews: bool = True) -> list[U]:
-        """The results in order. All of them end before the first error is raised. The right is kept
-        meanwhile, but for `work` that goes by it: whoever lost it must not find it again.
+        """The results in order. All of them end before the first error is raised, a signal's too.
+        The right is kept meanwhile, but for `work` that goes by it: whoever lost it must not find
+        it again.
         """
         futures = [self._threads.submit(work, item) for item in items]
-        while renews and wait(futures, self._right.pause).not_done:
-            self._right.renew()
+        try:
+            while wait(futures, self._right.pause if renews else None).not_done:
+                self._right.renew()
+        finally:
+            wait(futures)
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
