@@ -175,8 +175,7 @@ class Moves:
         """
         outcome = outcome or MoveOutcome()
         if due is not None:
-            require_delays(self._stores, into)
-            self._stores.cassandra.require_clock(self._clock, MOST_SKEW, SKEWED)
+            require_delays(self._stores, into, self._clock)
             due, outcome.later = instant(epoch_ms(due)), outcome.later or 0  # as it is stored
         decided = Decided("delay" if due else "move", why, who, moved_to=into, due=due)
         with self._right.held(), ThreadPoolExecutor(_THREADS) as self._threads:
@@ -350,8 +349,10 @@ def foreseen(
     """What a move of these mails, or their delay until `due`, would do now. Creates no table.
 
     These are counts of MoveOutcome, but for those that only the move itself finds out: it alone
-    looks at contents, and at what earlier moves left.
+    looks at contents, and at what earlier moves left. Raises what refuses a delay.
     """
+    if due is not None:
+        require_delays(stores, queue, clock)
     outcome = MoveOutcome(later=None if due is None else 0)
     alive = (record for record in stores.worker_records(queue) if record.is_alive)
     in_flight = frozenset(mail.enqueue_id for record in alive for mail in record.in_flight)
@@ -389,8 +390,10 @@ def _sooner(
     return sooner
 
 
-def require_delays(stores: Stores, queue: QueueName) -> None:
-    """Raises Refused where no worker consumes the queue: nobody would bring delayed mails back."""
+def require_delays(stores: Stores, queue: QueueName, clock: Clock) -> None:
+    """Raises Refused where no worker consumes the queue: nobody would bring delayed mails back;
+    ClockSkew.
+    """
     try:
         consumed = has_consumers(stores.settings.rabbitmq, RabbitNames(queue).hop_queue)
     except QueueMissing:
@@ -400,6 +403,7 @@ def require_delays(stores: Stores, queue: QueueName) -> None:
             f"no worker of mailslice consumes {queue}, so nobody would bring delayed mails back: "
             f"start one first (mailslice worker run --queue {queue} ...); James' own know no delays"
         )
+    stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
 
 
 def _for_those_left(mail: QuarantinedMail, record: MailStage | None) -> QuarantinedMail:

@@ -260,6 +260,7 @@ def test_delaying_asks_names_the_time_and_is_recorded(two: Two, fresh_module: An
     assert "--for" in cli(*delay, "--yes", code=2).err
     assert "at least 1m" in cli(*delay, "--for", "59s", "--yes", code=2).err
     assert "--yes" in cli(*delay, "--for", "1h", code=2).err
+    assert "no worker of mailslice" in cli(*delay, "--for", "1h", "--dry-run", code=3).err
     with consumed(two.stores, two.source):
         assert cli.json(*delay, "--for", "1h", "--dry-run", "--name", "o*")[0]["delayed"] == 1
         (line,) = cli.json(*delay, "--for", "1h", "--name", "o*", "--yes", "--reason", "spam?")
