@@ -143,9 +143,7 @@ class MailQueue:
 
     def content(self, row: ViewRow) -> bytes:
         """The mail's bytes, as they were enqueued. Raises ContentMissing when a blob is gone."""
-        return self._stores.blobs.get(row.item.header_blob_id) + self._stores.blobs.get(
-            row.item.body_blob_id
-        )
+        return b"".join(self.pieces(row))
 
     def pieces(self, row: ViewRow) -> Iterator[bytes]:
         """As `content`, a mebibyte at a time: for contents that need not be in memory."""
@@ -160,7 +158,7 @@ class MailQueue:
     @cached_property
     def _live(self) -> LiveRows:
         tables = self._stores.tables
-        _ = tables.existing  # names a keyspace or tables that are missing
+        tables.existing_now()  # names a keyspace or tables that are missing
         return LiveRows(tables, self.name, view_shape(self._stores))
 
     @cached_property
