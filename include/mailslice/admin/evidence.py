@@ -5,9 +5,8 @@ to act: still live, set aside, content there.
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
 
-from mailslice.model.batches import batches
+from mailslice.model.batches import batches, batches_by_key
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live
@@ -20,7 +19,7 @@ from mailslice.stores.rabbitmq.management import Management
 OVERDUE = timedelta(minutes=1)
 """A delayed mail surfaces within a second of its due time, where a worker runs."""
 _NOT_QUARANTINED = frozenset({State.NOTED, State.RELEASED})
-_CONTENTS_PER_REQUEST = 1000
+_AT_ONCE = 1000
 
 
 def still_live(
@@ -33,17 +32,14 @@ def still_live(
     row proves nothing.
     """
     marked = tables.deleted.marked(queue, wanted)
-    unmarked: dict[Partition, list[EnqueueId]] = {}
-    for one, partition in wanted.items():
-        if one not in marked:
-            unmarked.setdefault(partition, []).append(one)
-    found = (table.by_ids(queue, unmarked.items()) for table in tables.existing)
-    rows = {row.enqueue_id: row for row in chain.from_iterable(found)}
+    unmarked = ((where, one) for one, where in wanted.items() if one not in marked)
+    asked = list(batches_by_key(unmarked, _AT_ONCE))
+    rows = [row for table in tables.existing for row in table.by_ids(queue, asked)]
     browse = tables.browse_starts.get(queue)
     return {
-        one: rows[one]
-        for one, partition in wanted.items()
-        if one in rows and (browse is None or is_live(partition.slice_start, browse.value, window))
+        row.enqueue_id: row
+        for row in rows
+        if browse is None or is_live(row.partition.slice_start, browse.value, window)
     }
 
 
@@ -147,7 +143,7 @@ async def _contents_exist(
 ) -> list[tuple[bool, bool]]:
     blobs = AsyncBlobStore(settings.s3, settings.s3.bucket)
     answers: list[tuple[bool, bool]] = []
-    for batch in batches(contents, _CONTENTS_PER_REQUEST):
+    for batch in batches(contents, _AT_ONCE):
         ids = {blob_id for content in batch for blob_id in content if blob_id}
         missing = await blobs.missing(ids) | {BlobId("")}
         answers += [(header not in missing, body not in missing) for header, body in batch]
