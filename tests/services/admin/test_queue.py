@@ -103,7 +103,7 @@ def test_a_table_that_is_made_or_dropped_since_is_seen(fresh):
         queue = queues.create(stores, "spool")
         stores.tables.written.insert_many([row(queue, system_clock())])
         assert MailQueue(stores, queue, system_clock).size() == 1
-        assert stores_of(old).tables.existing == (stores_of(old).tables.v3,)
+        assert [one.table for one in stores_of(old).tables.existing] == [QueueTable.V3]
         new.tables.create()
         new.tables.v4.insert_many([row(queue, system_clock())])
         assert MailQueue(stores, queue, system_clock).size() == 2

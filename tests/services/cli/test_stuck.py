@@ -126,7 +126,7 @@ def test_what_was_decided_when_a_signal_came_is_recorded(cli, stores, monkeypatc
         patch.setattr(Output, "line", interrupted)
         cli("stuck", "release", "spool", "--all", code=130)
     listed = cli.json("decisions", "list", "--queue", "spool")
-    assert [one["mails"] for one in listed if one["by"] == "a person"] == [1]
+    assert [one["mails"] for one in listed if one["action"] == "stuck release"] == [1]
 
 
 def test_release_of_all_goes_on_past_those_whose_content_is_lost(cli, stores):
