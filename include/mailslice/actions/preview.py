@@ -119,7 +119,7 @@ def preview(
     if request.action in WITHOUT_PREVIEW:
         raise BadInput(f"{request.action} has no preview: its digest is `any`")
     if request.action is MailAction.DELAY:
-        require_delays(stores, request.queue)
+        require_delays(stores, request.queue, clock)
     queue, now = MailQueue(stores, request.queue, clock), clock()
     deadline, mail_filter = BrowseDeadline.in_seconds(seconds), request.texts.parsed()
     ids: list[EnqueueId] = []

@@ -3,7 +3,7 @@
 The worker's own way is `worker.enqueue.enqueuer`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from uuid import uuid4
@@ -46,7 +46,7 @@ def enter(
     stores.blobs.put(item.header_blob_id, bytes(header))
     stores.blobs.put(item.body_blob_id, bytes(body))
     now = clock()
-    partition = add_row(stores, queue, item, view_shape(stores), now)
+    partition = add_rows(stores, queue, [item], view_shape(stores), now)[0].partition
     on_row()
     if due is None or due <= now:
         publish(stores, queue, item, partition, now)
@@ -55,15 +55,15 @@ def enter(
     return item
 
 
-def add_row(
-    stores: Stores, queue: QueueName, item: QueuedMail, view: Shape, now: datetime
-) -> Partition:
-    """A row in the view, as of a mail that is enqueued now; where it is."""
-    partition = view.partition(item.mail.name, now)
-    stores.tables.content_starts.insert_first(queue, partition.slice_start)
-    stores.tables.browse_starts.insert_first(queue, partition.slice_start)
-    stores.tables.written.insert_many([ViewRow(queue, partition, now, item)])
-    return partition
+def add_rows(
+    stores: Stores, queue: QueueName, items: Iterable[QueuedMail], view: Shape, now: datetime
+) -> list[ViewRow]:
+    """Rows in the view, as of mails that are enqueued now; one at least."""
+    rows = [ViewRow(queue, view.partition(one.mail.name, now), now, one) for one in items]
+    for starts in (stores.tables.content_starts, stores.tables.browse_starts):
+        starts.insert_first(queue, rows[0].partition.slice_start)
+    stores.tables.written.insert_many(rows)
+    return rows
 
 
 def _delay(

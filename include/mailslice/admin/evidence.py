@@ -1,12 +1,11 @@
 """Proofs about mails by their ids, for reports and acts: live, in quarantine, with content."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from mailslice.model.batches import batches
+from mailslice.model.batches import batches, batches_by_key
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueueName, ViewRow
-from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live
 from mailslice.stores import Stores
@@ -18,36 +17,28 @@ from mailslice.stores.rabbitmq.management import Management
 OVERDUE = timedelta(minutes=1)
 """Where a worker runs, a delayed mail is published within a second of its due time."""
 _NOT_QUARANTINED = frozenset({State.NOTED, State.RELEASED})
-_READS_IN_FLIGHT = 8
-_CONTENTS_PER_REQUEST = 1000
+_AT_ONCE = 1000
 
 
 def still_live(
-    tables: QueueTables,
-    queue: QueueName,
-    window: timedelta,
-    where: tuple[QueueTable, Partition],
-    ids: Sequence[EnqueueId],
+    tables: QueueTables, queue: QueueName, window: timedelta, wanted: Mapping[EnqueueId, Partition]
 ) -> dict[EnqueueId, ViewRow]:
-    """The rows of the mails that are live: read after the mails had no mark, and in a slice that is
-    not before browseStart, which is read last.
+    """The rows of the mails that are live, each read in the slice where it was last seen: after the
+    mail had no mark, and in a slice that is not before browseStart, which is read last.
 
     James' clear writes browseStart, then marks, then deletes rows: behind browseStart an unmarked
     row proves nothing.
     """
-    name, partition = where
-    marked = tables.deleted.marked(queue, ids, _READS_IN_FLIGHT)
-    unmarked = [one for one in ids if one not in marked]
-    rows = {
-        row.enqueue_id: row
-        for table in tables.existing
-        if table.table is name
-        for row in table.by_ids(queue, [(partition, unmarked)], _READS_IN_FLIGHT)
-    }
+    marked = tables.deleted.marked(queue, wanted)
+    unmarked = ((where, one) for one, where in wanted.items() if one not in marked)
+    asked = list(batches_by_key(unmarked, _AT_ONCE))
+    rows = [row for table in tables.existing for row in table.by_ids(queue, asked)]
     browse = tables.browse_starts.get(queue)
-    if browse is not None and not is_live(partition.slice_start, browse.value, window):
-        return {}
-    return {one: rows[one] for one in unmarked if one in rows}
+    return {
+        row.enqueue_id: row
+        for row in rows
+        if browse is None or is_live(row.partition.slice_start, browse.value, window)
+    }
 
 
 def is_over(
@@ -150,7 +141,7 @@ async def _contents_exist(
 ) -> list[tuple[bool, bool]]:
     blobs = AsyncBlobStore(settings.s3, settings.s3.bucket)
     answers: list[tuple[bool, bool]] = []
-    for batch in batches(contents, _CONTENTS_PER_REQUEST):
+    for batch in batches(contents, _AT_ONCE):
         ids = {blob_id for content in batch for blob_id in content if blob_id}
         missing = await blobs.missing(ids) | {BlobId("")}
         answers += [(header not in missing, body not in missing) for header, body in batch]

@@ -79,22 +79,18 @@ class MailFilter:
                 f"{prefix}sender: {sender[:60]!r} is not a sender; allowed: local@domain, a "
                 "pattern such as *@example.net, and <>, the null sender"
             )
-        patterns: dict[str, _Text | None] = {
-            "sender": sender,
-            "recipient": recipient,
-            "domain": domain,
-            "name": name,
-        }
+        given = {"sender": sender, "recipient": recipient, "domain": domain, "name": name}
+        texts: dict[str, _Text | None] = {**given}
         checks = {"sender": checked_sender, "recipient": checked_address}
-        for field, text in patterns.items():
-            if isinstance(text, str) and is_pattern(text):
+        for field, text in given.items():
+            if text is not None and is_pattern(text):
                 try:
-                    patterns[field] = Wildcard(text, ignore_case=field != "name")
+                    texts[field] = Wildcard(text, ignore_case=field != "name")
                 except BadInput as error:
                     raise BadInput(f"{prefix}{field}: {error}") from None
-            elif isinstance(text, str) and field in checks:
-                patterns[field] = checks[field](text, prefix + field) or NULL_SENDER
-        return cls(**patterns, older_than=older_than, ids=None if ids is None else frozenset(ids))
+            elif text is not None and field in checks:
+                texts[field] = checks[field](text, prefix + field) or NULL_SENDER
+        return cls(**texts, older_than=older_than, ids=None if ids is None else frozenset(ids))
 
     @property
     def is_empty(self) -> bool:

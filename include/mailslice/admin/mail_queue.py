@@ -1,18 +1,19 @@
 """A mail queue as an administrator sees it. Only `content` and `pieces` load content."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from itertools import islice
 
 from mailslice.admin.deletions.keeping import Deletion, delete_and_keep, mark_points
+from mailslice.admin.evidence import still_live
 from mailslice.admin.filters import MailFilter
 from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import EnqueueId, QueueName, ViewRow
+from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.names import queue_name
 from mailslice.model.slices import bucket_of
 from mailslice.stores import Stores
@@ -136,11 +137,13 @@ class MailQueue:
             raise BadInput("find: neither a name nor an enqueue id was given")
         return list(self._matching(self._live, MailFilter(name=name), 1000))
 
+    def still_live(self, wanted: Mapping[EnqueueId, Partition]) -> dict[EnqueueId, ViewRow]:
+        """Those of mails that were found before, a few reads for all of a partition."""
+        return still_live(self._stores.tables, self.name, self.shape.window, wanted)
+
     def content(self, row: ViewRow) -> bytes:
         """The mail's bytes, as they were enqueued. Raises ContentMissing when a blob is gone."""
-        return self._stores.blobs.get(row.item.header_blob_id) + self._stores.blobs.get(
-            row.item.body_blob_id
-        )
+        return b"".join(self.pieces(row))
 
     def pieces(self, row: ViewRow) -> Iterator[bytes]:
         """As `content`, a mebibyte at a time: for contents that need not be in memory."""
@@ -155,7 +158,7 @@ class MailQueue:
     @cached_property
     def _live(self) -> LiveRows:
         tables = self._stores.tables
-        _ = tables.existing  # names a keyspace or tables that are missing
+        tables.existing_now()  # names a keyspace or tables that are missing
         return LiveRows(tables, self.name, view_shape(self._stores))
 
     @cached_property

@@ -175,8 +175,7 @@ class Moves:
         """
         outcome = outcome or MoveOutcome()
         if due is not None:
-            require_delays(self._stores, into)
-            self._stores.cassandra.require_clock(self._clock, MOST_SKEW, SKEWED)
+            require_delays(self._stores, into, self._clock)
             due, outcome.later = instant(epoch_ms(due)), outcome.later or 0  # as it is stored
         decided = Decided("delay" if due else "move", why, who, moved_to=into, due=due)
         with self._right.held(), ThreadPoolExecutor(_THREADS) as self._threads:
@@ -193,7 +192,7 @@ class Moves:
                             some, taken = taken, []
                             self._bring(some, outcome)
                 finally:  # of what is marked nobody knows later whether a worker completed it
-                    self._bring([*taken], outcome)  # after a signal threads add to it yet
+                    self._bring(taken, outcome)
         return outcome
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
@@ -308,10 +307,8 @@ class Moves:
             elif mail.enqueue_id in doubtful:
                 outcome.doubt(mail)
         ready = [one for one in mails if one.enqueue_id not in in_flight | done | doubtful]
-        proved: list[QuarantinedMail | None] = []
-        for part in batches(ready, _BETWEEN_RENEWALS):
-            self._right.renew()
-            proved += self._each(self._proved, part)
+        self._right.renew()
+        proved = self._each(self._proved, ready)
 
         def release(mail: QuarantinedMail) -> None:
             left = _for_those_left(mail, stages.get(mail.enqueue_id))
@@ -323,12 +320,16 @@ class Moves:
             self._each(release, part)
 
     def _each(self, work: Callable[[T], U], items: Sequence[T], *, renews: bool = True) -> list[U]:
-        """The results in order. All of them end before the first error is raised. The right is kept
-        meanwhile, but for `work` that goes by it: whoever lost it must not find it again.
+        """The results in order. All of them end before the first error is raised, a signal's too.
+        The right is kept meanwhile, but for `work` that goes by it: whoever lost it must not find
+        it again.
         """
         futures = [self._threads.submit(work, item) for item in items]
-        while renews and wait(futures, self._right.pause).not_done:
-            self._right.renew()
+        try:
+            while wait(futures, self._right.pause if renews else None).not_done:
+                self._right.renew()
+        finally:
+            wait(futures)
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
@@ -348,8 +349,10 @@ def foreseen(
     """What a move of these mails, or their delay until `due`, would do now. Creates no table.
 
     These are counts of MoveOutcome, but for those that only the move itself finds out: it alone
-    looks at contents, and at what earlier moves left.
+    looks at contents, and at what earlier moves left. Raises what refuses a delay.
     """
+    if due is not None:
+        require_delays(stores, queue, clock)
     outcome = MoveOutcome(later=None if due is None else 0)
     alive = (record for record in stores.worker_records(queue) if record.is_alive)
     in_flight = frozenset(mail.enqueue_id for record in alive for mail in record.in_flight)
@@ -387,8 +390,10 @@ def _sooner(
     return sooner
 
 
-def require_delays(stores: Stores, queue: QueueName) -> None:
-    """Raises Refused where no worker consumes the queue: nobody would bring delayed mails back."""
+def require_delays(stores: Stores, queue: QueueName, clock: Clock) -> None:
+    """Raises Refused where no worker consumes the queue: nobody would bring delayed mails back;
+    ClockSkew.
+    """
     try:
         consumed = has_consumers(stores.settings.rabbitmq, RabbitNames(queue).hop_queue)
     except QueueMissing:
@@ -398,6 +403,7 @@ def require_delays(stores: Stores, queue: QueueName) -> None:
             f"no worker of mailslice consumes {queue}, so nobody would bring delayed mails back: "
             f"start one first (mailslice worker run --queue {queue} ...); James' own know no delays"
         )
+    stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
 
 
 def _for_those_left(mail: QuarantinedMail, record: MailStage | None) -> QuarantinedMail:

@@ -1,5 +1,6 @@
 """`mailslice blobs`: content that blob_gc deleted and still keeps."""
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated
@@ -49,27 +50,28 @@ def restore(
     requested = [BlobId(key) for key in dict.fromkeys(keys or ())]
     if bool(requested) == (run is not None):
         raise BadInput("blobs restore: give either keys or --run RUN")
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
 
     def lines() -> Iterator[dict[str, object]]:
+        left = dict.fromkeys(requested)
         for batch in _copies(copies, requested, run) if exists else iter(()):
             status = copies.restore(batch, dry_run=dry_run)
+            counts.update(status[copy.key] for copy in batch)
             for copy in batch:
-                counts[status[copy.key]] = counts.get(status[copy.key], 0) + 1
+                left.pop(copy.key, None)
                 yield {**_shown(copy), "status": status[copy.key]}
-                restored.add(copy.key)
-        for key in requested:
-            if key not in restored:
-                counts[EXPIRED] = counts.get(EXPIRED, 0) + 1
-                yield {"key": key, "run": None, "bytes": None, "keptUntil": None, "status": EXPIRED}
+        for key in left:
+            counts[EXPIRED] += 1
+            yield {"key": key, "run": None, "bytes": None, "keptUntil": None, "status": EXPIRED}
 
-    restored: set[str] = set()
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
         exists = stores.own_blobs.bucket_exists()
-        out.rows(lines(), empty=f"no copy of run {run} is kept")
-        if not dry_run and counts:
-            about = {"run": run, "keys": requested, "counts": counts}
-            record(stores.settings, "blobs restore", None, reason, **about)
+        try:
+            out.rows(lines(), empty=f"no copy of run {run} is kept")
+        finally:
+            if not dry_run and counts:
+                about = {"run": run, "keys": requested, "counts": counts}
+                record(stores.settings, "blobs restore", None, reason, **about)
     _end(counts, run)
 
 

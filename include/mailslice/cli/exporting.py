@@ -31,7 +31,7 @@ def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder:
             except (ContentMissing, TakenError) as error:
                 why, id_ = str(error), row.enqueue_id
                 if isinstance(error, ContentMissing):
-                    if not queue.find(enqueue_id=id_):
+                    if not queue.still_live({id_: row.partition}):
                         continue  # done meanwhile, and its content with it
                     why = f"{LOST}: {error}"
                 failures.append({"error": why, "enqueueId": id_, "name": row.item.mail.name})

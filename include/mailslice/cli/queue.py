@@ -138,7 +138,7 @@ def browse(
         if due_before is not None:
             rows = islice(shapes.due_before(rows, due_before), limit)
         if content:
-            rows = shapes.with_content(opened.stores, opened.queue.name, rows)
+            rows = shapes.with_content(opened.stores, opened.queue, rows)
         columns = (*shapes.MAIL_COLUMNS, "content") if content else shapes.MAIL_COLUMNS
         out.rows(rows, columns, empty="no mail")
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from mailslice.codec.addresses import NULL_SENDER
 from mailslice.codec.shown import shown
 from mailslice.model.batches import batches
-from mailslice.model.mail import BlobId, Mail, ViewRow
+from mailslice.model.mail import Mail, Partition, ViewRow
 
 if TYPE_CHECKING:
     from mailslice.admin.dead_letters import ClassifiedLetter
+    from mailslice.admin.mail_queue import MailQueue
     from mailslice.model.configuration import ViewConfiguration
     from mailslice.model.mail import EnqueueId, QueueName
     from mailslice.stores import Stores
@@ -142,7 +143,7 @@ def due_before(rows: Iterable[dict[str, object]], moment: datetime) -> Iterator[
 
 
 def with_content(
-    stores: Stores, queue: QueueName, rows: Iterable[dict[str, object]]
+    stores: Stores, queue: MailQueue, rows: Iterable[dict[str, Any]]
 ) -> Iterator[dict[str, object]]:
     """The rows in order, with `content`: present, or lost; without those that are done by now, and
     their contents with them. Two requests a mail, many at once.
@@ -150,11 +151,14 @@ def with_content(
     from mailslice.admin.evidence import contents_exist
 
     for chunk in batches(rows, _AT_ONCE):
-        texts = ((str(row["headerBlobId"]), str(row["bodyBlobId"])) for row in chunk)
-        ids = [(BlobId(header), BlobId(body)) for header, body in texts]
+        ids = [(row["headerBlobId"], row["bodyBlobId"]) for row in chunk]
         found = list(zip(chunk, map(all, contents_exist(stores.settings, ids)), strict=True))
-        lost: list[Any] = [row["enqueueId"] for row, is_there in found if not is_there]
-        done = stores.tables.deleted.marked(queue, lost)
+        lost = {
+            row["enqueueId"]: Partition(row["slice"], row["bucket"])
+            for row, is_there in found
+            if not is_there
+        }
+        live = queue.still_live(lost)
         for row, is_there in found:
-            if row["enqueueId"] not in done:
+            if is_there or row["enqueueId"] in live:
                 yield {**row, "content": PRESENT if is_there else LOST}

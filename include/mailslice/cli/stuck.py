@@ -92,25 +92,27 @@ def _decide(
         quarantine = Quarantine(stores, of, system_clock)
         decision = StuckMailDecision(quarantine, discards, reason or "by hand", who())
         done, failures = 0, []
-        for mail in mails:
-            outcome: dict[str, Any]
-            if not discards and every and mail.finished is not None:
-                when = f"{mail.finished:%Y-%m-%d %H:%M:%S} UTC"
-                why = f"its worker completed it after all, seen at {when} (not for recipients in "
-                why += "doubt that its why names); release it by --name"
-                outcome = {"newEnqueueId": None, "skipped": why}
-            else:
-                decided = decision.apply(mail, stores, of, system_clock)
-                if isinstance(decided, MailsliceError):
-                    outcome = {"error": str(decided)}
-                    failures.append(str(decided))
+        try:
+            for mail in mails:
+                outcome: dict[str, Any]
+                if not discards and every and mail.finished is not None:
+                    when = f"{mail.finished:%Y-%m-%d %H:%M:%S} UTC"
+                    why = f"its worker completed it after all, seen at {when} (not for recipients "
+                    why += "in doubt that its why names); release it by --name"
+                    outcome = {"newEnqueueId": None, "skipped": why}
                 else:
-                    done += bool(decided)  # else somebody else was faster
-                    outcome = {"discarded" if discards else "newEnqueueId": decided}
-            about = {"enqueueId": mail.enqueue_id, "name": mail.name}
-            out.line(about | outcome, _sentence(mail, doing, outcome))
-        if done:
-            record(opened.settings, f"stuck {doing}", queue, reason, mails=done)
+                    decided = decision.apply(mail, stores, of, system_clock)
+                    if isinstance(decided, MailsliceError):
+                        outcome = {"error": str(decided)}
+                        failures.append(str(decided))
+                    else:
+                        done += bool(decided)  # else somebody else was faster
+                        outcome = {"discarded" if discards else "newEnqueueId": decided}
+                about = {"enqueueId": mail.enqueue_id, "name": mail.name}
+                out.line(about | outcome, _sentence(mail, doing, outcome))
+        finally:
+            if done:
+                record(opened.settings, f"stuck {doing}", queue, reason, mails=done)
     if failures:
         raise SomeFailed(
             f"{len(failures)} of {len(mails)} mails: stuck {doing} failed, such as: {failures[0]}"

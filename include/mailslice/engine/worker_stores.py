@@ -16,7 +16,9 @@ _OPEN: dict[str, Stores] = {}
 
 
 def stores_of(settings: Settings) -> Stores:
-    """The stores of this process. Connecting costs 0.3 s, a task a tenth of that."""
+    """The stores of this process. Connecting costs 0.3 s, a task a tenth of that. Which tables of
+    the view there are is looked up anew: a process may live for weeks.
+    """
     cassandra, own = settings.cassandra, settings.own
     secret = cassandra.password.get_secret_value() if cassandra.password else ""
     key = f"{cassandra.model_dump_json()}{secret}{own.model_dump_json()}"
@@ -24,6 +26,7 @@ def stores_of(settings: Settings) -> Stores:
         if not _OPEN:
             atexit.register(close_all)
         _OPEN[key] = open_stores(settings)
+    _OPEN[key].__dict__.pop("tables", None)
     return _OPEN[key]
 
 

@@ -292,6 +292,9 @@ class MemoryTables:
         self.content_starts = MemoryStarts(now_us)
         self.event_store = MemoryEventStore()
 
+    def existing_now(self) -> tuple[MemoryEnqueuedMails, ...]:
+        return self.existing
+
     def missing(self) -> tuple[str, ...]:
         return ()
 

@@ -181,7 +181,7 @@ class LiveRows:
         partitions = self._partitions(start, now)
         read = (
             timed
-            for table in self.tables.existing
+            for table in self.tables.existing_now()
             for partition, times in table.first_ids(self.queue, partitions, most + 1)
             for timed in _timed(table, partition, times)
         )

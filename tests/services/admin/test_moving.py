@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.moving import FOLDER_OF_MOVES, MoveOutcome, Moves
 from mailslice.admin.queues import create
+from mailslice.admin.worker_history import WorkerHistory
 from mailslice.bench.clearing import drop_marks
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
@@ -257,6 +260,7 @@ def test_delaying_asks_names_the_time_and_is_recorded(two: Two, fresh_module: An
     assert "--for" in cli(*delay, "--yes", code=2).err
     assert "at least 1m" in cli(*delay, "--for", "59s", "--yes", code=2).err
     assert "--yes" in cli(*delay, "--for", "1h", code=2).err
+    assert "no worker of mailslice" in cli(*delay, "--for", "1h", "--dry-run", code=3).err
     with consumed(two.stores, two.source):
         assert cli.json(*delay, "--for", "1h", "--dry-run", "--name", "o*")[0]["delayed"] == 1
         (line,) = cli.json(*delay, "--for", "1h", "--name", "o*", "--yes", "--reason", "spam?")
@@ -613,6 +617,45 @@ def test_an_error_at_one_mail_leaves_no_other_in_doubt(two: Two) -> None:
     assert len(two.delivered(two.target)) == 2
     assert two.delivered(two.source) == []
     assert two.left() == 0
+
+
+def test_an_error_at_one_proof_leaves_no_other_mail_in_doubt(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That no worker completed them is known of all, and later of none."""
+    monkeypatch.setattr(WorkerHistory, "has_workers", lambda _: True)  # all are proved at once
+    two.enqueue(*(mail(f"m-{number}") for number in range(150)))
+
+    def reached(point: str) -> None:
+        if point == "move:taken":
+            crash.arm(None)
+            raise StoreUnavailable("no answer")
+
+    crash.arm(reached)
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        two.move()
+    again = two.move()
+    assert (len(again.moved), again.doubtful) == (150, 0)
+    assert two.left() == 0
+
+
+def test_a_signal_while_mails_are_marked_leaves_none_in_doubt(two: Two) -> None:
+    two.enqueue(*(mail(f"m-{number}") for number in range(30)))
+    number = count(1)
+
+    def reached(point: str) -> None:
+        if point == "move:decided":
+            if next(number) == 10:
+                os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+
+    crash.arm(reached)
+    outcome = MoveOutcome()
+    with pytest.raises(KeyboardInterrupt):
+        two.move(outcome=outcome)
+    crash.arm(None)
+    assert (len(outcome.moved), outcome.doubtful) == (30, 0)
+    assert (len(two.move().moved), two.left()) == (0, 0)
 
 
 def test_a_mail_that_was_delivered_before_its_content_is_copied_is_gone_and_not_lost(

@@ -4,6 +4,7 @@ import pytest
 
 from mailslice.admin import queues
 from mailslice.admin.mail_queue import MailQueue
+from mailslice.engine.worker_stores import close_all, stores_of
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadSetting, TopologyDiffers, UnknownQueue
 from mailslice.model.names import QueueTable
@@ -12,6 +13,7 @@ from mailslice.stores.cassandra.ddl import create_queue_tables
 from mailslice.view.configuration import ConfigurationGuard
 from tests.contracts.guard import GuardContract
 from tests.contracts.mail_queue import MailQueueContract
+from tests.contracts.making import row
 from tests.contracts.tables import some_queue
 
 pytestmark = pytest.mark.new_keyspaces
@@ -92,3 +94,21 @@ def test_the_first_start_creates_missing_tables_as_james_does(fresh):
         }
         ConfigurationGuard(stores.tables, stores.settings).ensure()
         assert stores.tables.missing() == ()
+
+
+def test_a_table_that_is_made_or_dropped_since_is_seen(fresh):
+    """A migration makes V4, and V3 goes after it, while webadmin, the page and its duties live."""
+    old = fresh.but(MAILSLICE_QUEUE_TABLE="v3").settings
+    with open_stores(old) as stores, open_stores(fresh.settings) as new:
+        queue = queues.create(stores, "spool")
+        stores.tables.written.insert_many([row(queue, system_clock())])
+        assert MailQueue(stores, queue, system_clock).size() == 1
+        assert [one.table for one in stores_of(old).tables.existing] == [QueueTable.V3]
+        new.tables.create()
+        new.tables.v4.insert_many([row(queue, system_clock())])
+        assert MailQueue(stores, queue, system_clock).size() == 2
+        assert [one.table for one in stores_of(old).tables.existing] == list(QueueTable)
+        new.cassandra.execute(f"DROP TABLE {old.cassandra.keyspace}.enqueuedmailsv3")
+        assert MailQueue(stores, queue, system_clock).size() == 1
+        assert [one.table for one in stores_of(old).tables.existing] == [QueueTable.V4]
+    close_all()

@@ -9,6 +9,7 @@ import pytest
 
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
+from mailslice.cli.output import Output
 from mailslice.codec import message
 from mailslice.model.clock import system_clock
 from mailslice.model.settings import load_settings
@@ -113,6 +114,19 @@ def test_release_is_a_new_entry_with_the_same_bytes(cli, stores):
     for time in ((), ("--since", "0001-01-01", "--until", "2099-12-31")):
         listed = cli.json("decisions", "list", "--queue", "spool", *time)
         assert [each["action"] for each in listed if each["by"] != "a person"] == ["released"]
+
+
+def test_what_was_decided_when_a_signal_came_is_recorded(cli, stores, monkeypatch):
+    set_aside(cli, stores, "one", "two")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Output, "line", interrupted)
+        cli("stuck", "release", "spool", "--all", code=130)
+    listed = cli.json("decisions", "list", "--queue", "spool")
+    assert [one["mails"] for one in listed if one["action"] == "stuck release"] == [1]
 
 
 def test_release_of_all_goes_on_past_those_whose_content_is_lost(cli, stores):

@@ -1,29 +1,30 @@
 """What can be proved of mails by their ids."""
 
-from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
-from uuid import UUID
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 from mailslice.admin.evidence import still_live
-from mailslice.model.mail import EnqueueId, Partition
-from mailslice.model.names import QueueTable
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import load_settings
+from mailslice.testing.memory import MemoryTables
+from tests.contracts.making import row
 
-NOW = datetime(2026, 11, 27, tzinfo=UTC)
-ONE = EnqueueId(UUID(int=1))
+HOUR = timedelta(hours=1)
+SPOOL = QueueName("spool")
 
 
-def test_no_mail_of_a_table_that_was_dropped_since_is_live_and_the_others_are_looked_at():
-    """An audit names V3, which somebody drops after the migration."""
-    row = SimpleNamespace(enqueue_id=ONE)
-    v4 = SimpleNamespace(table=QueueTable.V4, by_ids=lambda *_: [row])
-    tables = SimpleNamespace(
-        deleted=SimpleNamespace(marked=lambda *_: set()),
-        existing=(v4,),
-        browse_starts=SimpleNamespace(get=lambda _: None),
-    )
-
-    def live(table):
-        where = (table, Partition(NOW, 0))
-        return still_live(tables, "spool", timedelta(hours=1), where, [ONE])
-
-    assert list(map(live, (QueueTable.V3, QueueTable.V4))) == [{}, {ONE: row}]
+def test_a_mail_is_live_in_whatever_table_its_row_is_now() -> None:
+    """An audit found it in V3, which somebody drops after the migration."""
+    settings = load_settings({}, state_file=Path("/nonexistent"))
+    tables: Any = MemoryTables(settings)
+    moved, gone, done = (row(SPOOL, name=name) for name in ("moved", "gone", "done"))
+    tables.v4.insert_many([moved, done])
+    tables.deleted.mark_many(SPOOL, [done.enqueue_id])
+    wanted = {one.enqueue_id: one.partition for one in (moved, gone, done)}
+    assert tables.existing == (tables.v4,)
+    assert still_live(tables, SPOOL, HOUR, wanted) == {moved.enqueue_id: moved}
+    tables.browse_starts.write(SPOOL, moved.partition.slice_start + HOUR, 1)
+    assert still_live(tables, SPOOL, HOUR, wanted) == {}

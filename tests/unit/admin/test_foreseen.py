@@ -40,10 +40,11 @@ def stores(monkeypatch):
         return {one: SimpleNamespace(due=due[one]) for one in ids if one in due}
 
     monkeypatch.setattr(OwnTable, "existing", classmethod(lambda *_: Marks()))
+    monkeypatch.setattr(moving, "has_consumers", lambda *_: True)
     records = [record(True, HELD), record(False, OF_THE_DEAD)]
     return SimpleNamespace(
-        cassandra=None,
-        settings=None,
+        cassandra=SimpleNamespace(require_clock=lambda *_: None),
+        settings=SimpleNamespace(rabbitmq=None),
         worker_records=lambda _: records,
         delay_states=delay_states,
     )

@@ -6,17 +6,21 @@ import errno
 import hashlib
 import io
 import tracemalloc
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.cli.exporting import export_mails
 from mailslice.model.errors import ContentMissing, MailsliceError, SomeFailed
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
+from mailslice.model.settings import load_settings
+from mailslice.testing.memory import MemoryEnqueuedMails, MemoryStores
+from tests.contracts import making
 
 MIB = 1024 * 1024
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -31,8 +35,8 @@ class Queue:
         self.mebibytes = mebibytes
         self.live = live
 
-    def find(self, *, enqueue_id: EnqueueId) -> list[EnqueueId]:
-        return [enqueue_id] if self.live else []
+    def still_live(self, wanted: Mapping[EnqueueId, Partition]) -> list[EnqueueId]:
+        return list(wanted) if self.live else []
 
     def pieces(self, _row: ViewRow) -> Iterator[bytes]:
         for number in range(abs(self.mebibytes)):
@@ -134,3 +138,26 @@ def test_a_content_that_ends_too_early_leaves_no_file(tmp_path: Path) -> None:
 def test_a_mail_that_is_done_meanwhile_is_not_called_lost(tmp_path: Path) -> None:
     assert export(Queue(-3, live=False), row(), tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lost_mail_is_looked_for_in_its_own_slice_and_not_in_all_of_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand lost mails in a thousand slices were a hundred million reads."""
+    name, asked = QueueName("spool"), list[Partition]()
+    stores: Any = MemoryStores(load_settings({}, state_file=Path("/nonexistent")))
+    rows = [making.row(name, NOON - timedelta(hours=number)) for number in range(24)]
+    stores.tables.written.insert_many(rows)
+    stores.tables.browse_starts.write(name, rows[-1].partition.slice_start, 1)
+    by_ids = MemoryEnqueuedMails.by_ids
+
+    def counted(table: Any, queue: QueueName, wanted: Any, *more: Any) -> Iterator[ViewRow]:
+        wanted = list(wanted)
+        asked.extend(partition for partition, _ in wanted)
+        return by_ids(table, queue, wanted, *more)
+
+    monkeypatch.setattr(MemoryEnqueuedMails, "by_ids", counted)
+    out: Any = Out()
+    with pytest.raises(SomeFailed, match="24 of 24 mails were not exported"):
+        export_mails(out, MailQueue(stores, name, lambda: NOON), iter(rows), tmp_path)
+    assert asked == [one.partition for one in rows]

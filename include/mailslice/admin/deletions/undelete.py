@@ -19,6 +19,7 @@ from mailslice.admin.cut_off import CutOff, CutOffEntries
 from mailslice.admin.deletions.entries import DeletedMail
 from mailslice.admin.deletions.keeping import all_ended
 from mailslice.admin.deletions.packs import Contents, KeptContent
+from mailslice.admin.enqueue import add_rows
 from mailslice.admin.leased_lock import LeasedLock
 from mailslice.codec import message
 from mailslice.codec.blob_ids import BlobIds
@@ -26,7 +27,7 @@ from mailslice.codec.headers import headers_of
 from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import ContentMissing, Refused
-from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
@@ -170,7 +171,6 @@ class _Way:
         self._ids = BlobIds(stores.settings.blob, clock)
         self._blobs = AsyncBlobStore(stores.settings.s3, stores.settings.s3.bucket)
         self._publisher = Publisher(stores.settings.rabbitmq)
-        self._has_starts = False
 
     async def bring_all(self, lists: Iterator[Sequence[DeletedMail]]) -> None:
         """Mails, each list of one batch. Raises what a chunk raised, once all have ended."""
@@ -292,11 +292,7 @@ class _Way:
     def _entered(
         self, chunk: Sequence[_New], items: Sequence[QueuedMail]
     ) -> tuple[list[UndeletedMail], list[ViewRow]]:
-        now = self._clock()
-        where = ((self._shape.partition(item.mail.name, now), item) for item in items)
-        rows = [ViewRow(self._queue, partition, now, item) for partition, item in where]
-        self._write_starts(rows[0].partition)
-        self._stores.tables.written.insert_many(rows)
+        rows = add_rows(self._stores, self._queue, items, self._shape, self._clock())
         crash.point("undelete:rows")
         self._right.renew()  # a slow store took a part of it
         entered = {one.claim: replace(one.claim, step=UndeleteStep.ENTERED) for one in chunk}
@@ -321,13 +317,6 @@ class _Way:
 
     def _ttl(self, mail: DeletedMail) -> timedelta:
         return mail.batch.until - self._clock() + _SLACK
-
-    def _write_starts(self, partition: Partition) -> None:
-        if not self._has_starts:
-            tables = self._stores.tables
-            tables.content_starts.insert_first(self._queue, partition.slice_start)
-            tables.browse_starts.insert_first(self._queue, partition.slice_start)
-            self._has_starts = True
 
     async def _put(self, one: _New) -> QueuedMail:
         header, body = ((self._ids.new(part), part) for part in one.parts)

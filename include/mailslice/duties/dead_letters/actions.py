@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from mailslice.admin.dead_letters import Letter, classify, letter_of
-from mailslice.admin.enqueue import add_row
+from mailslice.admin.enqueue import add_rows
 from mailslice.codec import message as codec
 from mailslice.codec.headers import headers_of
 from mailslice.duties.dead_letters.decide import (
@@ -216,12 +216,10 @@ class LetterWork:
         Without a row a worker takes the mail for cleaned, and its mark could be deleted while a
         copy waits.
         """
-        item = codec.decode(message.body)
-        partition = add_row(
-            self.run.stores, self.run.queue, item, self.lookups.view, self.run.clock()
-        )
+        run, items = self.run, [codec.decode(message.body)]
+        rows = add_rows(run.stores, run.queue, items, self.lookups.view, run.clock())
         crash.point("apply:after-row")
-        return partition
+        return rows[0].partition
 
 
 def redrive_headers(

@@ -22,7 +22,6 @@ from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.row_file import RowFile, write_rows
 from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition
-from mailslice.model.names import QueueTable
 from mailslice.model.verdicts import MailVerdict, Verdict
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DelayState
@@ -170,8 +169,8 @@ class _SecondRead:
 
     def _classify(self, mails: OldMails, ids: list[EnqueueId]) -> list[MailVerdict]:
         spec, stores, queue = self.spec, self.stores, self.spec.queue
-        partition = (QueueTable(mails.table), mails.partition)
-        rows = still_live(stores.tables, queue, spec.window, partition, ids)
+        wanted = dict.fromkeys(ids, mails.partition)
+        rows = still_live(stores.tables, queue, spec.window, wanted)
         states = stores.own.delayed_mails.states(queue, rows)
         since_us = epoch_us(spec.began - spec.settings.duty.grace / 4)  # see Run.require_clock
         verdicts: dict[EnqueueId, tuple[Verdict, str]] = {}

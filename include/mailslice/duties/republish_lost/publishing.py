@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby, takewhile
+from itertools import takewhile
 from uuid import UUID, uuid4
 
 from mailslice.admin.evidence import (
@@ -30,7 +30,7 @@ from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.errors import MailsliceError, StoreUnavailable, Undecodable
 from mailslice.model.mail import EnqueueId, Partition, ViewRow
-from mailslice.model.names import QueueTable, RabbitNames
+from mailslice.model.names import RabbitNames
 from mailslice.model.verdicts import MailVerdict, Verdict
 from mailslice.stores.cassandra.own import DelayState, PublishState, Republished
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
@@ -174,16 +174,8 @@ class Prover:
         return self.earlier_decision(decision)
 
     def _live_rows(self, by_id: Mapping[EnqueueId, MailVerdict]) -> dict[EnqueueId, ViewRow]:
-        def partition(enqueue_id: EnqueueId) -> tuple[str, int, int]:
-            mail = by_id[enqueue_id]
-            return mail.table, mail.slice_ms, mail.bucket
-
-        tables, queue = self._run.stores.tables, self._run.queue
-        rows: dict[EnqueueId, ViewRow] = {}
-        for (table, start, bucket), ids in groupby(sorted(by_id, key=partition), key=partition):
-            where = (QueueTable(table), Partition(instant(start), bucket))
-            rows |= still_live(tables, queue, self._window, where, list(ids))
-        return rows
+        where = {one: Partition(instant(mail.slice_ms), mail.bucket) for one, mail in by_id.items()}
+        return still_live(self._run.stores.tables, self._run.queue, self._window, where)
 
 
 class Publication:

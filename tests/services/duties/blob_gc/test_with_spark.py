@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from mailslice.cli.main import run as command_line
+from mailslice.cli.output import Output
 from mailslice.duties.blob_gc.listing import key_ranges
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from tests.services.duties.world import environment
@@ -108,6 +109,22 @@ def test_all_blobs_of_a_run_are_restored_and_are_young_again(kept, capsys):
     assert "no copy of this run is kept" in capsys.readouterr().err
     report = heap.collect(timedelta(hours=2, minutes=30))
     assert (report["gcedBlobCount"], report["candidates"]) == (0, 3)
+
+
+def test_what_was_restored_when_a_signal_came_is_recorded(kept, capsys, monkeypatch):
+    heap, keys, run = kept
+
+    def closed(_, items, **__):
+        next(items)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Output, "rows", closed)
+        assert command_line(["blobs", "restore", "--run", run]) == 130
+    assert heap.keys() == set(keys)
+    assert command_line(["decisions", "list", "--json"]) == 0
+    restored = [one for one in lines(capsys) if one["action"] == "blobs restore"]
+    assert [one["facts"]["counts"] for one in restored] == [{"restored": 3}]
 
 
 def test_restore_wants_keys_or_a_run(kept, capsys):
