@@ -48,6 +48,8 @@ _IN_FLIGHT = 16
 _LOCK_CHECK_INTERVAL = 64
 _TARGET, _DELETING = "browseStartTarget", "deletesBegun"
 """What a killed try of this plan may have done: written that browseStart, begun to delete."""
+_BEFORE, _WRITTEN = "browseStartBefore", "browseStartWrittenUs"
+"""For verify: the browseStart that this plan's apply raised, and the write time of its own."""
 
 
 class QueueCleanup(Duty[CleanupPlan]):
@@ -55,7 +57,9 @@ class QueueCleanup(Duty[CleanupPlan]):
 
     plan_type = CleanupPlan
     items = "rows"
-    bulky = frozenset({"skippedSlices", "closedSlices", "readAt", _TARGET, _DELETING})
+    bulky = frozenset(
+        {"skippedSlices", "closedSlices", "readAt", _TARGET, _DELETING, _BEFORE, _WRITTEN}
+    )
 
     def plan(self, run: Run) -> CleanupPlan:
         return make_plan(run)
@@ -215,13 +219,17 @@ def _throttle(run: Run) -> Throttle:
 
 def _raise_browse_start(run: Run, second: SecondRead, progress: Progress) -> Moved:
     """Its target is written down first: verify judges what a killed try wrote, too."""
-    target = second.browse_start(starts_of(run.stores, run.queue).browse)
+    before = starts_of(run.stores, run.queue).browse
+    target = second.browse_start(before)
     if target is not None:
-        _save(run, progress, **{_TARGET: iso(target)})
+        _save(run, progress, **{_TARGET: iso(target), _BEFORE: iso(before)})
     moved = move_browse_start(run.stores, run.queue, target, run.clock)
+    if moved.wrote is not None:
+        run.report(**{_BEFORE: iso(moved.before)})
     # Of another start that is stored nobody can say whether that try wrote its own before.
-    if moved.wrote is None and moved.before and iso(moved.before) == progress.earlier.get(_TARGET):
+    elif moved.before and iso(moved.before) == progress.earlier.get(_TARGET):
         moved = replace(moved, wrote=moved.before)
+    run.report(**{_WRITTEN: moved.written_us})
     return moved
 
 

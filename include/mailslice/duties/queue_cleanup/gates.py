@@ -249,12 +249,13 @@ class Verification:
         """Unmarked rows behind the browseStart of this run that were live when the plan was made.
 
         They were written before, in a slice that was in view then. Read again are the partitions in
-        which the plan or the read after the deletes saw such rows. Behind a start that James wrote
-        meanwhile nothing is said: it drops marks there. Ours is dated as the one before (`view`).
+        which the plan or the read after the deletes saw such rows. Behind a start that James wrote,
+        before ours or after it, nothing is said: it drops marks there.
         """
-        written_start, before = self._wrote("browseStart"), self.plan.browse_start
-        if written_start is None or before is None:
+        written_start, fields = self._wrote("browseStart"), self.result.fields
+        if written_start is None or not (raised := fields.get("browseStartBefore")):
             return 0
+        before = datetime.fromisoformat(raised)
         left = self.remaining.partitions.values()  # a planned row was dead
         early_partitions = (one for one in left if one.early > one.matched_unmarked)
         read_again = {(one.table, one.partition) for one in (*self.live, *early_partitions)}
@@ -269,7 +270,7 @@ class Verification:
         ]
         unmarked = set(early) - self.run.stores.tables.deleted.marked(self.run.queue, early)
         start = self.run.stores.tables.browse_starts.get(self.run.queue)
-        is_ours = start and start.value >= written_start and start.written_us <= made_us
+        is_ours = start and start.written_us == fields.get("browseStartWrittenUs")
         return len(unmarked) if is_ours else 0
 
     def _survivors_lost(self) -> int:

@@ -86,11 +86,14 @@ def _slices(partitions: Iterable[Partition], buckets: int) -> tuple[list[datetim
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A start before, what this run wrote (None: nothing), and what was read back after."""
+    """A start before, what this run wrote (None: nothing), and what was read back after, with its
+    write time.
+    """
 
     before: datetime | None
     wrote: datetime | None
     after: datetime | None
+    written_us: int | None = None
 
 
 def move_browse_start(
@@ -132,11 +135,11 @@ def _moved(
     """
     before = stored.value if stored else None
     if target is None:
-        return Moved(before, None, before)
+        return Moved(before, None, before, stored.written_us if stored else None)
     if stored is None:
         table.insert_first(queue, target)
     else:
         since = max(0, epoch_us(clock()) - stored.written_us) // 1_000_000
         table.write(queue, target, stored.written_us + 1 + since)
     after = table.get(queue)
-    return Moved(before, target, after.value if after else None)
+    return Moved(before, target, *((after.value, after.written_us) if after else (None,)))

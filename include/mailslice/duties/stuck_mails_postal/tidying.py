@@ -130,9 +130,9 @@ class ClosingTidier:
         return entry.message in messages.has_own_header(rows.values())
 
     def _records(self, entry: PostalEntry) -> list[PostalDelivery] | None:
-        """The delivery records; None where the server, or the message, is gone for certain."""
+        """The delivery records; None where the server is gone, or the message is not there."""
         messages = self._messages(entry.server)
-        if messages is None or messages.gone([entry.message]):
+        if messages is None or not messages.by_id([entry.message]):
             return None
         return messages.deliveries([entry.message]).get(entry.message, [])
 

@@ -53,8 +53,11 @@ def test_james_moving_past_a_mail_that_is_live_is_not_judged(busy):
 
 
 @pytest.mark.parametrize("unseen", [False, True])
-def test_a_start_of_ours_that_passed_a_live_mail_fails(busy, monkeypatch, unseen):
-    """Also a start that is lower than the plan's, and a mail that the plan's read did not see."""
+@pytest.mark.parametrize("james_moved", [False, True])
+def test_a_start_of_ours_that_passed_a_live_mail_fails(busy, monkeypatch, unseen, james_moved):
+    """Also a start that is lower than the plan's, a mail that the plan's read did not see, and a
+    start that James moved between plan and apply.
+    """
     view, request, dead, live = busy
     if unseen:
         view.mark(live)
@@ -69,6 +72,8 @@ def test_a_start_of_ours_that_passed_a_live_mail_fails(busy, monkeypatch, unseen
         )
         view.stores.tables.v4.copy_many([(late, now_us() - 60_000_000)])
     monkeypatch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
+    if james_moved:
+        view.james_writes_browse_start(view.at(1))
     view.steps(request, "apply")
     with pytest.raises(GateFailed, match="live_rows_passed is 1 "):
         view.steps(request, "verify")

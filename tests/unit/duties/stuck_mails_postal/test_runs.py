@@ -47,6 +47,23 @@ def test_a_half_closed_message_of_a_server_that_cannot_be_read_stops_no_other(
     assert world.apply("r-2") == ({"closed": 1}, {})
 
 
+def test_a_half_closed_message_that_an_older_backup_has_not_is_kept_when_its_id_is_reused(
+    world: World,
+) -> None:
+    world.cut_off()
+    for rows in (world.queue, world.messages, world.records):
+        rows.clear()
+    world.following = MESSAGE
+    world.apply()
+    assert [one.state for one in world.entries] == [EntryState.KEPT]
+    world.following = None
+    world.stuck(content=b"Subject: Another\r\n\r\nMail.\r\n")
+    world.queue.clear()
+    world.write("Sent")
+    world.apply("r-2")
+    assert world.copies == [CONTENT]
+
+
 def test_the_limit_is_of_rows_that_can_be_acted_on(world: World) -> None:
     for number in range(1, 4):
         world.stuck(message=number, locked_for=OLDEST)

@@ -106,6 +106,8 @@ class World:
         self.records: defaultdict[tuple[int, int], list[PostalDelivery]] = defaultdict(list)
         self.servers: set[int] = set()
         self.unreadable: set[int] = set()
+        self.following: int | None = None
+        """The id of the next message; None: beyond all."""
         self.while_closing: Callable[[], object] = lambda: None
         """What somebody else does between the copy and the transaction."""
         self.url = SimpleNamespace(database="postal", address="db:3306")
@@ -282,7 +284,11 @@ class Messages:
         self._server = int(database.rpartition("-")[2])
 
     def gone(self, ids: Iterable[int]) -> set[int]:
-        return set(ids) - self.by_id(ids).keys()
+        gone = set(ids) - self.by_id(ids).keys()
+        following = self._world.following
+        if following is not None and gone and max(gone) >= following:
+            raise NoSuchObject(f"message {max(gone)} is none yet in {self.database}")
+        return gone
 
     def by_id(self, ids: Iterable[int]) -> dict[int, PostalMessage]:
         return self._of(self._world.messages, ids)
