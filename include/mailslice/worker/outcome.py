@@ -63,8 +63,8 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Bounce:
-    """Its sender gets a report (RFC 3464) of the recipients in `failures`; others get it at once.
-    Where there can be no report it is a Reject, for all. No mail address in the reason.
+    """The recipients will not get it: its sender gets a report (RFC 3464), or it is a Reject.
+    `failures`: all it still has. No mail address in the reason.
     """
 
     reason: str

@@ -122,7 +122,10 @@ class SyncQueue:
         self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None
     ) -> QueuedMail:
         """Returns when the mail is durable, to be delivered now or after `delay` (up to 30 days).
-        `content`: the whole mail, or a file. Raises as `QueueWorker.enqueue`.
+
+        `content`: the whole mail, or a file. Raises BadInput (too large, no recipients) or
+        StoreUnavailable: it is not enqueued; Unconfirmed, one of those: it is unknown, mostly its
+        mark drops it.
         """
         return self._loop.call(self._worker.enqueue(mail, content, delay=delay))
 

@@ -577,24 +577,6 @@ async def test_who_is_not_in_doubt_is_bounced_by_the_next_delivery_and_is_no_dea
     assert spool.ready(spool.names.dead_letter_queue) == 0
 
 
-async def test_a_bounce_of_some_recipients_leaves_the_others_to_the_next_delivery(
-    spool: Any,
-) -> None:
-    before = reported(spool)
-    async with open_worker(spool.settings, spool.queue) as worker:
-        item = await enqueued(worker, A, B)
-        async with aclosing(worker.deliveries(3)) as deliveries:
-            delivery = await next_of(deliveries)
-            refused = await delivery.bounce("refused", [Failure(A, "5.1.1", "no")])
-            assert refused is Disposition.RETRIED
-            again = await next_of(deliveries)
-            assert again.item.mail.recipients == (B,)
-            await again.complete()
-            await settled(spool, deliveries, item)
-    assert new_reports(spool, before) == [A]
-    assert spool.ready(spool.names.dead_letter_queue) == 0
-
-
 async def test_what_is_given_back_at_the_end_counts_as_no_attempt(spool: Any) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await enqueued(worker)

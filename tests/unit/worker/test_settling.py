@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from dataclasses import replace
@@ -17,7 +16,7 @@ import pytest
 from mailslice.codec.message import decode
 from mailslice.codec.reports import Failure
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
+from mailslice.model.errors import StoreUnavailable, TakenOver
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import HEADER_FAILURES, HEADER_PARKED, RabbitNames, queue_name
 from mailslice.model.stages import MailStage, Stage, decide
@@ -143,46 +142,6 @@ async def test_a_mail_that_was_deleted_meanwhile_is_not_bounced(*, deleted: bool
     became = await stores.delivery().bounce("no such user", [Failure("a@b.example", "5.1.1", "no")])
     assert became is (Disposition.DROPPED if deleted else Disposition.BOUNCED)
     assert stores.asked == (["ack"] if deleted else ["report", "mark", "ack", "blobs"])
-
-
-async def test_who_is_not_bounced_is_handed_out_again_also_where_that_is_refused_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stores, kept = Stores(), []
-
-    async def report(*_: object) -> bool:
-        stores.asked.append("report")
-        return True
-
-    async def publish(*given: Any, **_: Any) -> None:
-        await stores._take("retry")
-        kept.append(given[3].mail.recipients)
-
-    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", publish)
-    stores.state.reporter = SimpleNamespace(report=report)  # type: ignore[assignment]
-    read_end, write_end = os.pipe()
-    log = EventLog(write_end)
-    stores.state.context.events = MailEvents(stores.state.context.queue, "w", log)
-    stores.state.context.clock = system_clock
-    recipients = ("a@b.example", "c@d.example", "e@f.example")
-    delivery = stores.delivery(replace(ITEM, mail=replace(ITEM.mail, recipients=recipients)))
-    stores.fails = 1
-    failures = [Failure("c@d.example", "5.1.1", "no")]
-    with pytest.raises(StoreUnavailable):
-        await delivery.bounce("no such user", failures)
-    assert await delivery.bounce("no such user", failures) is Disposition.RETRIED
-    assert stores.asked == ["report", "retry", "ack"], "no mark: the mail goes on"
-    assert kept == [("a@b.example", "e@f.example")]
-    log.close()
-    events = [json.loads(line) for line in os.read(read_end, 65_536).splitlines()]
-    told = [(one["event"], one["recipients"]) for one in events]
-    assert told == [("bounced", 1), ("deferred", 2)]
-
-
-async def test_a_bounce_of_somebody_else_is_refused() -> None:
-    with pytest.raises(BadInput, match="bounce names 1 recipients that mail"):
-        await Stores().delivery().bounce("no such user", [Failure("x@b.example", "5.1.1", "no")])
-    assert await Stores().delivery().bounce("nobody is named", []) is Disposition.REJECTED
 
 
 @pytest.mark.parametrize("lost", [False, True])

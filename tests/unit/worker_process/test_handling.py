@@ -165,7 +165,6 @@ def bench(call: Callable[..., Any], concurrency: int = 8, policy: Policy = EXACT
         (Retry(after=timedelta(days=31)), ("retry", None, 30 * SECONDS)),
         (Reject("why"), ("reject", "why")),
         (Bounce("why", (FAILURE,)), ("bounce", "why", (FAILURE,))),
-        (Bounce("why", (Failure("stranger@y", "5.1.1", "no"),)), ("retry", None, 30 * SECONDS)),
     ],
 )
 @pytest.mark.parametrize("is_async", [False, True])

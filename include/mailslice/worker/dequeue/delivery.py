@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -213,17 +213,14 @@ class Delivery:
         remaining = self.item.mail.recipients if recipients is None else tuple(recipients)
         if recipients is not None and not remaining:
             return await self.complete()
-        self._require_own("retry", remaining, self.item.mail.recipients)
-        how = {"counts": counted and delay is not None and not throttled, "throttled": throttled}
+        if unknown := set(remaining) - set(self.item.mail.recipients):
+            what = f"{len(unknown)} recipients that mail {self.item.enqueue_id} does not have"
+            raise BadInput(f"retry names {what}")
+        how = {"counted": counted, "throttled": throttled}
         return await self._settled(lambda: self._retry(remaining, delay, **how))
 
-    def _require_own(self, how: str, named: Iterable[str], of: Iterable[str]) -> None:
-        if unknown := set(named).difference(of):
-            what = f"{len(unknown)} recipients that mail {self.item.enqueue_id} does not have"
-            raise BadInput(f"{how} names {what}")
-
     async def _retry(
-        self, remaining: tuple[str, ...], delay: timedelta | None, *, counts: bool, throttled: bool
+        self, remaining: tuple[str, ...], delay: timedelta | None, *, counted: bool, throttled: bool
     ) -> Disposition:
         to_serve = await self._begin_next_attempt(remaining)
         if isinstance(to_serve, Disposition):
@@ -234,6 +231,7 @@ class Delivery:
             return disposition
         if await self._is_closed():
             return await self._end(self.lease.ack, Disposition.DROPPED)
+        counts = counted and delay is not None and not throttled
         try:
             await publish_retry(
                 self._context,
@@ -241,8 +239,7 @@ class Delivery:
                 self.message,
                 narrowed(self.item, to_serve),
                 after=delay,
-                headers=own_headers(self.message.headers)
-                | {HEADER_FAILURES: self.failures + counts, HEADER_THROTTLED: int(throttled)},
+                headers=self._retry_headers(counted=counts, throttled=throttled),
                 fewer_recipients=to_serve != self._message_recipients,
                 has_message=self.lease.has_message,
                 answer=self._answer() if counts else "",
@@ -308,22 +305,21 @@ class Delivery:
         return Disposition.REJECTED
 
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
-        """Reports to the sender that these recipients failed. Others get it at once; without any it
-        is complete. Where some are in doubt the rest is tried once more before the report.
+        """Reports to the sender that these recipients (all that remain) failed, and completes.
 
-        Rejects all of it where no report is possible: null sender, no recipient named, no
-        MAILSLICE_WORKER_BOUNCE_QUEUE, a mail of which no report can be made.
+        Rejects where no report is possible: null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, a mail
+        of which no report can be made. Where some are in doubt the others are tried once more.
         """
-        self._require_own("bounce", (one.recipient for one in failures), self._message_recipients)
         return await self._settled(lambda: self._bounce(reason, failures))
 
     async def _bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
         marks, reporter = self._marks, self._state.reporter
-        if reporter is None or not failures or (marks is not None and marks.taken):
+        if reporter is None or (marks is not None and marks.taken):
             return await self._reject(reason)
-        recipients, how = self.item.mail.recipients, {"counts": False, "throttled": False}
-        if marks is not None and marks.doubtful:  # they fail by this
-            return await self._retry(recipients, None, **how)
+        if marks is not None and marks.doubtful:
+            # They fail by this. The others are tried once more.
+            remaining = self.item.mail.recipients
+            return await self._retry(remaining, None, counted=False, throttled=False)
         if not self._bounce_sent and await self._is_closed():
             return await self._end(self.lease.ack, Disposition.DROPPED)
         if not self._bounce_sent and not await reporter.report(self.item, failures, self.content):
@@ -333,15 +329,7 @@ class Delivery:
         text = "mail %s bounced: %s"
         log.info(text, self.item.enqueue_id, reason, extra=about("bounced", self.item.enqueue_id))
         self._explanation["why"] = reason
-        named = {one.recipient for one in failures}
-        left = tuple(one for one in recipients if one not in named)
-        if not left:
-            return await self._finish(Stage.FAILED, Disposition.BOUNCED)
-        if gone := tuple(one for one in recipients if one in named):
-            self._emit("bounced", narrowed(self.item, gone), **self._explanation)
-            self.item = narrowed(self.item, left)
-        self._explanation = {}
-        return await self._retry(left, None, **how)
+        return await self._finish(Stage.FAILED, Disposition.BOUNCED)
 
     async def give_back(self) -> Disposition:
         """Back to the broker at once, as it came: nothing was done to it here."""
@@ -405,6 +393,11 @@ class Delivery:
 
     def _staged(self, stage: Stage) -> None:
         self.stage = stage.value
+
+    def _retry_headers(self, *, counted: bool, throttled: bool) -> dict[str, object]:
+        headers = own_headers(self.message.headers) | {HEADER_FAILURES: self.failures + counted}
+        headers.pop(HEADER_THROTTLED, None)
+        return headers | ({HEADER_THROTTLED: 1} if throttled else {})
 
     def _emit_retry(self, remaining: tuple[str, ...], delay: timedelta | None) -> None:
         """`deferred`, and `delivered` before it where some recipients were served."""

@@ -45,9 +45,9 @@ class Reporter:
         """Enqueues one report of these recipients. `content` None: its header is loaded.
 
         False when no report is possible: null sender, or (logged) none can be made of the mail, or
-        the queue of reports was deleted: mails that wait for it would hold every handler. Raises
-        StoreUnavailable, or BadSetting for a changed password: call it again. After a crash before
-        the record a sender gets two reports.
+        the queue of reports was deleted: mails that wait for it would hold every handler.
+        Raises StoreUnavailable, or BadSetting for a changed password: call it again. After a crash
+        before the record a sender gets two reports rather than none.
         """
         try:
             queued = await self._enqueued(item, failures, content)

@@ -73,11 +73,13 @@ async def consume(
     by the `Outcome` it gives (None: `Complete()`). Async handlers run on this loop, others in
     threads.
 
-    `policy` (default: of the settings): what follows an exception. Ends when `stop` is set, when
-    the queue gave nothing for `idle`, or after `most` mails: handlers may finish, and an outcome
-    that no store takes for 30 s is given up, so that its mail is handed out again. Cancelled, it
-    cancels async handlers and gives back what is not settled. Raises BadSetting, or
-    StoreUnavailable after `give_up_after` without a store (handlers have 30 s before that).
+    `policy` (default: MAILSLICE_WORKER_BACK_OFF_*, MAILSLICE_WORKER_ATTEMPTS): an exception is a
+    retry with a growing pause, and after so many attempts the end of the mail. A `DeadLetter` is a
+    reject. Ends when `stop` is set, when the queue gave nothing for `idle`, or after `most` mails:
+    handlers may finish, and an outcome that no store takes for 30 s is given up, so that its mail
+    is handed out again. Cancelled, it cancels async handlers and gives back what is not settled.
+    Raises BadSetting, or StoreUnavailable after `give_up_after` without a store (handlers have 30 s
+    before that).
     """
     if most is not None:
         check_count("most", most)

@@ -288,14 +288,12 @@ class HandlerPool:
         if not isinstance(result, Complete | Retry | Reject | Bounce):
             wrong = f"a handler gives an outcome or None, not a {type(result).__name__}"
             return self._failed(delivery, TypeError(wrong))
-        named = set(getattr(result, "recipients", None) or ())
-        if isinstance(result, Bounce):
-            named = {one.recipient for one in result.failures}
-        if not named <= set(delivery.item.mail.recipients):
-            wrong = "an outcome names recipients that the mail does not have"
-            return self._failed(delivery, ValueError(wrong))
-        if isinstance(result, Retry) and (result.after or timedelta(0)) > LONGEST_DELAY:
-            return self._failed(delivery, ValueError("a retry asks for more than 30 days"))
+        if isinstance(result, Retry):
+            if not set(result.recipients or ()) <= set(delivery.item.mail.recipients):
+                wrong = "a retry names recipients that the mail does not have"
+                return self._failed(delivery, ValueError(wrong))
+            if result.after is not None and result.after > LONGEST_DELAY:
+                return self._failed(delivery, ValueError("a retry asks for more than 30 days"))
         return result
 
     async def _call(self, delivery: Delivery) -> Any:
