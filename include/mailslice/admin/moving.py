@@ -192,7 +192,8 @@ class Moves:
                             some, taken = taken, []
                             self._bring(some, outcome)
                 finally:  # of what is marked nobody knows later whether a worker completed it
-                    self._bring(taken, outcome)
+                    # After a second signal threads add to `taken` yet.
+                    self._bring([*taken], outcome)
         return outcome
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:

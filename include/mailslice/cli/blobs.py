@@ -50,11 +50,13 @@ def restore(
     requested = [BlobId(key) for key in dict.fromkeys(keys or ())]
     if bool(requested) == (run is not None):
         raise BadInput("blobs restore: give either keys or --run RUN")
-    counts = Counter[str]()
+    begun, counts = 0, Counter[str]()
 
     def lines() -> Iterator[dict[str, object]]:
+        nonlocal begun
         left = dict.fromkeys(requested)
         for batch in _copies(copies, requested, run) if exists else iter(()):
+            begun += len(batch)
             status = copies.restore(batch, dry_run=dry_run)
             counts.update(status[copy.key] for copy in batch)
             for copy in batch:
@@ -69,8 +71,8 @@ def restore(
         try:
             out.rows(lines(), empty=f"no copy of run {run} is kept")
         finally:
-            if not dry_run and counts:
-                about = {"run": run, "keys": requested, "counts": counts}
+            if not dry_run and (begun or counts):
+                about = {"run": run, "keys": requested, "begun": begun, "counts": counts}
                 record(stores.settings, "blobs restore", None, reason, **about)
     _end(counts, run)
 

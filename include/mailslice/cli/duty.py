@@ -243,12 +243,13 @@ def _as_planned(request: RunRequest, folder: RunFolder) -> RunRequest:
 
     Raises BadInput for an option that contradicts the plan, PlanRefused for a run without one.
     """
-    if folder.read_json("plan.json") is None:  # refused here: a mistyped run gets no report
+    stored = folder.read_json("request.json")
+    # Refused here: a mistyped run gets no report. One whose plan failed does.
+    if stored is None and folder.read_json("plan.json") is None:
         raise PlanRefused(
             f"run {request.run} of {request.duty} has no plan.json in {folder.uri}: "
             "name another by --run, or plan it first: duty plan"
         )
-    stored = folder.read_json("request.json")
     if stored is None:  # Airflow planned it
         return request
     planned: dict[str, Any] = stored.get("params", {})

@@ -189,8 +189,10 @@ class Output:
                 )
             )
         console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-        least = console.measure(table, options=console.options.update(max_width=_WIDE)).minimum
-        if not sys.stdout.isatty() or (header and least > console.width):
+        wide = console.options.update(max_width=_WIDE)
+        if not sys.stdout.isatty() or (
+            header and console.measure(table, options=wide).minimum > console.width
+        ):
             console.width = _WIDE
         with console.capture() as text:
             console.print(table)

@@ -36,11 +36,12 @@ def prune_sometimes(
     A duty that runs every 15 minutes has thousands of folders to list. All duties share Data Docs.
     """
     every, before = retention / _PRUNINGS_A_RETENTION, now - retention
-    runs_due = _is_due(artifacts, queue_folder(duty, queue), now, every)
-    pruned = prune(artifacts, duty, queue, before) if runs_due else []
-    if _is_due(artifacts, DOCS_FOLDER, now, every):
-        prune_docs(artifacts, before)
-    return pruned
+    try:
+        runs_due = _is_due(artifacts, queue_folder(duty, queue), now, every)
+        return prune(artifacts, duty, queue, before) if runs_due else []
+    finally:
+        if _is_due(artifacts, DOCS_FOLDER, now, every):
+            prune_docs(artifacts, before)
 
 
 def expire_sometimes(artifacts: Artifacts, settings: Settings, stores: Stores, clock: Clock) -> int:

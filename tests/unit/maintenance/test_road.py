@@ -325,6 +325,13 @@ def test_data_docs_that_cannot_be_pruned_keep_neither_runs_nor_kept_mails(take, 
     assert location.exists("deleted/pruned.txt")
 
 
+def test_runs_that_cannot_be_pruned_do_not_keep_data_docs(take, settings, runs):
+    location = artifacts(settings)
+    location.write("runs/queue_size/spool/pruned.txt/file", b"where the note would be")
+    assert take("plan", "check", "apply", "verify", "report")["status"] == "done"
+    assert location.exists("data_docs/pruned.txt")
+
+
 def test_a_plan_that_needs_spark_is_no_failure(small, runs, settings):
     with pytest.raises(TooLarge):
         small(plan=TooLarge("large"))

@@ -64,3 +64,9 @@ def test_a_cluster_has_its_nodes_on_loopback_addresses_and_one_nodetool_for_all(
     assert settings["MAILSLICE_CASSANDRA_CONTACT_POINTS"] == "127.0.0.1,127.0.0.2,127.0.0.3"
     assert shlex.split(settings["MAILSLICE_NODETOOL"]) == [str(stack.state / "nodetool"), "{host}"]
     assert (stack.state / "nodetool").read_text().count("NodeTool") == 3
+
+
+def test_a_stack_that_keeps_its_data_keeps_its_number_of_tokens(stack):
+    """Cassandra does not start on data of another number."""
+    cassandra.cassandra(stack)
+    assert "num_tokens: 16\n" in (stack.state / "cassandra/cassandra.yaml").read_text()

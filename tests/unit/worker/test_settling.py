@@ -372,6 +372,39 @@ async def test_nobody_is_begun_while_those_in_doubt_are_told_of(
     assert (record.remaining, record.those(Stage.FAILED)) == (("c@d.example",), told[0])
 
 
+async def test_who_was_told_failed_and_answers_before_that_is_written_is_told_as_sent() -> None:
+    stores, told, late = Stores(), [], []
+
+    async def notify(_item: QueuedMail, _record: MailStage, those: Any, *_: object) -> None:
+        told.append(those)
+
+    async def sent_after_all(_item: QueuedMail, _record: MailStage, those: Any) -> None:
+        late.append(those)
+
+    table = staged(stores, notify)
+    in_doubt: Any = stores.state.in_doubt
+    in_doubt.sent_after_all = sent_after_all
+    delivery = stores.delivery()
+    stage = delivery.stage_for_coroutine()
+    await stage.sending()
+    advance = in_doubt.stages.advance
+
+    async def away(*_: object) -> bool:
+        raise StoreUnavailable("away")
+
+    in_doubt.stages.advance = away
+    with pytest.raises(StoreUnavailable):
+        await delivery.retry()
+    in_doubt.stages.advance = advance
+    await stage.sent()
+    assert (told, late) == ([ITEM.mail.recipients], [ITEM.mail.recipients])
+    with pytest.raises(StoreUnavailable):
+        in_doubt.stages.advance = away
+        await delivery.retry()
+    assert len(told) == 1
+    assert table.get(stores.state.context.queue, ITEM.enqueue_id) is not None
+
+
 async def test_a_handler_that_outlives_its_delivery_sends_nothing_any_more() -> None:
     """What was given back is handed out again, maybe to this worker: its name proves nothing."""
     stores = Stores()

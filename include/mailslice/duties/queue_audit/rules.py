@@ -115,6 +115,6 @@ def _without_census(facts: MailFacts, counts: BrokerCounts) -> str:
     if counts.head is not None and facts.enqueued + OVERDUE < counts.head:
         return (
             f"{counted}; the oldest is of {counts.head:%Y-%m-%dT%H:%M:%SZ}, later than this mail: "
-            f"it may be lost; {proves}"
+            f"unless it was delayed or redriven it may be lost; {proves}"
         )
     return f"{counted}; a census (--census) shows whether this mail is among them"

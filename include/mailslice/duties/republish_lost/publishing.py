@@ -102,12 +102,13 @@ class Prover:
         """Those that may be published, of a hundred mails at a time."""
         return map(self._prove, batches(mails, _BATCH))
 
-    def is_live(self, proved: Proved) -> bool:
-        """And its delay is as it was proved."""
+    def changed(self, proved: Proved) -> SkipReason | None:
+        """Why it is no longer to be published; None: it is live, its delay as it was proved."""
         one, run = proved.row.enqueue_id, self._run
         states = run.stores.own.delayed_mails.states(run.queue, [one])
-        is_same = states.get(one, DelayState()) == proved.delay
-        return is_same and bool(self._live_rows({one: proved.mail}))
+        if states.get(one, DelayState()) != proved.delay:
+            return SkipReason.WAITING
+        return None if self._live_rows({one: proved.mail}) else SkipReason.DONE
 
     def earlier_decision(self, decision: Republished) -> SkipReason | None:
         """What a decision that the audit did not know of says; None: it may be repeated."""
@@ -248,8 +249,8 @@ class Publication:
         crash.point("apply:claimed")
         # Last: a mail that is deleted from now on has its mark when the message is delivered. The
         # row counts, too: a cleanup may have dropped both since the mail was proved.
-        if not await asyncio.to_thread(self.prover.is_live, proved):
-            self._skip(enqueue_id, SkipReason.DONE)
+        if (reason := await asyncio.to_thread(self.prover.changed, proved)) is not None:
+            self._skip(enqueue_id, reason)
             return
         exchange = RabbitNames(queue).exchange
         try:

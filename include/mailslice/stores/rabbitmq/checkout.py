@@ -37,7 +37,7 @@ from mailslice.stores.rabbitmq.publisher import james_properties
 from mailslice.stores.rabbitmq.publishing import publish_on, ready_messages
 
 _PATIENCE = 10.0
-_DEAF_SECONDS, _SOON = 1.0, 0.1
+_DEAF_SECONDS, _SOON, _QUORUM_QUIET = 1.0, 0.1, 1.0
 _IN_USE = 403
 
 
@@ -67,12 +67,20 @@ class CheckedOutMessage:
 class Checkout:
     """Messages of one queue that are checked out. For one thread."""
 
-    def __init__(self, channel: BlockingChannel, name: str, most: int, windows: Windows) -> None:
+    def __init__(
+        self,
+        channel: BlockingChannel,
+        name: str,
+        most: int,
+        windows: Windows,
+        quiet: float = 0.0,
+    ) -> None:
         self._connection: BlockingConnection = channel.connection
         self._channel = channel
         self._name = name
         self._most = most
         self._windows = windows
+        self._quiet = quiet
         self._consumer = ""
         self._window = 0
         self._first_tag = 1
@@ -87,7 +95,8 @@ class Checkout:
     def messages(
         self, most: int = MAX_CHECKED_OUT, *, patience: float = _PATIENCE
     ) -> Iterator[CheckedOutMessage]:
-        """The messages from the head on, at most `most`, until nothing is ready.
+        """The messages from the head on, at most `most`, until nothing is ready, and of a quorum
+        queue until nothing came for a second.
 
         What arrives meanwhile may be among them. Raises StoreUnavailable when something is ready
         and does not come for `patience` seconds.
@@ -107,13 +116,14 @@ class Checkout:
             if self._unsettled >= self._window:
                 self._next_window()
             self._listen(_SOON)
-            if self._arrived:
-                break
+            waited = time.monotonic() - since
+            if self._arrived or waited < self._quiet:
+                continue
             # The answer to the second comes after what was handed out before the first.
             if not (self.ready_count() or self.ready_count()):
-                self._listen(0)
+                self._listen(min(_SOON, self._quiet))
                 break
-            if time.monotonic() - since > patience:
+            if waited > patience:
                 raise StoreUnavailable(f"queue {self._name}: RabbitMQ does not hand messages out")
         return bool(self._arrived)
 
@@ -207,19 +217,22 @@ def check_out(
     when nobody knows whether the broker took the acks; Refused for a quorum queue with a delivery
     limit, which each checkout would use up.
     """
-    limit = Management(settings).delivery_limit(name)
+    management = Management(settings)
+    limit = management.delivery_limit(name)
     if limit is not None:
         raise Refused(
             f"queue {name} is a quorum queue with delivery limit {limit}: each look through it "
             "counts as a delivery, and past the limit its messages are dropped; "
             "`mailslice config check` shows the command that lifts the limit"
         )
+    # Of a quorum queue a follower hands out what its leader counts as handed out already.
+    quiet = 0.0 if management.keeps_order(name) else _QUORUM_QUIET
     with blocking_connection(settings) as connection:
         deadline = time.monotonic() + patience
         while True:
             try:
                 most = min(most, MAX_CHECKED_OUT)
-                checkout = Checkout(connection.channel(), name, most, windows)
+                checkout = Checkout(connection.channel(), name, most, windows, quiet)
                 checkout.consume()
                 break
             except ChannelClosedByBroker as closed:

@@ -50,6 +50,8 @@ class StageMarks:
         """The stage of each recipient: at once; it is written by one call at a time."""
         self.next_record: MailStage | None = None
         """The record of the next attempt, once it is written."""
+        self._told: tuple[MailStage, tuple[str, ...]] | None = None
+        """What was known, and who was in doubt, when that was reported."""
         self.taken = False
 
     @property
@@ -79,7 +81,8 @@ class StageMarks:
         self._on_stage(self.known.stage)
         try:
             async with self._writing:
-                if self.next_record is not None:
+                told = set(self._told[1]) if self._told else set()
+                if self.next_record is not None or not told.isdisjoint(requested):
                     # It was ended under its handler: these are told as failed.
                     raise _taken(self.known.enqueue_id)
                 await self._write(self.known)
@@ -114,8 +117,11 @@ class StageMarks:
             if self.taken:
                 raise _taken(self.known.enqueue_id)
             if self.next_record is None:
-                known, failed = self.known, self.doubtful  # as they are told: a `sent` may come
-                await self._on_doubt(known, failed)
+                if self._told is None:
+                    told = self.known, self.doubtful  # as they are told: a `sent` may come
+                    await self._on_doubt(*told)
+                    self._told = told
+                known, failed = self._told
                 untouched = [one for one in remaining if one not in known.recipients]
                 by, now = self._stages.worker, self._stages.clock()
                 after = next_attempt(known, untouched, failed, by=by, now=now)

@@ -13,6 +13,7 @@ import pytest
 from mailslice.cli.main import run as command_line
 from mailslice.cli.output import Output
 from mailslice.duties.blob_gc.listing import key_ranges
+from mailslice.duties.blob_gc.trash import KeptBlobs
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from tests.services.duties.world import environment
 
@@ -111,20 +112,33 @@ def test_all_blobs_of_a_run_are_restored_and_are_young_again(kept, capsys):
     assert (report["gcedBlobCount"], report["candidates"]) == (0, 3)
 
 
-def test_what_was_restored_when_a_signal_came_is_recorded(kept, capsys, monkeypatch):
+@pytest.mark.parametrize(("within", "counts"), [(False, {"restored": 3}), (True, {})])
+def test_what_was_restored_when_a_signal_came_is_recorded(
+    kept, capsys, monkeypatch, within, counts
+):
+    """Also one that came within the batch: then nobody knows which of it are back."""
     heap, keys, run = kept
+    restore = KeptBlobs.restore
 
     def closed(_, items, **__):
         next(items)
         raise KeyboardInterrupt
 
+    def interrupted(*args, **more):
+        restore(*args, **more)
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
-        patch.setattr(Output, "rows", closed)
+        if within:
+            patch.setattr(KeptBlobs, "restore", interrupted)
+        else:
+            patch.setattr(Output, "rows", closed)
         assert command_line(["blobs", "restore", "--run", run]) == 130
     assert heap.keys() == set(keys)
     assert command_line(["decisions", "list", "--json"]) == 0
-    restored = [one for one in lines(capsys) if one["action"] == "blobs restore"]
-    assert [one["facts"]["counts"] for one in restored] == [{"restored": 3}]
+    facts = [one["facts"] for one in lines(capsys) if one["action"] == "blobs restore"]
+    facts = [one for one in facts if one["run"] == run]
+    assert [(one["begun"], one["counts"]) for one in facts] == [(3, counts)]
 
 
 def test_restore_wants_keys_or_a_run(kept, capsys):

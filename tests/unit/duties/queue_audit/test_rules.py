@@ -130,7 +130,7 @@ IN_FLIGHT, DONE, HELD = {ONE: "worker w has it"}, {ONE: "worker w did it"}, {ONE
             FACTS,
             replace(BLIND, counts=COUNTS.model_copy(update={"head": NOW - HOUR})),
             Verdict.UNKNOWN,
-            "later than this mail: it may be lost",
+            "later than this mail: unless it was delayed or redriven it may be lost",
         ),
         (
             FACTS,

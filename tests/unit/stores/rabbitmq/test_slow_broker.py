@@ -38,8 +38,8 @@ class Broker:
             self._deliver(self, SimpleNamespace(delivery_tag=1), properties, b"x")
 
 
-def checked_out(broker: Any, most: int = 9) -> Checkout:
-    checkout = Checkout(broker, "q", most, Windows())
+def checked_out(broker: Any, most: int = 9, quiet: float = 0.0) -> Checkout:
+    checkout = Checkout(broker, "q", most, Windows(), quiet)
     checkout.consume()
     return checkout
 
@@ -72,3 +72,15 @@ class OnTheWay(Broker):
 
 def test_what_is_on_its_way_as_nothing_is_ready_is_not_missed() -> None:
     assert len(list(checked_out(OnTheWay(0, ready=0)).messages())) == 1
+
+
+class Follower(Broker):
+    """Its leader has handed the message out; the follower does so half a second later."""
+
+    def queue_declare(self, _queue: str, **_: object) -> Any:
+        self.asked += 1
+        return SimpleNamespace(method=SimpleNamespace(message_count=0))
+
+
+def test_what_a_follower_of_a_quorum_queue_hands_out_late_is_waited_for() -> None:
+    assert len(list(checked_out(Follower(0.5, ready=1), quiet=1.0).messages())) == 1
