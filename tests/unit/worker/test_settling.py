@@ -398,8 +398,8 @@ async def test_who_was_told_failed_and_answers_before_that_is_written_is_told_as
     in_doubt.stages.advance = advance
     await stage.sent()
     assert (told, late) == ([ITEM.mail.recipients], [ITEM.mail.recipients])
+    in_doubt.stages.advance = away
     with pytest.raises(StoreUnavailable):
-        in_doubt.stages.advance = away
         await delivery.retry()
     assert len(told) == 1
     assert table.get(stores.state.context.queue, ITEM.enqueue_id) is not None
