@@ -158,7 +158,7 @@ class MailQueue:
     @cached_property
     def _live(self) -> LiveRows:
         tables = self._stores.tables
-        tables.existing_now()  # names a keyspace or tables that are missing
+        tables.refresh()  # names a keyspace or tables that are missing
         return LiveRows(tables, self.name, view_shape(self._stores))
 
     @cached_property

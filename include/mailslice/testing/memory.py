@@ -295,6 +295,8 @@ class MemoryTables:
     def existing_now(self) -> tuple[MemoryEnqueuedMails, ...]:
         return self.existing
 
+    def refresh(self) -> None: ...
+
     def missing(self) -> tuple[str, ...]:
         return ()
 

@@ -55,11 +55,11 @@ class QueueTables:
 
     @cached_property
     def existing(self) -> tuple[EnqueuedMails, ...]:
-        """V3 and V4 as far as they exist, V3 first, by the last look. Neither: BadSetting."""
+        """V3 and V4 as far as they exist, V3 first; looked up once. Neither: BadSetting."""
         return self.existing_now()
 
     def existing_now(self) -> tuple[EnqueuedMails, ...]:
-        """As `existing`, looked up again: a migration makes V4, and V3 is dropped after it."""
+        """As `existing`, looked up again: a migration may have made V4 since."""
         names = tables_of(self._session, self._session.settings.keyspace)
         tables = tuple(rows for rows in (self.v3, self.v4) if rows.table.cql in names)
         if not tables:
@@ -69,8 +69,13 @@ class QueueTables:
                 f"{self._session.address} has no table of a mail queue; "
                 "is MAILSLICE_CASSANDRA_KEYSPACE right? `mailslice queue create` creates them"
             )
-        self.__dict__["existing"] = tables
         return tables
+
+    def refresh(self) -> None:
+        """Look up `existing` again, in a process that outlives a migration. Not where a mail would
+        be dropped by it: a coordinator whose schema is late hides a table.
+        """
+        self.__dict__["existing"] = self.existing_now()
 
     def require_keyspace(self) -> None:
         """Raises BadSetting when the keyspace is missing."""
