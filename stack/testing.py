@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 from stack.airflow import SHORT_LIVED_JVM, airflow_environment
 from stack.cassandra import nodetool_setting
@@ -43,8 +45,30 @@ def _with_services(run: Callable[[Mapping[str, str]], int]) -> int:
         stores = {**store_settings(stack), **mariadb_setting(stack)}
         return {**stores, **nodetool_setting(stack), **spark}
 
-    with own_stores(stack, settings, stop):
+    with _rare_wake_ups() as usual, own_stores(stack, settings, stop):
+        usual()
         return run(airflow_environment(stack, {}))
+
+
+@contextmanager
+def _rare_wake_ups() -> Iterator[Callable[[], None]]:
+    """Services that are started inside wake up a thousand times a second at most, until the given
+    function is called. Cassandra's threads spin after each request, 60 us a turn: a fifth of its
+    CPU where requests are rare. Linux alone has this.
+    """
+    slack = Path("/proc/self/timerslack_ns")
+    before = slack.read_text() if slack.exists() else ""
+
+    def usual() -> None:
+        if before:
+            slack.write_text(before)
+
+    if before:
+        slack.write_text("1000000")
+    try:
+        yield usual
+    finally:
+        usual()
 
 
 def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:

@@ -86,10 +86,11 @@ class KeyspacePool:
         emptied = None
         try:
             if self._schema(used) == used.schema:
-                for table, count in self._writes(used).items():
-                    if count != used.writes[table]:
+                # Read before: what is written meanwhile shows when it is taken.
+                written, used.writes = used.writes, self._writes(used)
+                for table, count in used.writes.items():
+                    if count != written[table]:
                         self._session.execute(f"TRUNCATE {table}")
-                used.writes = self._writes(used)
                 emptied = used
             else:
                 self.drop(used)
@@ -124,14 +125,17 @@ class KeyspacePool:
 
     def _writes(self, of: Keyspaces) -> dict[str, int]:
         """Table -> how many writes it had since it was made."""
-        return {f"{n}.{row.table_name}": row.count for n in of.both for row in self._latencies(n)}
+        rows = self._latencies(of)
+        return {f"{row.keyspace_name}.{row.table_name}": row.count for row in rows}
 
-    def _latencies(self, keyspace: str) -> list[Any]:
-        """Cassandra looks at all keyspaces. It fails where another test drops one meanwhile."""
+    def _latencies(self, of: Keyspaces) -> list[Any]:
+        """Cassandra looks at all tables of all keyspaces, 20 to 40 ms of CPU for a thousand: once
+        for a range of names, once each for names with IN. It fails where another test drops one.
+        """
         query = (
-            "SELECT table_name, count FROM system_views.local_write_latency "
-            f"WHERE keyspace_name = '{keyspace}' ALLOW FILTERING"  # before 5.0 it must be said
-        )
+            "SELECT keyspace_name, table_name, count FROM system_views.local_write_latency "
+            "WHERE keyspace_name >= '{}' AND keyspace_name <= '{}' ALLOW FILTERING"
+        ).format(*of.both)
         for _ in range(_TRIES - 1):
             with suppress(NoHostAvailable):
                 return list(self._session.execute(query))

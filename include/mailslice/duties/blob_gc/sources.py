@@ -27,7 +27,7 @@ from mailslice.stores.cassandra.references import (
     Column,
     ReferenceColumns,
     columns_of,
-    estimated_partitions,
+    estimated_sizes,
     partition_key,
     texts,
 )
@@ -48,8 +48,9 @@ OWN_WITHOUT_REFERENCES = frozenset(
 """Own tables that name no blob whose content is still needed: a report's sample is no reference,
 and deleted mails have copies.
 """
-_LEAST_RANGES, _MOST_RANGES, _PARTITIONS_A_RANGE = 8, 4096, 25_000
-"""A range costs a request: few for small tables; more for large ones, which workers share."""
+_MOST_RANGES, _PARTITIONS_A_RANGE, _BYTES_A_RANGE = 4096, 25_000, 2**24
+_NOT_ESTIMATED = (8 * _PARTITIONS_A_RANGE, 0)
+"""A range costs a request. Cassandra estimates a table's (partitions, bytes) each five minutes."""
 _ABSENT = "MAILSLICE_GC_ABSENT_SOURCES"
 _SOURCES = "MAILSLICE_GC_SOURCES"
 _GRAMMAR = "allowed is table:column,column;keyspace.table:column"
@@ -85,7 +86,6 @@ class TableSource:
 
     @property
     def holes(self) -> int:
-        """Where the token ranges do not tile the ring."""
         return holes(self.ranges)
 
     def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
@@ -164,11 +164,12 @@ def sources_of(stores: Stores) -> tuple[list[ReferenceSource], list[str]]:
     known of its references. BadSetting for a source of MAILSLICE_GC_SOURCES that cannot be scanned.
     """
     settings, session = stores.settings, stores.cassandra
-    estimates = cache(partial(estimated_partitions, session))
+    estimates = cache(partial(estimated_sizes, session))
 
     def ranges(keyspace: str, table: str) -> tuple[TokenRange, ...]:
-        count = estimates(keyspace).get(table, 0) // _PARTITIONS_A_RANGE
-        return tuple(token_ranges(session, min(max(count, _LEAST_RANGES), _MOST_RANGES)))
+        partitions, size = estimates(keyspace).get(table, _NOT_ESTIMATED)
+        count = max(partitions // _PARTITIONS_A_RANGE, size // _BYTES_A_RANGE)
+        return tuple(token_ranges(session, min(count, _MOST_RANGES)))
 
     with open_patient_store(settings.s3, settings.own.bucket) as own_blobs:
         bucket = OwnBucket(parts=int(own_blobs.bucket_exists()))

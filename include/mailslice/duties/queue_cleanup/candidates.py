@@ -16,7 +16,7 @@ from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.names import DELETED_MAILS
 from mailslice.stores.cassandra.ranges import token_ranges
-from mailslice.stores.cassandra.references import estimated_partitions
+from mailslice.stores.cassandra.references import estimated_sizes
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def reduce_to(context: Run, candidates: Candidates, files: Sequence[MarkFile]) -
 def estimated_marks(context: Run) -> int:
     """About how many deleted marks there are, of all queues."""
     keyspace = context.settings.cassandra.keyspace
-    return estimated_partitions(context.stores.cassandra, keyspace).get(DELETED_MAILS.lower(), 0)
+    return estimated_sizes(context.stores.cassandra, keyspace).get(DELETED_MAILS.lower(), (0, 0))[0]
 
 
 def record(context: Run, rows: Halves) -> Candidates:

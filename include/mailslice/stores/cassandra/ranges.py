@@ -14,8 +14,8 @@ LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
 
 def token_ranges(session: CassandraSession, least: int) -> list[TokenRange]:
-    """At least `least` ranges that tile the ring, each within one node's. Raises Refused for
-    another partitioner than Murmur3Partitioner.
+    """At least `least` ranges that tile the ring, each within one node's; fewer than two are one of
+    all nodes. Raises Refused for another partitioner than Murmur3Partitioner.
     """
     metadata = session.cluster.metadata
     if metadata.partitioner and not metadata.partitioner.endswith("Murmur3Partitioner"):
@@ -23,6 +23,8 @@ def token_ranges(session: CassandraSession, least: int) -> list[TokenRange]:
             f"Cassandra at {session.address} uses {metadata.partitioner}: scans need "
             "Murmur3Partitioner"
         )
+    if least < 2:
+        return [(LOWEST, HIGHEST)]
     ring = [int(token.value) for token in metadata.token_map.ring] if metadata.token_map else []
     edges = sorted({LOWEST, HIGHEST, *ring})
     width = (HIGHEST - LOWEST) // max(1, least)

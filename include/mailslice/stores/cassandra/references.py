@@ -42,16 +42,18 @@ def columns_of(session: CassandraSession, keyspace: str) -> dict[str, tuple[Colu
     return {table: tuple(columns) for table, columns in by_table.items()}
 
 
-def estimated_partitions(session: CassandraSession, keyspace: str) -> dict[str, int]:
-    """About how many partitions each table has, by one node; none for one without an estimate."""
+def estimated_sizes(session: CassandraSession, keyspace: str) -> dict[str, tuple[int, int]]:
+    """About how many (partitions, bytes) each table has, by one node; none without an estimate."""
     statement = session.prepare(
-        "SELECT table_name, partitions_count FROM system.size_estimates WHERE keyspace_name = ?"
+        "SELECT table_name, partitions_count, mean_partition_size FROM system.size_estimates "
+        "WHERE keyspace_name = ?"
     )
-    estimates: dict[str, int] = {}
-    for table, partitions in session.execute(statement, [keyspace]):
-        estimates[table] = estimates.get(table, 0) + max(0, partitions)
     nodes = max(1, len(session.cluster.metadata.all_hosts()))
-    return {table: partitions * nodes for table, partitions in estimates.items()}
+    estimates: dict[str, tuple[int, int]] = {}
+    for table, count, mean in session.execute(statement, [keyspace]):
+        partitions, size = estimates.get(table, (0, 0))
+        estimates[table] = partitions + count * nodes, size + count * nodes * mean
+    return estimates
 
 
 def partition_key(columns: Iterable[Column]) -> tuple[str, ...]:

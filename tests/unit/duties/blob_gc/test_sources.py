@@ -111,8 +111,8 @@ def stores(monkeypatch):
     own = {"delayed_mails": (key, column("item", "blob")), "runs": (key, column("report"))}
     keyspaces = {"apache_james": james, "mailslice": own}
     monkeypatch.setattr(sources, "columns_of", lambda _, keyspace: keyspaces.get(keyspace, {}))
-    monkeypatch.setattr(sources, "estimated_partitions", lambda *_: {"messagev3": 10**6})
-    monkeypatch.setattr(sources, "token_ranges", lambda _, least: [(0, 0)] * least)
+    monkeypatch.setattr(sources, "estimated_sizes", lambda *_: SIZES)
+    monkeypatch.setattr(sources, "token_ranges", lambda _, least: [(0, 0)] * max(1, least))
     monkeypatch.setattr(S3BlobStore, "bucket_exists", lambda _: False)
 
     def made(**gc):
@@ -125,6 +125,8 @@ def stores(monkeypatch):
     return made
 
 
+SIZES = {"messagev3": (10**6, 10**8), "attachmentv2": (9, 9), "Files": (10, 10**9)}
+"""(partitions, bytes)."""
 ABSENT = ("enqueuedmailsv3", "enqueuedmailsv4", "mailRepositoryContentV2")
 
 
@@ -140,7 +142,7 @@ def test_sources_are_the_letters_our_own_james_tables_and_the_operators(stores):
         "Files",
     ]
     assert absent == ["mailRepositoryContentV2", "enqueuedMailsV3", "enqueuedMailsV4"]
-    own, messages, _, files = found[2:]
+    own, messages, attachments, files = found[2:]
     assert messages.where.columns == ("headercontent", "bodycontent")
     assert (files.where.table, files.where.columns) == ("Files", ("Avatar", "more"))
     assert [(source.plain, source.buried) for source in (own, messages, files)] == [
@@ -148,7 +150,7 @@ def test_sources_are_the_letters_our_own_james_tables_and_the_operators(stores):
         (True, False),
         (False, False),
     ]
-    assert (messages.parts, files.parts) == (40, 8)
+    assert [each.parts for each in (own, messages, attachments, files)] == [8, 40, 1, 59]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def ring(*tokens, partitioner="org.apache.cassandra.dht.Murmur3Partitioner"):
     return SimpleNamespace(cluster=SimpleNamespace(metadata=metadata), address="x:9042")
 
 
-@given(st.lists(st.integers(LOWEST, HIGHEST), max_size=20), st.integers(1, 300))
+@given(st.lists(st.integers(LOWEST, HIGHEST), max_size=20), st.integers(2, 300))
 def test_token_ranges_tile_the_ring_and_end_where_nodes_do(tokens, least):
     ranges = token_ranges(ring(*tokens), least)
     assert holes(ranges) == 0
@@ -65,6 +65,11 @@ def test_token_ranges_tile_the_ring_and_end_where_nodes_do(tokens, least):
         high for _, high in ranges
     }
     assert all(low < high for low, high in ranges)
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_small_table_is_one_range(least):
+    assert token_ranges(ring(5, 0), least) == [(LOWEST, HIGHEST)]
 
 
 def test_a_hole_shows_and_so_does_a_range_read_twice():
