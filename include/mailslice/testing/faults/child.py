@@ -16,16 +16,21 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from mailslice.model import crash
+from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import QueueName
-from mailslice.model.settings import load_settings
+from mailslice.model.settings import Settings, load_settings
 from mailslice.testing.faults.operations import OPERATIONS, Session
-from mailslice.worker.queue_worker import open_worker
+from mailslice.worker.queue_worker import QueueWorker, open_worker
+
+_OPENINGS = 10
+"""A busy machine may take longer to connect than the short time-out of a store that breaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,5 +105,14 @@ def run(
 
 async def _run(operation: str, env: Mapping[str, str], queue: QueueName, line: _Line) -> None:
     settings = load_settings(env, state_file=Path("/nonexistent"))
-    async with open_worker(settings, queue) as worker:
+    async with AsyncExitStack() as stack:
+        worker = await _opened(stack, settings, queue)
         await OPERATIONS[operation].run(Session(worker, line.send, line.arm))
+
+
+async def _opened(stack: AsyncExitStack, settings: Settings, queue: QueueName) -> QueueWorker:
+    for _ in range(_OPENINGS - 1):
+        with suppress(StoreUnavailable):
+            return await stack.enter_async_context(open_worker(settings, queue))
+        await asyncio.sleep(1)
+    return await stack.enter_async_context(open_worker(settings, queue))
