@@ -9,7 +9,7 @@ from stack.airflow_versions import BETWEEN, OLDEST, airflow_python
 from stack.settings import Profile, stack_settings
 from tests.dags.conftest import parse
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.soak
 SAME = ("doc", "tags", "paused", "timeout", "params", "follows", "fires_by_itself", "backfilled")
 """What a DAG is, whatever the version: only the retry policy (3.3) differs."""
 

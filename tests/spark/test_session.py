@@ -188,6 +188,7 @@ KILLED = textwrap.dedent(
 )
 
 
+@pytest.mark.soak
 def test_a_process_whose_jvm_was_killed_starts_another(tmp_path):
     """As webadmin, which does one task after the other."""
     script = tmp_path / "killed.py"

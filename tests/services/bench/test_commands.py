@@ -453,7 +453,7 @@ def test_benchmarks_that_delete_all_rows_take_no_queue_that_exists(cli, name):
     assert "size" in cli("queue", "size", "spool", "--json").one
 
 
-@pytest.mark.parametrize("quorum", ["false", "true"])
+@pytest.mark.parametrize("quorum", [pytest.param("false", marks=pytest.mark.soak), "true"])
 def test_the_queue_goes_and_what_a_killed_benchmark_left_in_it_too_in_a_process_with_processes(
     cli, fresh_module, quorum
 ):

@@ -28,6 +28,7 @@ from stack.settings import Profile, stack_settings
 from tests.contracts.blob_store import Buckets, EscapedKeys, MissingBucketContract
 from tests.ports import free_port
 
+pytestmark = pytest.mark.soak
 _LONGEST_START = 60.0
 _WRONG_KEY = SecretStr(base64.b64encode(b"x" * 64).decode())
 

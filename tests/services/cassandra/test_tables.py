@@ -74,6 +74,7 @@ def test_a_long_look_up_gives_the_same_with_a_scan_of_all_marks_as_without(
     }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("marks_a_list", "last"), [(10**9, ALL), (1, frozenset())])
 def test_marks_are_scanned_once_what_was_asked_has_cost_as_much(
     scanning, monkeypatch, marks_a_list, last

@@ -388,7 +388,12 @@ def test_a_release_that_is_killed_is_finished_once(
 
 
 @pytest.mark.parametrize(
-    "point", ["postal:kept", "postal:taken", "postal:recorded", "postal:committed"]
+    "point",
+    [
+        "postal:taken",
+        "postal:committed",
+        *(pytest.param(one, marks=pytest.mark.soak) for one in ("postal:kept", "postal:recorded")),
+    ],
 )
 def test_a_closing_that_is_killed_is_finished_once(
     postal: FreshPostal, mails: PostalMails, postal_env: Fresh, point: str

@@ -323,6 +323,7 @@ def mailslice(fresh, *words, **more):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.soak
 def test_from_outside(world):
     fresh, _, _ = world
     code, out, err = mailslice(
