@@ -9,6 +9,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -52,6 +53,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+_command = cache(partial(typer.main.get_command, app))
 for _name, _group in (
     ("queue", queue_holds.app),  # queue_moves and queue_deleted add to it, too
     ("mail", mail.app),
@@ -95,7 +97,7 @@ def _root(
 def run(argv: Sequence[str]) -> int:
     """Run one command line; its exit code. Errors go to stderr, with --debug as tracebacks."""
     try:
-        result: Any = app(list(argv), prog_name="mailslice", standalone_mode=False)
+        result: Any = _command()(list(argv), prog_name="mailslice", standalone_mode=False)
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as ended:
@@ -137,8 +139,7 @@ def _in_an_extra(error: BaseException, argv: Sequence[str]) -> BaseException:
 
 
 def _command_of(argv: Sequence[str]) -> str:
-    words: list[str] = []
-    command: Any = typer.main.get_command(app)
+    words, command = list[str](), _command()
     for word in argv:
         if (below := getattr(command, "commands", {}).get(word)) is not None:
             words.append(word)

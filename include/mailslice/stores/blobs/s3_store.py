@@ -1,12 +1,12 @@
 """A bucket of S3, by boto3, which can express every key; HEADs and copies by `fast_s3` first."""
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
-from functools import cache, cached_property, partial
-from threading import Lock
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
 
 import boto3
@@ -52,15 +52,34 @@ _BUSY = frozenset(
     "TooManyRequests 429".split()
 )
 """S3 is asked too fast: ask again later, and slower."""
-_CREATING = Lock()
 _COPIES_A_TURN = 64
 T = TypeVar("T")
 
 
-@cache
-def _session() -> Any:
-    """One for all clients, made one at a time: each would read S3's model (megabytes) anew."""
-    return boto3.session.Session()
+@lru_cache(maxsize=8)
+def _client(settings: S3Settings) -> Any:
+    """By path, one retry, checksums only where S3 asks for them."""
+    secret, seconds = settings.secret_key, settings.timeout.total_seconds()
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=settings.endpoint,
+        region_name=settings.region,
+        aws_access_key_id=settings.access_key,
+        aws_secret_access_key=secret.get_secret_value() if secret else None,
+        verify=str(settings.ca) if s3_authorities(settings) else None,
+        config=Config(
+            s3={"addressing_style": "path"},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            connect_timeout=min(5.0, seconds),
+            read_timeout=seconds,
+            retries={"total_max_attempts": 2, "mode": "standard"},
+            max_pool_connections=32,
+        ),
+    )
+
+
+os.register_at_fork(after_in_child=_client.cache_clear)
 
 
 class S3BlobStore(BlobStore):
@@ -78,28 +97,8 @@ class S3BlobStore(BlobStore):
 
     @cached_property
     def client(self) -> Any:
-        """The boto3 client: addresses by path, one retry, checksums only where S3 asks for them."""
-        seconds = self.settings.timeout.total_seconds()
-        config = Config(
-            s3={"addressing_style": "path"},
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-            connect_timeout=min(5.0, seconds),
-            read_timeout=seconds,
-            retries={"total_max_attempts": 2, "mode": "standard"},
-            max_pool_connections=32,
-        )
-        secret = self.settings.secret_key
-        with _CREATING:
-            return _session().client(
-                "s3",
-                endpoint_url=self.settings.endpoint,
-                region_name=self.settings.region,
-                aws_access_key_id=self.settings.access_key,
-                aws_secret_access_key=secret.get_secret_value() if secret else None,
-                verify=str(self.settings.ca) if s3_authorities(self.settings) else None,
-                config=config,
-            )
+        """The boto3 client of all buckets; a new one reads S3's model (megabytes) anew."""
+        return _client(self.settings.model_copy(update={"bucket": ""}))
 
     def bucket_exists(self) -> bool:
         head = partial(self.client.head_bucket, Bucket=self.bucket)
