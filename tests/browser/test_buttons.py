@@ -164,3 +164,12 @@ def test_the_figures_above_the_list_are_those_after_the_act(address, visit, fres
     expect(tile(page, "waiting")).to_have_text("2")
     assert page.url.endswith("mail=m1")
     assert visitor.complaints == []
+
+
+def test_a_run_is_followed_though_a_look_at_it_failed(address, visit, fresh):
+    enqueue(fresh.settings, "spool", [(timedelta(minutes=5), mail("m1"))])
+    page = visit(address, "op").go("queue?name=spool&mail=m1")
+    page.route("**/dagRuns/*", lambda route: route.abort(), times=1)
+    page.get_by_role("button", name="Delete…").click()
+    confirm(page, "Delete: 1 mail", "a test")
+    expect(page.locator("#following")).to_contain_text("1 deleted", timeout=30_000)

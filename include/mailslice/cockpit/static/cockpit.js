@@ -144,7 +144,7 @@ function follow(dag, run, paused, ended) {
       const found = await get(`${AIRFLOW}api/v2/dags/${encodeURIComponent(dag)}/dagRuns/${encodeURIComponent(run)}`);
       state.textContent = found.state;
       if (found.state === "success" || found.state === "failed") { state.className = `pill ${found.state === "success" ? "good" : "bad"}`; await ended?.(); return; }
-    } catch (error) { problem(error.message); return; }
+    } catch (error) { problem(error.message); }
     setTimeout(look, 2000);
   };
   setTimeout(look, 1000);
