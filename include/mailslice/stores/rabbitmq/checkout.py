@@ -218,8 +218,7 @@ def check_out(
     limit, which each checkout would use up.
     """
     management = Management(settings)
-    limit = management.delivery_limit(name)
-    if limit is not None:
+    if (limit := management.delivery_limit(name)) is not None:
         raise Refused(
             f"queue {name} is a quorum queue with delivery limit {limit}: each look through it "
             "counts as a delivery, and past the limit its messages are dropped; "

@@ -77,8 +77,9 @@ class Management:
 
     def delivery_limit(self, name: str) -> int | None:
         """How often a message of the quorum queue may come back; None: without limit."""
-        queue = self._queue(name)
-        return None if queue is None else delivery_limit_of(queue, self.version)
+        if (queue := self._queue(name)) is None or kind_of(queue) != "quorum":
+            return None  # the version costs the broker an overview of all that it has
+        return delivery_limit_of(queue, self.version)
 
     @property
     def version(self) -> str:

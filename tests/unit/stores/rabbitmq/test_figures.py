@@ -275,8 +275,13 @@ def test_only_what_is_known_to_hold_nothing_is_seen_empty(
 def test_how_often_a_message_may_come_back(
     found: dict[str, Any] | None, version: str, limit: int | None
 ) -> None:
-    management = management_of(
-        lambda path: {"rabbitmq_version": version} if path == "/api/overview" else found
-    )
+    asked = list[str]()
+
+    def answer(path: str) -> Any:
+        asked.append(path)
+        return {"rabbitmq_version": version} if path == "/api/overview" else found
+
+    management = management_of(answer)
     assert management.delivery_limit("q") == limit
+    assert ("/api/overview" in asked) is not management.keeps_order("q")
     assert management.keeps_order("q") is (found is None or found.get("type") == "classic")
