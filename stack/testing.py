@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from stack.airflow import SHORT_LIVED_JVM, airflow_environment
@@ -57,18 +58,17 @@ def _rare_wake_ups() -> Iterator[Callable[[], None]]:
     CPU where requests are rare. Linux alone has this.
     """
     slack = Path("/proc/self/timerslack_ns")
-    before = slack.read_text() if slack.exists() else ""
+    before = slack.read_text() if slack.exists() else "0"
 
-    def usual() -> None:
-        if before:
-            slack.write_text(before)
+    def wake_up(after: str) -> None:
+        with suppress(OSError):  # a container's /proc may be for reading
+            slack.write_text(after)
 
-    if before:
-        slack.write_text("1000000")
+    wake_up("1000000")
     try:
-        yield usual
+        yield partial(wake_up, before)
     finally:
-        usual()
+        wake_up(before)
 
 
 def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:
