@@ -123,12 +123,14 @@ def test_every_command_of_queue_mail_worker_and_config_works(session):
     call("queue create other")
     call("queue retry spool --domain nowhere.example")
     call("queue move spool other --domain nowhere.example --yes")
-    call("queue delay spool --for 1h --domain nowhere.example --dry-run")
+    delay = "queue delay spool --for 1h --domain nowhere.example --dry-run"
+    call(delay, code=3)  # without a worker nobody would bring them back
     process = call.started("worker run --queue spool --handler handlers:note")
     try:
         deadline = time.monotonic() + 60
         while call("queue size spool")[0]["size"] and time.monotonic() < deadline:
             time.sleep(0.2)
+        call(delay)
     finally:
         output = ended(process)
     assert output.count(f"handled {len(MAIL)}") == 3, output
