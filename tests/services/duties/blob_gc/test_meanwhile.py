@@ -179,7 +179,7 @@ def test_a_source_that_fails_in_one_range_stops_the_run(heap, monkeypatch, step)
     def broken(self, session, ranges, in_flight=4):
         seen.append(self.table)
         for number, found in enumerate(rows(self, session, ranges, in_flight)):
-            if self.table == "messagev3" and seen.count("messagev3") == scans[step] and number == 5:
+            if self.table == "messagev3" and seen.count("messagev3") == scans[step] and number == 0:
                 raise StoreUnavailable("a range could not be read")
             yield found
 
