@@ -24,6 +24,7 @@ from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.queues import create
 from mailslice.bench.clearing import marked_ids
+from mailslice.model.delay_levels import DELAY_LEVELS
 from mailslice.model.errors import ContentMissing, MailsliceError
 from mailslice.model.mail import QueueName, ViewRow
 from mailslice.model.names import RabbitNames
@@ -31,7 +32,6 @@ from mailslice.stores import Stores, open_stores
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker import QueueWorker, open_worker
-from mailslice.worker.dequeue.lease import LENGTH
 from tests.acceptance.walk.books import Books, Journal, State, balance, read
 from tests.acceptance.walk.consumer import CALM
 from tests.services.worker.cuttable import Cuttable
@@ -89,6 +89,8 @@ IMPATIENT = {
 """Of the processes whose roads break. Tables are made and books read with the usual patience."""
 
 
+_LONGEST_DELAY = 60
+"""Seconds: twice the cap of the pauses."""
 BACK_OFF = {"MAILSLICE_WORKER_BACK_OFF_BASE": "2s", "MAILSLICE_WORKER_BACK_OFF_CAP": "30s"}
 """A message of a mail that was cleared waits in its delay level until it is due. With the default
 pauses the fifth attempt is due after eight minutes, later than any drain."""
@@ -407,13 +409,14 @@ class Walk:
         """How many are ready in the delay levels, the hop queue and the work queue: the way they
         go, so that none slips past.
 
-        But for the level of leases: no other delay of a walk is so long. What lies there of a mail
-        that was completed is dropped in ten minutes; a live one is looked for in the view.
+        But for levels over a minute: no delay of a walk is so long but a lease. It goes to the
+        level below its ten minutes where its row was written slowly. What lies there of a mail that
+        was completed is dropped in ten minutes; a live one is looked for in the view.
         """
         names = RabbitNames(self.queue)
-        leases = names.delay_queue(int(LENGTH.total_seconds()))
+        leases = {names.delay_queue(level) for level in DELAY_LEVELS if level > _LONGEST_DELAY}
         before = [
-            *(one for one in stores.management.delay_queues(self.queue) if one != leases),
+            *(one for one in stores.management.delay_queues(self.queue) if one not in leases),
             *([names.hop_queue] if stores.management.queue_exists(names.hop_queue) else []),
         ]
         with blocking_connection(self.direct.settings.rabbitmq) as connection:
