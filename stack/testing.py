@@ -6,8 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from stack.airflow import SHORT_LIVED_JVM, airflow_environment
@@ -46,29 +45,28 @@ def _with_services(run: Callable[[Mapping[str, str]], int]) -> int:
         stores = {**store_settings(stack), **mariadb_setting(stack)}
         return {**stores, **nodetool_setting(stack), **spark}
 
-    with _rare_wake_ups() as usual, own_stores(stack, settings, stop):
-        usual()
+    with ExitStack() as services:
+        with _rare_wake_ups():
+            services.enter_context(own_stores(stack, settings, stop))
         return run(airflow_environment(stack, {}))
 
 
 @contextmanager
-def _rare_wake_ups() -> Iterator[Callable[[], None]]:
-    """Services that are started inside wake up a thousand times a second at most, until the given
-    function is called. Cassandra's threads spin after each request, 60 us a turn: a fifth of its
-    CPU where requests are rare. Linux alone has this.
+def _rare_wake_ups() -> Iterator[None]:
+    """Processes that are started inside have a timer slack of 1 ms, where Linux lets us set it.
+
+    Cassandra's threads spin after each request, 60 us a turn: a fifth of its CPU where requests are
+    rare.
     """
     slack = Path("/proc/self/timerslack_ns")
     before = slack.read_text() if slack.exists() else "0"
-
-    def wake_up(after: str) -> None:
-        with suppress(OSError):  # a container's /proc may be for reading
-            slack.write_text(after)
-
-    wake_up("1000000")
+    with suppress(OSError):  # a container's /proc may be for reading
+        slack.write_text("1000000")
     try:
-        yield partial(wake_up, before)
+        yield
     finally:
-        wake_up(before)
+        with suppress(OSError):
+            slack.write_text(before)
 
 
 def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:

@@ -53,7 +53,8 @@ async function look(button) {
 async function result(queue, run) {
   const found = parsed(await get(`result?queue=${encodeURIComponent(queue)}&run=${encodeURIComponent(run)}`));
   document.getElementById("following").append(...found);
-  if (document.getElementById("tab")) await renew();
+  /* Not thrown: whoever follows the run would ask for the result again, and show it twice. */
+  if (document.getElementById("tab")) await renew().catch((error) => problem(error.message));
 }
 
 async function act(form) {
