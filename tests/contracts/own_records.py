@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.model.mail import QueueName
 from mailslice.stores.own.codec import RowCodec
 from mailslice.stores.own.postal_decisions import PostalDecision
@@ -69,6 +70,10 @@ class OwnRecordsContract:
         assert listed[0] == run_row(name, "r2", 3)
         assert own.runs.get("r3") == run_row(name, "r3", 2)
         assert own.runs.get("no such run") is None
+        longest = RunRequest("stuck_mails_postal", NO_QUEUE, name.ljust(180, "x")).run
+        own.runs.save(run_row(name, longest), DAY)
+        assert own.runs.get(longest).run == longest
+        own.runs.delete(run_row(name, longest))
         own.runs.delete(run_row(name, "r2", 3))
         assert [row.run for row in own.runs.list(queue=QueueName(name), limit=1)] == ["r3"]
         (newest,) = [rows for rows in own.runs.newest(1) if rows[0].queue == name]

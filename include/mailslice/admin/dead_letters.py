@@ -26,9 +26,7 @@ from mailslice.stores.cassandra.own import DeadLetterNotes
 from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, check_out
 
 _CONTENT_MISSING, _CLEANED = "content missing", "cleaned"
-"""How a worker's reason begins, of a mail without its blobs, and of one that a cleanup has dealt
-with.
-"""
+"""How a worker's reason begins, of a mail without its blobs, and of one that was cleaned."""
 _OF_THE_BROKER = {"expired": Cause.EXPIRED, "delivery_limit": Cause.DELIVERY_LIMIT}
 
 
@@ -59,9 +57,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class ClassifiedLetter:
-    """A letter with its cause. `redrives` by header and note, the greater; `content` None where
-    nobody looked.
-    """
+    """A letter and its cause. `redrives`: the most of header and note; `content` None: unknown."""
 
     letter: Letter
     cause: Cause

@@ -92,9 +92,7 @@ def _delay(
 def publish(
     stores: Stores, queue: QueueName, item: QueuedMail, partition: Partition | None, now: datetime
 ) -> None:
-    """The mail's message to the mail exchange, confirmed, with the headers that tell where its row
-    is.
-    """
+    """The mail's message to the mail exchange, confirmed; its headers tell where its row is."""
     publish_confirmed(
         stores.settings.rabbitmq,
         RabbitNames(queue).exchange,

@@ -63,9 +63,7 @@ def is_over(
 
 
 def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:
-    """Whether a delayed mail's copy is gone: long due, and no delay level nor the hop queue holds
-    anything (None: nobody knows).
-    """
+    """Whether a delayed mail's copy is gone: long due, and no level holds any (None: unknown)."""
     return in_delay_queues == 0 and due + OVERDUE < now
 
 

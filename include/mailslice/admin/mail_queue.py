@@ -88,9 +88,7 @@ class MailQueue:
         return self._remembering.count(self._clock())
 
     def live_summary(self, most: int) -> LiveSummary | None:
-        """Size and oldest mail, exact as `size` is; None when more than `most` rows would have to
-        be read.
-        """
+        """Size and oldest mail, exact as `size`; None when that takes more than `most` rows."""
         return self._remembering.live_summary(self._clock(), most)
 
     def slices(self) -> Iterator[SliceCounts]:

@@ -392,9 +392,7 @@ def _sooner(
 
 
 def require_delays(stores: Stores, queue: QueueName, clock: Clock) -> None:
-    """Raises Refused where no worker consumes the queue: nobody would bring delayed mails back;
-    ClockSkew.
-    """
+    """Raises Refused where no worker would bring delayed mails back; ClockSkew."""
     try:
         consumed = has_consumers(stores.settings.rabbitmq, RabbitNames(queue).hop_queue)
     except QueueMissing:

@@ -31,7 +31,14 @@ def guards_of(dag: str, actions: str) -> Guards:
         request.state.who = user.get_name()
         may_trigger(request, user)
         may_trigger_actions(request, user)
-        _require_op(user)
+        if not get_auth_manager().is_authorized_pool(method="PUT", user=user):
+            raise HTTPException(403, "this needs the role op")
+
+    def may_see_content(request: Request, user: GetUserDep) -> None:
+        """No rule of Airflow's is for admins alone, so the role's name decides."""
+        may_act(request, user)
+        if ADMIN not in {role.lower() for role in roles(user)}:
+            raise HTTPException(403, "the content of mails is for the role admin")
 
     return {
         Right.LOOK: requires_access_dag("GET", param_dag_id=dag),
@@ -60,19 +67,6 @@ def rights_of(guards: Mapping[Key, Callable[..., Any]]) -> Callable[..., frozens
         return frozenset(key for key, guard in guards.items() if passes(guard, request, user))
 
     return ask
-
-
-def _require_op(user: Any) -> None:
-    if not get_auth_manager().is_authorized_pool(method="PUT", user=user):
-        raise HTTPException(403, "this needs the role op")
-
-
-def may_see_content(request: Request, user: GetUserDep) -> None:
-    """No rule of Airflow's is for admins alone, so the role's name decides."""
-    request.state.who = user.get_name()
-    _require_op(user)
-    if ADMIN not in {role.lower() for role in roles(user)}:
-        raise HTTPException(403, "the content of mails is for the role admin")
 
 
 def roles(user: Any) -> list[str]:

@@ -47,9 +47,7 @@ class Target:
 
     @property
     def is_image(self) -> bool:
-        """Whether driver and executors are pods, whose image has mailslice and whose secrets are
-        the cluster's.
-        """
+        """Whether driver and executors are pods: image and secrets are the cluster's."""
         return self.is_kubernetes and self.in_cluster
 
     def application(self, file: str) -> str:

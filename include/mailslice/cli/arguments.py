@@ -105,9 +105,7 @@ def enqueue_id(option: str) -> Callable[[Any], EnqueueId]:
 
 
 def moment(option: str, *, ahead: bool = False) -> Callable[[Any], datetime]:
-    """A parser of times: ISO 8601 (UTC where no zone is named), or a duration before now; after now
-    with `ahead`.
-    """
+    """A parser of times: ISO 8601 (UTC without a zone), or a duration ago; `ahead`: from now."""
 
     def parse(text: Any) -> datetime:
         if isinstance(text, datetime):
@@ -139,9 +137,7 @@ def option(
     parser_of: Callable[[str], Callable[[Any], Any]] | None = None,
     **more: Any,
 ) -> Any:
-    """A switch `--name`, or an option with a value: `--name METAVAR`. `parser_of` makes its parser
-    of the name.
-    """
+    """A switch `--name`, or `--name METAVAR`. `parser_of` makes the value's parser of the name."""
     name, _, metavar = usage.partition(" ")
     parser = parser_of(name) if parser_of else None
     return typer.Option(name, metavar=metavar or None, help=help_text, parser=parser, **more)

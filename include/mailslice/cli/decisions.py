@@ -44,7 +44,7 @@ def list_(
     ] = None,
     since: Annotated[
         datetime | None,
-        option("--since TIME", "From then on: a time, or 2h, 30d ago. Default: 7d.", moment),
+        option("--since TIME", "From then on: a time, or 2h, 30d ago. Default: 7d before.", moment),
     ] = None,
     until: Annotated[
         datetime | None, option("--until TIME", "Up to then: a time, or 2h, 30d ago.", moment)
@@ -55,7 +55,8 @@ def list_(
     Deletions, clears, moves, retries, releases and so on; what is known of each is in 'facts'.
     """
     now = system_clock()
-    first, last = since or now - _LAST, until or now
+    last = until or now
+    first = since or (last if last.year < 1970 else last - _LAST)
     if first > last:
         raise BadInput(f"decisions list: --since {first:%Y-%m-%dT%H:%M:%SZ} is after --until")
     with open_stores() as stores:

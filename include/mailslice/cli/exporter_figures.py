@@ -21,6 +21,7 @@ from mailslice.maintenance.health import Health
 from mailslice.maintenance.metrics import Figure, duty_figures, exposition, verdict_figures
 from mailslice.maintenance.overview import REPORTS_EACH, overview
 from mailslice.maintenance.postal_health import postal_overview
+from mailslice.maintenance.report import DRY_RUN
 from mailslice.maintenance.slice_range import limited_to_slices
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError
@@ -191,11 +192,11 @@ def report_figures(stores: Stores) -> Iterator[Figure]:
     runs = stores.existing_runs()
     for rows in runs.newest(REPORTS_EACH) if runs is not None else ():
         reports = [json.loads(row.report) for row in rows if row.finished is not None]
-        if reports:
-            yield from duty_figures(
-                reports[0], readings(reports[0], stores.settings.alert, system_clock())
-            )
-            yield from _contents(one for one in reports if not limited_to_slices(one))
+        # A dry run says nothing of the work that waits, nor of the run that failed before it.
+        if newest := next((one for one in reports if one["status"] != DRY_RUN), None):
+            alerts = readings(newest, stores.settings.alert, system_clock())
+            yield from duty_figures(newest, alerts)
+        yield from _contents(one for one in reports if not limited_to_slices(one))
     if stores.settings.postal.url is not None:
         health = postal_overview(stores, system_clock).verdict.health
         text = "1 for the word that says how Postal's queue is: LOST?, STUCK, UNKNOWN, HELD, OK"

@@ -106,10 +106,13 @@ class Actions:
     def result(self, queue: str, run: str) -> dict[str, Any]:
         """What came of a run: `result`, None while nobody knows, and its `counts` in words."""
         result = result_of(self._facts.settings, queue_name(queue), run)
+        shown = dict(result or {})
+        if "retried" in shown:  # a retry deletes none: it found them deleted
+            shown["gone"] = (shown.get("gone") or 0) + (shown.pop("deleted", None) or 0)
         counts = [
-            (result[name], text)
+            (shown[name], text)
             for name, text in _COUNTS.items()
-            if result and (result.get(name) or (name in _ALWAYS and name in result))
+            if shown.get(name) or (name in _ALWAYS and name in shown)
         ]
         return {"result": result, "counts": counts}
 

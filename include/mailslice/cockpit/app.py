@@ -337,9 +337,7 @@ class Pages:
         return [one.queue for one in self._facts.snapshot().queues if one.queue != queue]
 
     def explain(self, request: Request, error: Exception) -> Response:
-        """The error as a page for people, as JSON for scripts; 503 when a later attempt may
-        succeed.
-        """
+        """The error as a page for people, JSON for scripts; 503 when a retry may succeed."""
         missing = 404 if isinstance(error, ContentMissing) else 400
         status, headers = 503 if isinstance(error, TryAgain) else missing, None
         detail: Any = str(error)

@@ -119,11 +119,13 @@ class Run:
         """The row groups of a file of the plan as Arrow tables. Raises as `read_rows`."""
         return read_tables(self.folder.artifacts, self.folder.name, file)
 
-    def require_clock(self, grace: timedelta | None = None) -> None:
-        """Raises ClockSkew above a quarter of the grace. Call it before stores' times are used."""
-        allowed = self.settings.duty.grace if grace is None else grace
-        remedy = "set the clocks right, or give a longer grace"
-        words = f"allowed is a quarter of the grace {format_duration(allowed)}: {remedy}"
+    def require_clock(self, allowed: timedelta | None = None, name: str = "grace") -> None:
+        """Raises ClockSkew above a quarter of the grace, or of a param of that `name`. Call it
+        before stores' times are used.
+        """
+        allowed = self.settings.duty.grace if allowed is None else allowed
+        remedy = f"set the clocks right, or give a longer {name}"
+        words = f"allowed is a quarter of the {name} {format_duration(allowed)}: {remedy}"
         self.stores.cassandra.require_clock(self.clock, allowed / 4, words)
 
     def require_lock(self) -> None:

@@ -14,7 +14,7 @@ from mailslice.model.names import NO_QUEUE_NAME, queue_name
 STEPS = ("plan", "check", "apply", "verify", "report")
 NO_QUEUE = QueueName(NO_QUEUE_NAME)
 """In place of a queue's name, for duties that are not about one queue."""
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:~-]{0,199}")
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:~-]{0,179}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class RunRequest:
     def __post_init__(self) -> None:
         if not _RUN.fullmatch(self.run):
             raise BadInput(
-                f"run id {self.run!r}: allowed are 1 to 200 letters, digits and . _ + : ~ "
+                f"run id {self.run!r}: allowed are 1 to 180 letters, digits and . _ + : ~ "
                 "-, a letter or digit first"
             )
 
@@ -59,4 +59,4 @@ def run_of_dag(duty: str, queue: str, dag_run: str) -> str:
     """The id of one Airflow run, unique within its DAG only, for one duty and queue."""
     digest = hashlib.blake2s(f"{duty}\0{queue}\0{dag_run}".encode(), digest_size=4).hexdigest()
     safe = re.sub(r"[^A-Za-z0-9._+:-]", "-", f"{duty}~{queue}~{dag_run}".replace("~", "."))
-    return f"{safe[:180]}~{digest}"
+    return f"{safe[:170]}~{digest}"

@@ -193,9 +193,7 @@ class BlobIdKind(StrEnum):
 
 
 class HashEncoding(StrEnum):
-    """How the hash of a deduplicated blob is spelled: James' JVM property
-    `james.blob.id.hash.encoding`.
-    """
+    """How a deduplicated blob's hash is spelled: James' `james.blob.id.hash.encoding`."""
 
     BASE64 = "base64"
     BASE64URL = "base64url"
@@ -303,9 +301,7 @@ class JamesVersion(StrEnum):
 
 
 class QueueSettings(Group):
-    """The queue's shape, as James is configured; the stored configuration wins (see `config
-    check`).
-    """
+    """The queue's shape, as James is configured; a stored one wins (see `config check`)."""
 
     SAME_AS_JAMES = frozenset(
         {
@@ -532,9 +528,7 @@ class WebadminSettings(Group):
 
 
 class AlertSettings(Group):
-    """From where on a person is told, by the notifiers of MAILSLICE_DUTY_NOTIFY; every report says
-    it, too.
-    """
+    """From where on MAILSLICE_DUTY_NOTIFY tells a person; every report says it, too."""
 
     browse_lag: Duration = timedelta(days=3)
     """Alert when browseStart is older than this. 0s: never."""

@@ -34,9 +34,7 @@ def partitions_to_read(
     buckets: Collection[int] | None = None,
     scan_from: int = SCAN_FROM,
 ) -> list[Partition]:
-    """Partitions from the slice of `first` (None: the oldest) to that of `last`, in order; in
-    `buckets` (None: any).
-    """
+    """Partitions from `first`'s slice (None: the oldest) to `last`'s; of `buckets` (None: any)."""
     last = slice_start(last, shape.window)
     if first is not None:
         first = slice_start(first, shape.window)

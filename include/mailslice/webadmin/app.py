@@ -141,9 +141,7 @@ class Routes:
         return JSONResponse({"name": queue, "size": size.mails}, headers=headers)
 
     def mails(self, queue: Id, limit: Text = None, delayed: Text = None) -> JSONResponse:
-        """The oldest mails, at most 10,000, that ten seconds find. `Mailslice-Truncated` says that
-        there may be more.
-        """
+        """The oldest 10,000 that ten seconds find. `Mailslice-Truncated`: there may be more."""
         most = parsing.limit(limit)
         listing = self._queues.mails(queue, most, parsing.is_true(delayed))
         headers = {"Mailslice-Truncated": str(most)} if listing.truncated else {}

@@ -267,6 +267,8 @@ def test_delaying_asks_names_the_time_and_is_recorded(two: Two, fresh_module: An
         seen = cli.json(*delay, "--for", "30m", "--dry-run")[0]
     assert (line["delayed"], line["later"]) == (1, 0)
     assert (seen["delayed"], seen["later"], seen["inHandler"]) == (1, 1, 0)
+    for until in ("30d", "0001-01-02T00:00:00Z"):
+        assert cli.json("decisions", "list", "--queue", two.source, "--until", until) == []
     (decision, *_) = cli.json("decisions", "list", "--queue", two.source)
     assert (decision["action"], decision["mails"], decision["reason"]) == (
         "queue delay",

@@ -41,6 +41,18 @@ def test_an_audit_of_some_slices_is_not_the_last_audit(fresh):
         assert values(stores, "mailslice_audit_mails") == {("spool", "lost"): 3}
 
 
+def test_a_dry_run_does_not_hide_the_run_that_failed(fresh):
+    failed, dry = timedelta(days=3), timedelta(hours=1)
+    with open_stores(fresh.settings) as stores:
+        queues.create(stores, SPOOL)
+        add_run(stores, "queue_cleanup", failed, status="failed")
+        add_run(stores, "queue_cleanup", dry, status="dry run")
+        label = ("queue_cleanup", "spool")
+        assert values(stores, "mailslice_duty_succeeded") == {label: 0}
+        ended = values(stores, "mailslice_duty_finished_timestamp_seconds")
+        assert ended == {label: (NOW - failed).timestamp()}
+
+
 def test_without_rabbitmq_the_ledger_has_its_figures(fresh):
     away = SecretStr(f"http://guest:guest@127.0.0.1:{free_port()}")
     rabbitmq = fresh.settings.rabbitmq.model_copy(update={"management_url": away})

@@ -292,6 +292,7 @@ def test_discard_cancels_postals_hold_and_removes_the_copy(
     assert listed(cli) == []
     assert files(postal_env) == []
     assert [row["message_id"] for row in queue(postal)] == [requeued.message]
+    assert statuses(postal, requeued) == ["Held"]
 
 
 def test_discard_of_all_takes_what_is_finished_or_in_the_queue_again(

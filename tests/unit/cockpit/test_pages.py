@@ -15,6 +15,7 @@ from mailslice.cockpit.app import POSTS, ROUTES, STATIC, PlanQuestion, Schedule,
 from mailslice.cockpit.data_docs import docs_path, safe_path, with_way_back
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
+from mailslice.duties.queue_size.age_histogram import OTHERS
 from mailslice.maintenance.health import Health, HealthVerdict
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.model.errors import StoreUnavailable
@@ -32,7 +33,10 @@ MEASURED = {
     "shape": {
         "columns": ["5", "10"],
         "total": [3, 4],
-        "domains": [{"domain": HOSTILE, "total": 7, "counts": [3, 4]}],
+        "domains": [
+            {"domain": HOSTILE, "total": 7, "counts": [3, 4]},
+            {"domain": OTHERS, "total": 2, "counts": [1, 1]},
+        ],
     },
     "slices": [{"start": "2026-11-23T11:00:00Z", "live": 7, "dead": 1200, "survivors": 0}],
     "alerts": [
@@ -175,6 +179,12 @@ def test_the_domains_are_shaded_by_their_share(client):
     text = client.get("/queue?name=spool&tab=domains").text
     assert 'class="number heat-7">3<' in text
     assert 'class="number heat-9">4<' in text
+
+
+def test_the_domains_that_are_summed_up_have_no_list_of_mails(client):
+    text = client.get("/queue?name=spool&tab=domains").text
+    assert f">{OTHERS}</th>" in text
+    assert "domain=%28others%29" not in text
 
 
 def test_the_slices_are_on_a_time_axis(client):

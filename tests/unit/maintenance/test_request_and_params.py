@@ -38,6 +38,11 @@ def test_all_tasks_of_a_dag_run_share_the_run_id_of_their_queue():
     RunRequest("queue_cleanup", QueueName("spool"), run_of_dag("queue_cleanup", "ä b", dag_run))
 
 
+def test_the_run_of_the_longest_dag_run_has_an_allowed_id():
+    run = run_of_dag("stuck_mails_postal", NO_QUEUE, "x" * 250)
+    assert RunRequest("stuck_mails_postal", NO_QUEUE, run).run == run
+
+
 def test_a_run_is_about_a_queue_or_about_none():
     assert subject("spool") == "spool"
     assert RunRequest("blob_gc", subject(NO_QUEUE), "r").reported_queue is None
@@ -45,7 +50,7 @@ def test_a_run_is_about_a_queue_or_about_none():
         subject("")
 
 
-@pytest.mark.parametrize("run", ["", "../x", "a/b", ".hidden", "x" * 201])
+@pytest.mark.parametrize("run", ["", "../x", "a/b", ".hidden", "x" * 181])
 def test_a_run_id_that_could_leave_its_folder_is_refused(run):
     with pytest.raises(BadInput, match="run id"):
         RunRequest("queue_cleanup", QueueName("spool"), run)

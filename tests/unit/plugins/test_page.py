@@ -61,6 +61,14 @@ def test_each_role_has_the_rights_that_the_table_says(plugin, simple_auth_manage
     assert {right for right, status in statuses.items() if status == 200} == ROLES[role]
 
 
+def test_the_content_is_for_admins_who_may_act_on_these_queues(
+    plugin, simple_auth_manager, monkeypatch
+):
+    """An auth manager with rights on each DAG: his role has the name, and not these DAGs."""
+    monkeypatch.setattr(simple_auth_manager, "is_authorized_dag", lambda **_: False)
+    assert answers(plugin, Right.CONTENT, User("admin")) == 403
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_the_page_shows_each_role_the_buttons_of_its_rights(plugin, simple_auth_manager, role):
     from airflow.api_fastapi.core_api.security import get_user

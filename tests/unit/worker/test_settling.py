@@ -268,8 +268,9 @@ async def test_a_mail_whose_mark_cannot_be_looked_up_is_tried_again_and_frees_it
 
 @pytest.mark.parametrize("row", ["away", "absent", "closed", "open"])
 @pytest.mark.parametrize("lost", [False, True])
-async def test_a_delay_that_no_store_takes_is_parked_and_frees_its_handler(
-    monkeypatch: pytest.MonkeyPatch, *, row: str, lost: bool
+@pytest.mark.parametrize("delay", [timedelta(seconds=30), None])
+async def test_a_retry_that_no_store_takes_is_parked_and_frees_its_handler(
+    monkeypatch: pytest.MonkeyPatch, *, row: str, lost: bool, delay: timedelta | None
 ) -> None:
     """Where its row is open a copy of it may be out, and a lost message is another worker's."""
     stores = Stores()
@@ -300,18 +301,87 @@ async def test_a_delay_that_no_store_takes_is_parked_and_frees_its_handler(
     delivery.lease.message = Message(link, 7, b"m", headers, None, redelivered=False, arrived=0.0)
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
-            await delivery.retry(["c@d.example"], timedelta(seconds=30))
+            await delivery.retry(["c@d.example"], delay)
     await asyncio.sleep(0.15)
     if row == "open" or lost:
         with pytest.raises(StoreUnavailable):
-            await delivery.retry(["c@d.example"], timedelta(seconds=30))
+            await delivery.retry(["c@d.example"], delay)
         assert (parked, acknowledged) == ([], [])
         return
-    became = await delivery.retry(["c@d.example"], timedelta(seconds=30))
+    became = await delivery.retry(["c@d.example"], delay)
     assert (became, acknowledged) == (Disposition.RETRIED, [7])
     assert delivery.settled.is_set()
     assert decode(parked[0].body).mail.recipients == ("c@d.example",)
     assert parked[0].headers == {HEADER_FAILURES: 3, HEADER_PARKED: 1}
+
+
+async def test_a_message_that_is_adopted_while_the_lost_one_is_parked_is_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would stay unacknowledged until RabbitMQ closes the channel."""
+    stores = Stores()
+    acknowledged: list[int] = []
+
+    def message(tag: int, *, is_open: bool) -> Message:
+        channel = SimpleNamespace(basic_ack=acknowledged.append)
+        link: Any = SimpleNamespace(
+            is_open=is_open, flushed=lambda: asyncio.sleep(0), channel=channel
+        )
+        return Message(link, tag, b"m", {}, None, redelivered=tag > 1, arrived=0.0)
+
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("a shard of Cassandra does not answer")
+
+    async def put(*_: object) -> None:
+        first.link.is_open = False  # type: ignore[misc]
+        monkeypatch.setattr(delivery.lease, "extend_when_due", lambda: None)
+        assert delivery.lease.adopt(message(2, is_open=True))
+
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", away)
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.RETRY_SECONDS", 0.0)
+    rows = SimpleNamespace(load=lambda _: answered())
+    stores.state.delays = SimpleNamespace(put=put, rows=rows)  # type: ignore[assignment]
+    delivery = stores.delivery()
+    first = delivery.lease.message = message(1, is_open=True)
+    assert await delivery.retry(after=timedelta(seconds=30)) is Disposition.RETRIED
+    assert acknowledged == [2]
+
+
+@pytest.mark.parametrize("marks", [False, True])
+async def test_a_mail_whose_report_no_store_takes_is_tried_again_and_frees_its_handler(
+    monkeypatch: pytest.MonkeyPatch, *, marks: bool
+) -> None:
+    stores, failures = Stores(), [Failure("a@b.example", "5.1.1", "no such user")]
+    if marks:
+        staged(stores, answered)
+    delays: list[timedelta | None] = []
+    is_away = True
+
+    async def report(*_: object) -> bool:
+        raise StoreUnavailable("the partition of the bounce queue has no quorum")
+
+    async def publish(*_: object, after: timedelta | None, **__: object) -> None:
+        delays.append(after)
+        if is_away:
+            raise StoreUnavailable("that of this queue, too")
+
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", publish)
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.RETRY_SECONDS", 0.1)
+    stores.state.reporter = SimpleNamespace(report=report)  # type: ignore[assignment]
+    rows: Any = SimpleNamespace(forget=lambda *_, **__: answered())
+    stores.state.delays = rows
+    delivery = stores.delivery()
+    monkeypatch.setattr(type(delivery.lease), "has_message", False)
+    with pytest.raises(StoreUnavailable, match="the bounce queue"):
+        await delivery.bounce("refused", failures)
+    await asyncio.sleep(0.15)
+    with pytest.raises(StoreUnavailable, match="this queue"):
+        await delivery.bounce("refused", failures)
+    is_away = False
+    assert await delivery.bounce("refused", failures) is Disposition.RETRIED
+    # Marks have begun the next attempt: it is given back then.
+    assert delays == [timedelta(minutes=1)] * (1 if marks else 2)
+    assert (stores.asked, delivery.settled.is_set()) == (["ack"], True)
 
 
 async def test_a_retry_of_very_many_recipients_does_not_stop_the_event_loop() -> None:

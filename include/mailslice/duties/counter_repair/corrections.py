@@ -107,10 +107,7 @@ class MailboxCorrector:
         if not self._tables.exists(drift.mailbox):
             return MailboxOutcome(SKIPPED, decide.NO_MAILBOX)
         stored = self._tables.counters(drift.mailbox)
-        trust = self._plan.trust_projection
-        digest = reread_mailbox(
-            self._run.stores, drift.mailbox, unprojected, trust_projection=trust
-        )
+        digest = self._reread(drift, unprojected)
         highest_modseq = self._tables.given_modseq(drift.mailbox)
         why = decide.refused(drift, stored, digest, highest_modseq, self._plan.made_at)
         if why is None:
@@ -127,6 +124,13 @@ class MailboxCorrector:
             return MailboxOutcome(UNKNOWN, decide.UNKNOWN_UPDATE)
         crash.point("apply:after-claim")
         return self._update(drift, stored)
+
+    def _reread(self, drift: Drift, unprojected: Sequence[bytes] | None = None) -> MessageDigest:
+        if unprojected is None:
+            of_plan = self._plan.unprojected(self._run, [drift.mailbox])
+            unprojected = of_plan.get(drift.mailbox, ())
+        trust = self._plan.trust_projection
+        return reread_mailbox(self._run.stores, drift.mailbox, unprojected, trust_projection=trust)
 
     def _update(self, drift: Drift, stored: Counters) -> MailboxOutcome:
         self._run.require_lock()
@@ -177,7 +181,8 @@ class MailboxCorrector:
             everywhere = self._tables.counters_of_all_replicas(drift.mailbox)
         except StoreUnavailable:
             return MailboxOutcome(UNKNOWN, decide.UNKNOWN_UPDATE)
-        if decide.was_done(claim, everywhere):
+        # James may have changed them by as much: then the messages are others, too.
+        if decide.was_done(claim, everywhere) and self._reread(drift) == drift.digest:
             self._try_to_settle(drift.mailbox, decide.APPLIED)
             return self._done_by(claim)
         return MailboxOutcome(UNKNOWN, decide.UNKNOWN_UPDATE)

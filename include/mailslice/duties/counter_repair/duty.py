@@ -3,6 +3,7 @@
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from heapq import nsmallest
 from itertools import islice
 from typing import Any
@@ -65,7 +66,8 @@ class CounterRepair(Duty[CounterPlan]):
         """Raises Refused when James' tables are not there."""
         params, tables = run.params(Params), run.stores.mailboxes
         tables.require(truth=not params.trust_projection)
-        run.require_clock()  # `made_at` becomes a write time, and says what is newer
+        # `made_at` becomes a write time, and says what is newer; `read_at` begins the wait.
+        require_clock(run, params.settle)
         made_at = run.clock()
         scanned = self._survey(run, self._sleep)
         plan = CounterPlan(
@@ -104,7 +106,7 @@ class CounterRepair(Duty[CounterPlan]):
 
     def before_lock(self, run: Run, plan: CounterPlan) -> None:
         """Wait until the second read is `settle` after the end of the first."""
-        run.require_clock()
+        require_clock(run, plan.settle)
         remaining = (plan.read_at + plan.settle - run.clock()).total_seconds()
         if remaining > 0 and (plan.planned or plan.repairable):
             self._sleep(remaining)
@@ -179,6 +181,13 @@ class CounterRepair(Duty[CounterPlan]):
 
 
 DUTY = CounterRepair()
+
+
+def require_clock(run: Run, settle: timedelta) -> None:
+    """Raises ClockSkew. Hosts that differ by `settle` would not wait between the two reads."""
+    run.require_clock()
+    if settle:
+        run.require_clock(settle, "settle")
 
 
 def _reported(run: Run, plan: CounterPlan) -> dict[str, Any]:

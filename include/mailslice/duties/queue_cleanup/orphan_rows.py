@@ -13,6 +13,7 @@ from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.duties.queue_cleanup.plan import RowKey
 from mailslice.duties.queue_cleanup.view import rows_of, starts_of
 from mailslice.maintenance.run import Run
+from mailslice.model.errors import Undecodable
 from mailslice.model.mail import ViewRow
 from mailslice.model.slices import is_live
 from mailslice.stores.cassandra.own.quarantine import State
@@ -41,7 +42,10 @@ def quarantine_rows(run: Run, rows: Sequence[RowKey], window: timedelta) -> tupl
         table = rows_of(run.stores, row_key.table)
         row = table.row(run.queue, row_key.partition, row_key.enqueue_id)
         if row is not None and _is_behind(run, row_key, window):
-            count += _quarantine_row(run, row, alarms)
+            try:
+                count += _quarantine_row(run, row, alarms)
+            except Undecodable as error:  # no message can hold it
+                alarms.append(f"{row_key.enqueue_id} cannot be set aside: {error}")
     return count, alarms
 
 

@@ -86,9 +86,7 @@ def _slices(partitions: Iterable[Partition], buckets: int) -> tuple[list[datetim
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A start before, what this run wrote (None: nothing), and what was read back after, with its
-    write time.
-    """
+    """A start before, as this run wrote it (None: not), and as read after, with write time."""
 
     before: datetime | None
     wrote: datetime | None

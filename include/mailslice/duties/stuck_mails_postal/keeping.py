@@ -114,7 +114,9 @@ class PostalQuarantine:
         if existing.state in BEING_CLOSED:
             lock = (entry.queued_message, entry.locked_by, entry.locked_at)
             is_same = lock == (existing.queued_message, existing.locked_by, existing.locked_at)
-            return existing if is_same else None
+            # Its worker may have gone on since that run looked.
+            going = replace(existing, stage=entry.stage)
+            return self._table.replace(existing, going) if is_same else None
         if existing.state is EntryState.KEPT:
             # The new copy takes the place of the old one, so no kill leaves one without an entry.
             return self._table.replace(existing, replace(entry, copy_id=existing.copy_id))

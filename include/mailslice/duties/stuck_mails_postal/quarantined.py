@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mailslice.duties.stuck_mails_postal.keeping import queue_row
-from mailslice.duties.stuck_mails_postal.rules import is_answered
+from mailslice.duties.stuck_mails_postal.rules import ANSWERS, is_answered
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from mailslice.stores.postal.databases import PostalDatabases
 from mailslice.stores.postal.messages import PostalDelivery, PostalMessage, ServerMessages
 from mailslice.stores.postal.rows import PostalQueue, QueuedMessage
 
-_OF_WORKERS = frozenset({"Sent", "HardFail", "Held", "Processed", "SoftFail", "Error"})
-"""Records that only a worker of Postal writes."""
 _UNPROVED = (
     "Postal's message of this id has no record of this closing, so it may be another one: released "
     "only with --accept-duplicates, discarded only by its ids"
@@ -40,10 +38,10 @@ class QuarantinedMessage:
     """An entry, and what Postal says of its message.
 
     `message` is None where Postal has it no more, or cannot be asked; `why` of what is UNKNOWN.
-    `newest` is the id of its newest delivery record, `newest_of_worker` that of the newest one that
-    a worker wrote. `is_held`: Postal holds it by our record, the newest one. `queued`: the id of a
-    row of Postal's queue that it has. `is_proved`: by our record, or the queue row as it was, it is
-    the message of the entry.
+    `newest` is the id of its newest delivery record, `newest_answer` that of the newest one by
+    which a worker ended it. `is_held`: Postal holds it by our record, the newest one. `queued`: the
+    id of a row of Postal's queue that it has. `is_proved`: by our record, or the queue row as it
+    was, it is the message of the entry.
     """
 
     entry: PostalEntry
@@ -52,7 +50,7 @@ class QuarantinedMessage:
     has_content: bool = False
     queued: int | None = None
     newest: int = 0
-    newest_of_worker: int = 0
+    newest_answer: int = 0
     is_held: bool = False
     is_proved: bool = False
     why: str = ""
@@ -119,7 +117,7 @@ def _judged(
     elif row is not None:
         state = QuarantineState.REQUEUED
     # A worker's record may have come right before ours, after the look at them.
-    elif after & {*_OF_WORKERS, "Bounced", "HoldCancelled"} or is_answered(was, by_postal):
+    elif after & {*ANSWERS, "Bounced", "HoldCancelled"} or is_answered(was, by_postal):
         state = QuarantineState.FINISHED
     return QuarantinedMessage(
         entry,
@@ -128,7 +126,7 @@ def _judged(
         has_content=entry.message in contents,
         queued=None if row is None else row.id,
         newest=records[-1].id if records else 0,
-        newest_of_worker=max((one.id for one in records if one.status in _OF_WORKERS), default=0),
+        newest_answer=max((one.id for one in records if one.status in ANSWERS), default=0),
         is_held=bool(records) and records[-1].log_id == entry.log_id,
         is_proved=is_proved,
         why=why,

@@ -69,9 +69,7 @@ class PostalReleases:
         if entry.state is EntryState.DISCARDING:
             raise NotReleased("it is being discarded")
         found = self._looked_up(entry)
-        # A way back that was cut off has queued the row: it is there, or a worker has written.
-        by_worker = found.newest_of_worker > entry.released_after
-        if entry.state is EntryState.RELEASING and (found.queued is not None or by_worker):
+        if _is_back(entry, found):
             self._end(entry, "released")
             return found.queued
         self._require_releasable(found)
@@ -97,14 +95,14 @@ class PostalReleases:
         Raises NotReleased. After a PostalSilent it may be half done: do it again.
         """
         entry = self._current(entry)
-        if entry.state is EntryState.RELEASING:
-            raise NotReleased("it is being released; release it again to finish that")
         found = self._looked_up(entry)
+        if _is_back(entry, found):
+            raise NotReleased("it is being released; release it again to finish that")
         self._require_lock()
         going = self._table.replace(entry, replace(entry, state=EntryState.DISCARDING))
         if going is None:
             raise NotReleased("somebody else works on it")
-        if found.is_held and found.message is not None:
+        if found.is_held and found.queued is None:
             details = f"Discarded from mailslice's quarantine by {self._request.who}."
             why = f" {shown(self._request.reason)}" if self._request.reason else ""
             record = PostalRecord.hold_cancelled(details + why, new_log_id())
@@ -151,6 +149,12 @@ class PostalReleases:
         log.save_entry(entry, action, "in quarantine", self._request.reason, self._clock())
         self._require_lock()
         self._quarantine.remove(entry)
+
+
+def _is_back(entry: PostalEntry, found: QuarantinedMessage) -> bool:
+    """Whether a release that was cut off has queued the row: it is there, or a worker ended it."""
+    is_back = found.queued is not None or found.newest_answer > entry.released_after
+    return entry.state is EntryState.RELEASING and is_back
 
 
 @contextmanager

@@ -22,7 +22,8 @@ FACTOR = 10
 SHORTEST = timedelta(minutes=10)
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - as MariaDB's times are: naive, in UTC
 _MICROSECOND = timedelta(microseconds=1)
-_ANSWERS = frozenset({"Sent", "HardFail", "Held", "Processed"})
+ANSWERS = frozenset({"Sent", "HardFail", "Held", "Processed"})
+"""A worker's records that end a message. After SoftFail and Error its row stays in the queue."""
 _DEFERRALS = frozenset({"SoftFail", "Error"})
 
 
@@ -116,7 +117,7 @@ def stage_of(
 
 def is_answered(row: QueuedMessage, deliveries: Collection[PostalDelivery]) -> bool:
     """Whether only the end is missing: a record since the lock says what became of the message."""
-    return not _ANSWERS.isdisjoint(_since_lock(row, deliveries))
+    return not ANSWERS.isdisjoint(_since_lock(row, deliveries))
 
 
 def _since_lock(row: QueuedMessage, deliveries: Collection[PostalDelivery]) -> set[str | None]:

@@ -179,9 +179,7 @@ class PostalServers:
         return self._readable[server]
 
     def _require_main_or_note_away(self, why: str) -> None:
-        """One database may be away (locked, broken) while its MariaDB answers. No MariaDB is waited
-        for twice.
-        """
+        """One database may be away while its MariaDB answers. No MariaDB is waited for twice."""
         if self._away is None:
             try:
                 self._postal.messages.rows("SELECT 1")

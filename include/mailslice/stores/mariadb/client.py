@@ -61,9 +61,7 @@ class MariaDb:
 
     @contextmanager
     def transaction(self) -> Iterator[MariaDbTransaction]:
-        """READ COMMITTED; a commit at the end, a rollback when anything raises. A commit that
-        raises StoreUnavailable may be done.
-        """
+        """READ COMMITTED; rolled back when anything raises. StoreUnavailable: maybe done."""
         self._repeated(self._start)
         try:
             yield MariaDbTransaction(self._do)

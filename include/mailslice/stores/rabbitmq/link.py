@@ -134,9 +134,7 @@ class Link:
             await asyncio.sleep(0 if spin < _SPINS else 0.001)
 
     async def close(self) -> None:
-        """Closes, without waiting for a silent broker; it gets back what was not acknowledged. May
-        be called twice.
-        """
+        """Closes; waits for no silent broker, which has back what was not acknowledged."""
         _abandon(self.connection)
         if not self.lost.done():
             await asyncio.wait({self.lost}, timeout=_LAST_WAIT)

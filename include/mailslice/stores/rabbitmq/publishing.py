@@ -43,9 +43,7 @@ def publish_confirmed(
     *,
     routing_key: str = ROUTING_KEY,
 ) -> None:
-    """Returns when confirmed. StoreUnavailable is not "not sent". Exchange "": the queue named by
-    `routing_key`.
-    """
+    """Returns when confirmed. StoreUnavailable: may be sent. Exchange "": a queue by its name."""
     with blocking_connection(settings) as connection:
         channel = connection.channel()
         channel.confirm_delivery()

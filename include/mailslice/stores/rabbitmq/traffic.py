@@ -19,9 +19,7 @@ _COLUMNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One RabbitMQ queue: messages a second (None: not given); `oldest` in memory, a hint, by when
-    it was published.
-    """
+    """One RabbitMQ queue: messages a second (None: not given); `oldest` in memory: a hint."""
 
     depth: Depth | None
     published: float | None

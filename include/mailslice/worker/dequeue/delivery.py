@@ -245,7 +245,7 @@ class Delivery:
                 answer=self._answer() if counts else "",
             )
         except StoreUnavailable as error:
-            if delay is None or not await self._is_parked(to_serve, error):
+            if not await self._is_parked(to_serve, error):
                 raise
             self._emit_retry(to_serve, timedelta(seconds=PARK_SECONDS))
             return await self._end(lambda: True, Disposition.RETRIED, put_off=throttled)
@@ -255,21 +255,28 @@ class Delivery:
         return await self._end(self.lease.ack, Disposition.RETRIED, put_off=throttled)
 
     async def _is_parked(self, to_serve: tuple[str, ...], why: StoreUnavailable) -> bool:
-        """Parks a mail whose delay cannot be stored for half a minute: it would hold its handler.
+        """Parks a mail whose retry cannot be stored for half a minute: it would hold its handler.
         Not where its row is open: a copy may be out. It is handed out when its rows can be read
         (`Preparer`), and at once: its pause is lost.
         """
-        now = asyncio.get_running_loop().time()
-        self._refused = self._refused or now
-        if now - self._refused < RETRY_SECONDS or not self.lease.has_message:
+        if not self._is_refused_for_long() or not self.lease.has_message:
             return False
-        self._refused = now
+        self._refused = asyncio.get_running_loop().time()
         with suppress(TryAgain):
             row = await self._delays.rows.load(self.item.enqueue_id)
             if row is not None and not row.published:
                 return False
-        message = replace(self.message, body=codec.encode(narrowed(self.item, to_serve)))
-        return await Park(self._context, self._delays).put(message, why)
+        message, body = self.message, codec.encode(narrowed(self.item, to_serve))
+        parked = await Park(self._context, self._delays).put(replace(message, body=body), why)
+        if parked and self.message is not message:  # another was adopted meanwhile
+            self.message.ack()
+        return parked
+
+    def _is_refused_for_long(self) -> bool:
+        """Whether a store has refused the settlement for half a minute."""
+        now = asyncio.get_running_loop().time()
+        self._refused = self._refused or now
+        return now - self._refused >= RETRY_SECONDS
 
     def _answer(self) -> str:
         """What the handler says of an attempt that failed, without addresses."""
@@ -316,13 +323,20 @@ class Delivery:
         marks, reporter = self._marks, self._state.reporter
         if reporter is None or (marks is not None and marks.taken):
             return await self._reject(reason)
-        if marks is not None and marks.doubtful:
-            # They fail by this. The others are tried once more.
+        if marks is not None and (marks.doubtful or marks.next_record is not None):
+            # They fail by this. The others are tried once more, or it is begun already.
             remaining = self.item.mail.recipients
             return await self._retry(remaining, None, counted=False, throttled=False)
         if not self._bounce_sent and await self._is_closed():
             return await self._end(self.lease.ack, Disposition.DROPPED)
-        if not self._bounce_sent and not await reporter.report(self.item, failures, self.content):
+        try:
+            sent = self._bounce_sent or await reporter.report(self.item, failures, self.content)
+        except StoreUnavailable:
+            if not self._is_refused_for_long():
+                raise
+            remaining, pause = self.item.mail.recipients, timedelta(seconds=PARK_SECONDS)
+            return await self._retry(remaining, pause, counted=False, throttled=False)
+        if not sent:
             unreported = "; no report could be made" if self.item.mail.sender else ""
             return await self._reject(reason + unreported)
         self._bounce_sent = True

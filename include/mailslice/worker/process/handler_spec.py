@@ -46,9 +46,7 @@ class LoadedHandler:
 
 
 def load_handler(spec: str, settings: Settings) -> LoadedHandler:
-    """The handler that `spec` names, of what is installed, or in the working folder. BadInput says
-    what is wrong.
-    """
+    """The handler that `spec` names, installed or in the working folder. Raises BadInput."""
     module_name, colon, path = SHIPPED.get(spec, spec).partition(":")
     if not (module_name and colon and path):
         raise BadInput(f"--handler {spec!r} names no function; {_ALLOWED}")

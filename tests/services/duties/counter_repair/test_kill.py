@@ -67,6 +67,19 @@ def test_killed_after_the_update_in_a_mailbox_that_moved_on_it_stays_unknown(jam
     assert james.counters(mailbox) == (6, 4)
 
 
+def test_james_changes_of_as_much_are_not_taken_for_the_update(james, long_ago):
+    """Killed before it was sent; then James appended what the counters lacked."""
+    mailbox = james.mailbox(messages=5, seen=2, add=(-1, -1))
+    request = james.request(mailboxes=[str(mailbox)])
+    james.steps(request, "plan", "check")
+    james.kill("apply", request, "apply:after-claim")
+    james.let_the_locks_run_out()
+    james.message(mailbox, 9)
+    james.add(mailbox, 1, 1)
+    applied = james.steps(request, "apply")
+    assert (applied["applied"], applied["unknown"]) == (0, 1)
+
+
 def test_an_update_of_which_a_replica_that_is_away_may_know_stays_unknown(james, monkeypatch):
     _, request = one_drifted(james)
     james.kill("apply", request, "apply:after-update")

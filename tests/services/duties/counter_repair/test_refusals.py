@@ -121,6 +121,16 @@ def test_a_plan_by_a_clock_that_is_off_is_refused(james, ahead):
         james.steps(request, "plan", clock=lambda: system_clock() + ahead)
 
 
+@pytest.mark.parametrize("step", ["plan", "apply"])
+def test_a_clock_that_would_shorten_the_wait_between_the_reads_is_refused(james, step):
+    mailboxes = [str(james.mailbox(messages=2, add=(1, 0)))]
+    request = james.request(mailboxes=mailboxes, settle="8s")
+    if step == "apply":
+        james.steps(request, "plan", "check")
+    with pytest.raises(ClockSkew, match="a quarter of the settle 8s"):
+        james.steps(request, step, clock=lambda: system_clock() + timedelta(seconds=3))
+
+
 def test_a_file_with_fewer_drifts_than_were_planned_fails_the_gate(james):
     mailboxes = [str(james.mailbox(messages=2, add=(1, 0))) for _ in range(2)]
     request = james.request(mailboxes=mailboxes)

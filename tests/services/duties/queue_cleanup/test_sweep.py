@@ -291,6 +291,22 @@ def test_a_row_whose_earlier_copy_is_just_being_withdrawn_is_not_marked(view, mo
     assert view.is_marked(stray)
 
 
+def test_a_row_that_no_message_can_hold_stops_no_other(view):
+    stray = stray_of(view)
+    of_james = view.insert(1, dead=False)
+    view.stores.cassandra.execute(
+        f"UPDATE {view.settings.cassandra.keyspace}.enqueuedmailsv4 "
+        "SET attributes = {'name': 0xff} "
+        "WHERE queuename = %s AND timerangestart = %s AND bucketid = %s AND enqueueid = %s",
+        (view.queue, view.at(1), 0, of_james),
+    )
+    report = view.clean(sweep=True, aside=True)
+    assert (report["status"], report["aside"]) == ("failed", 1)
+    assert f"{of_james} cannot be set aside" in report["message"]
+    assert (view.is_marked(stray), view.is_marked(of_james)) == (True, False)
+    assert view.rows(1) == {stray, of_james}
+
+
 def test_a_copy_that_is_withdrawn_right_after_the_mark_is_kept_anew_and_the_run_fails(
     view, monkeypatch
 ):

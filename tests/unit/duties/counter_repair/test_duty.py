@@ -348,6 +348,9 @@ def test_a_second_try_says_nothing_of_the_outcomes_of_the_first(run):
 def claimed(run, monkeypatch, at, outcome):
     """This run, which claimed the mailbox of DRIFT then, and whose counters are as planned."""
     monkeypatch.setattr(Run, "require_lock", lambda _: None)
+    monkeypatch.setattr(
+        "mailslice.duties.counter_repair.corrections.reread_mailbox", lambda *_, **__: DRIFT.digest
+    )
     claim = CounterClaim("r-1", at, 3, 3, -1, -1, outcome)
     claims = SimpleNamespace(list=lambda _: [claim], settle=lambda *given: settled.append(given[2]))
     settled = []

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.duties.stuck_mails_postal.keeping import entry_of
 from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState, look_up
 from mailslice.duties.stuck_mails_postal.releases import NotReleased
+from mailslice.duties.stuck_mails_postal.rules import PostalStage
 from mailslice.model.settings import PostalMode
-from mailslice.stores.own.postal_quarantine import EntryState
+from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from tests.unit.duties.stuck_mails_postal.world import CONTENT, MESSAGE, NOW, World, fake
 
 OLDEST = timedelta(hours=5)
@@ -235,6 +237,67 @@ def test_a_release_without_our_record_that_was_cut_off_is_finished_once(world: W
     world.stuck(queued=20)
     assert world.releases(accept_duplicates=True).release(world.entries[0]) == 20
     assert (list(world.queue), world.entries, world.copies) == ([20], [], [])
+
+
+def release_was_cut_off(world: World) -> PostalEntry:
+    """Before the row was queued: an entry that says RELEASING, and nothing on its way."""
+    world.stuck()
+    world.apply()
+    (entry,) = world.entries
+    going = replace(entry, state=EntryState.RELEASING, released_after=1)
+    world.stores.records.postal_quarantine.replace(entry, going)
+    return world.entries[0]
+
+
+@pytest.mark.parametrize("status", ["SoftFail", "Error"])
+def test_a_deferral_of_the_old_worker_is_no_end_of_a_release_that_was_cut_off(
+    world: World, status: str
+) -> None:
+    """It found no row to put back, so nobody else would send the mail."""
+    entry = release_was_cut_off(world)
+    world.write(status)
+    assert state_of(world) is QuarantineState.KEPT
+    assert world.releases().release(entry) is not None
+    assert ([row.message for row in world.queue.values()], world.entries) == ([MESSAGE], [])
+
+
+@pytest.mark.parametrize("status", ["HoldCancelled", None])
+def test_a_release_that_was_cut_off_may_be_discarded_while_nothing_is_on_its_way(
+    world: World, status: str | None
+) -> None:
+    entry = release_was_cut_off(world)
+    if status is None:
+        world.messages.clear()
+        world.records.clear()
+    else:
+        world.write(status)
+    world.releases().discard(entry)
+    assert (world.entries, world.copies, world.queue) == ([], [], {})
+
+
+@pytest.mark.parametrize("status", ["Sent", None])
+def test_a_release_that_has_queued_the_row_is_not_discarded(
+    world: World, status: str | None
+) -> None:
+    entry = release_was_cut_off(world)
+    if status is None:
+        world.stuck(queued=20)
+    else:
+        world.write(status)
+    with pytest.raises(NotReleased, match="release it again"):
+        world.releases().discard(entry)
+    assert world.entries == [entry]
+    world.releases().release(entry)
+    assert world.entries == []
+
+
+def test_a_closing_that_goes_on_says_how_far_the_worker_had_come_by_then(world: World) -> None:
+    """The worker lived: it sent after the first run had looked."""
+    row = world.stuck()
+    noted = entry_of(world.run, row, PostalStage.BEFORE_SENDING, world.messages[1, MESSAGE])
+    world.quarantine.copy(world.quarantine.note(noted) or noted, CONTENT)
+    assert world.apply("r-2") == ({"closed": 1}, {})
+    assert [entry.stage for entry in world.entries] == ["maybe sent"]
 
 
 def test_one_that_is_named_is_discarded_without_our_record(world: World) -> None:
