@@ -44,7 +44,11 @@ def list_(
     ] = None,
     since: Annotated[
         datetime | None,
-        option("--since TIME", "From then on: a time, or 2h, 30d ago. Default: 7d before.", moment),
+        option(
+            "--since TIME",
+            "From then on: a time, or 2h, 30d ago. Default: 7d before --until, or now.",
+            moment,
+        ),
     ] = None,
     until: Annotated[
         datetime | None, option("--until TIME", "Up to then: a time, or 2h, 30d ago.", moment)
@@ -56,7 +60,7 @@ def list_(
     """
     now = system_clock()
     last = until or now
-    first = since or (last if last.year < 1970 else last - _LAST)
+    first = since or (last if last.year < 1970 else min(last, now) - _LAST)
     if first > last:
         raise BadInput(f"decisions list: --since {first:%Y-%m-%dT%H:%M:%SZ} is after --until")
     with open_stores() as stores:

@@ -100,6 +100,13 @@ def test_a_time_of_any_length_reads_the_days_that_have_decisions_alone(
     assert (session.scans, len(session.reads)) == (1, len(days) * len(names))
 
 
+@pytest.mark.parametrize("until", ["36h", "0001-01-02"])
+def test_an_end_alone_shows_the_week_before_it(listed, until):
+    assert listed("--queue", "one", "--until", until) == (
+        [("one", "one-2")] if until[-1] == "h" else []
+    )
+
+
 def test_of_one_queue_a_short_time_is_read_without_a_scan(listed, session):
     assert listed("--queue", "one", "--since", "36h") == [("one", "one-1")]
     assert session.scans == 0
