@@ -186,8 +186,7 @@ DUTY = CounterRepair()
 def require_clock(run: Run, settle: timedelta) -> None:
     """Raises ClockSkew. Hosts that differ by `settle` would not wait between the two reads."""
     run.require_clock()
-    if settle:
-        run.require_clock(settle, "settle")
+    run.require_clock(max(settle, timedelta(seconds=1)), "settle")
 
 
 def _reported(run: Run, plan: CounterPlan) -> dict[str, Any]:
