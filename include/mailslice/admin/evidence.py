@@ -63,7 +63,7 @@ def is_over(
 
 
 def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:
-    """Whether a delayed mail's copy is gone: long due, and no level holds any (None: unknown)."""
+    """Whether its copy is gone: long due, and no level nor hop queue holds any (None: unknown)."""
     return in_delay_queues == 0 and due + OVERDUE < now
 
 

@@ -61,7 +61,7 @@ class MariaDb:
 
     @contextmanager
     def transaction(self) -> Iterator[MariaDbTransaction]:
-        """READ COMMITTED; rolled back when anything raises. StoreUnavailable: maybe done."""
+        """READ COMMITTED; commits at the end. After StoreUnavailable it may be committed."""
         self._repeated(self._start)
         try:
             yield MariaDbTransaction(self._do)

@@ -43,7 +43,7 @@ def publish_confirmed(
     *,
     routing_key: str = ROUTING_KEY,
 ) -> None:
-    """Returns when confirmed. StoreUnavailable: may be sent. Exchange "": a queue by its name."""
+    """Returns when confirmed. StoreUnavailable: maybe sent. Exchange "": queue `routing_key`."""
     with blocking_connection(settings) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
