@@ -50,7 +50,7 @@ def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> d
     queues.require(stores, request.queue)
     if request.to is not None:
         queues.require(stores, request.to)
-    ConfigurationGuard(stores.tables, stores.settings).agreed()
+    ConfigurationGuard(stores.tables, stores.settings).ensure()
     act = _Act(stores, selection, deed, clock)
     try:
         _ACTIONS[request.action](act)

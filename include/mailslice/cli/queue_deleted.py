@@ -90,7 +90,7 @@ def undelete(
     if not dry_run:
         need_yes(yes, "queue undelete")
     mail_filter = mails.parsed()
-    with open_queue(queue) as opened:
+    with open_queue(queue, create=not dry_run) as opened:
         stores, outcome = opened.stores, deletions.Undeleted()
 
         def restorable() -> "Iterator[list[DeletedMail]]":

@@ -138,7 +138,7 @@ def _move(
     outcome = MoveOutcome()
     if not options.dry_run:
         need_yes(options.yes, f"queue {doing}")
-    with open_queue(queue) as opened:
+    with open_queue(queue, create=not options.dry_run) as opened:
         queues.require(opened.stores, into)
         if options.dry_run or not options.yes:
             rows = opened.queue.browse(mail_filter, options.limit)

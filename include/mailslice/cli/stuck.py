@@ -80,7 +80,7 @@ def _decide(
 
     if (name is None) == (not every):
         raise BadInput(f"stuck {doing}: give either --name NAME or --all")
-    with open_queue(queue) as opened:
+    with open_queue(queue, create=True) as opened:
         mails = _requested(opened, name, doing)
         if not mails:
             out.note(f"no mail of {queue} is in quarantine")

@@ -520,6 +520,42 @@ def test_of_two_deletions_of_one_mail_it_comes_back_once(spool: Spool) -> None:
     assert spool.names() == ["m-1"]
 
 
+def test_a_row_of_an_undelete_outlives_every_run_that_has_the_mail(spool: Spool) -> None:
+    """The older of two runs is brought back shortly before it ends."""
+    spool.enqueue(mail())
+    rows = list(spool.view.browse())
+    first = Deletion()
+    delete_and_keep(spool.stores, spool.queue, system_clock, rows, first)
+    delete_and_keep(spool.stores, spool.queue, system_clock, rows, Deletion())
+    deletions, soon = spool.stores.own.deletions, system_clock() + timedelta(minutes=5)
+    (batch,) = deletions.list(spool.queue, first.run)
+    deletions.save(spool.queue, replace(batch, until=soon), timedelta(minutes=5))
+    assert spool.undelete(first.run).undeleted == 1
+    ttl = "SELECT TTL(step) FROM {}.undeleted_mails WHERE queuename = %s ALLOW FILTERING"
+    keyspace = spool.stores.settings.own.keyspace
+    ((left,),) = spool.stores.cassandra.execute(ttl.format(keyspace), [spool.queue])
+    assert timedelta(seconds=left) > timedelta(days=365)
+
+
+@pytest.mark.parametrize("back", ["undelete", "move"])
+def test_beside_a_james_without_content_start_commands_make_the_table_before_they_act(
+    fresh: Any, back: str
+) -> None:
+    """James 3.5 and 3.6 have no such table; no worker of ours and no cleanup ran yet."""
+    with open_stores(fresh.settings) as opened:
+        spool = Spool(opened, create(opened, "spool"), Inside(fresh.env))
+        target = create(opened, "aside")
+        spool.enqueue(mail("one"))
+        opened.cassandra.execute(f"DROP TABLE {fresh.settings.cassandra.keyspace}.contentstart")
+    if back == "undelete":
+        spool.cli("queue", "clear", "spool", "--yes")
+        (line,) = spool.cli.json("queue", "undelete", "spool", "--name", "one", "--yes")
+        assert line["undeleted"] == 1
+    else:
+        (line,) = spool.cli.json("queue", "move", "spool", target, "--name", "one", "--yes")
+        assert line["moved"] == 1
+
+
 def test_expiry_deletes_what_is_kept_at_its_time_and_not_before(spool: Spool) -> None:
     spool.enqueue(mail("one"))
     spool.enqueue(mail("large"), content=LARGE)

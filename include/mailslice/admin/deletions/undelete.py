@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from itertools import chain
 from typing import TypeVar
 from uuid import uuid4
@@ -42,8 +41,6 @@ _CHUNKS = 4
 """On their way at the same time."""
 _BYTES = 16 * 1024 * 1024
 """Of content in memory, or one mail."""
-_SLACK = timedelta(days=1)
-"""So long a row outlives the mail that it is about."""
 _NAMED = 100
 
 
@@ -216,9 +213,7 @@ class _Way:
         self._right.require()
         await self._publish_all(rows)
         crash.point("undelete:published")
-        await self._in_thread(
-            self._record, {one: one.new_id for one in entered}, self._ttl(chunk[0].mail)
-        )
+        await self._in_thread(self._record, {one: one.new_id for one in entered})
         crash.point("undelete:recorded")
 
     def _claimed(self, contents: Contents, mails: Sequence[DeletedMail]) -> list[_New]:
@@ -235,8 +230,7 @@ class _Way:
             return []
         self._right.renew()
         wanted = {one: EnqueueId(uuid4()) for one in ready}
-        ttl = self._ttl(mails[0])
-        claims = self._stores.own.undeleted_mails.claim(self._queue, wanted, ttl)
+        claims = self._stores.own.undeleted_mails.claim(self._queue, wanted)
         crash.point("undelete:claimed")
         half = []
         for one, claim in claims.items():
@@ -245,7 +239,7 @@ class _Way:
             elif claim.new_id != wanted[one]:
                 half.append(claim)
         if half:
-            claims |= self._claimed_anew(half, ready, wanted, ttl)
+            claims |= self._claimed_anew(half, ready, wanted)
         return [
             _New(*ready[one], claims[one]) for one in wanted if claims[one].new_id == wanted[one]
         ]
@@ -255,7 +249,6 @@ class _Way:
         half: Sequence[UndeletedMail],
         ready: _Ready,
         wanted: Mapping[EnqueueId, EnqueueId],
-        ttl: timedelta,
     ) -> dict[EnqueueId, UndeletedMail]:
         """Claims of mails whose earlier entries are not out; those that are out are recorded."""
         tries = CutOffEntries(self._stores, self._queue, self._sleep)
@@ -271,7 +264,7 @@ class _Way:
             ]
         )
         self._right.renew()  # it waited for workers
-        self._record({one: out[one.new_id] for one in half if one.new_id in out}, ttl)
+        self._record({one: out[one.new_id] for one in half if one.new_id in out})
         anew = {
             one: UndeletedMail(
                 one.enqueue_id,
@@ -282,11 +275,11 @@ class _Way:
             for one in half
             if one.new_id not in out
         }
-        self._change(anew, ttl)
+        self._change(anew)
         crash.point("undelete:claimed-anew")
         voided = {each: one for one in anew.values() for each in one.voided}
         late = tries.void(list(voided), self._right.renew)
-        self._record({voided[each]: each for each in late}, ttl)
+        self._record({voided[each]: each for each in late})
         return {one.enqueue_id: one for one in anew.values() if late.isdisjoint(one.voided)}
 
     def _entered(
@@ -296,27 +289,24 @@ class _Way:
         crash.point("undelete:rows")
         self._right.renew()  # a slow store took a part of it
         entered = {one.claim: replace(one.claim, step=UndeleteStep.ENTERED) for one in chunk}
-        self._change(entered, self._ttl(chunk[0].mail))
+        self._change(entered)
         crash.point("undelete:entered")
         return list(entered.values()), rows
 
-    def _record(self, entries: Mapping[UndeletedMail, EnqueueId], ttl: timedelta) -> None:
+    def _record(self, entries: Mapping[UndeletedMail, EnqueueId]) -> None:
         """They are back, each as this entry."""
         done = {
             claim: replace(claim, step=UndeleteStep.DONE, new_id=new_id)
             for claim, new_id in entries.items()
         }
-        self._change(done, ttl)
+        self._change(done)
         self._outcome.undeleted += len(done)
         named = list(done.values())[: _NAMED - len(self._outcome.ids)]
         self._outcome.ids.update((claim.enqueue_id, claim.new_id) for claim in named)
 
-    def _change(self, changes: Mapping[UndeletedMail, UndeletedMail], ttl: timedelta) -> None:
-        if not self._stores.own.undeleted_mails.change(self._queue, list(changes.items()), ttl):
+    def _change(self, changes: Mapping[UndeletedMail, UndeletedMail]) -> None:
+        if not self._stores.own.undeleted_mails.change(self._queue, list(changes.items())):
             raise Refused(f"somebody else undeletes mails of {self._queue} at the same time")
-
-    def _ttl(self, mail: DeletedMail) -> timedelta:
-        return mail.batch.until - self._clock() + _SLACK
 
     async def _put(self, one: _New) -> QueuedMail:
         header, body = ((self._ids.new(part), part) for part in one.parts)

@@ -237,7 +237,7 @@ def unread_columns(stores: Stores, sources: Sequence[ReferenceSource]) -> list[s
         for table, columns in columns_of(stores.cassandra, keyspace).items()
         if table not in _COPIES | _OTHER_BUCKETS
         for column in columns
-        if column.holds_text and _LIKE_BLOBS.search(column.name)
+        if _LIKE_BLOBS.search(column.name)
     }
     return sorted(name for name in like - read if name.lower() not in excused)
 
@@ -335,7 +335,7 @@ def _checked(name: str, columns: Sequence[str], existing: Sequence[Column]) -> t
             setting = f" ({_SOURCES})" if columns is not JAMES.get(name) else ""
             raise BadSetting(
                 f"column {requested} of {name} {problem}: a reference is a text, "
-                f"or a list, set or map of texts{setting}"
+                f"or a collection of texts{setting}"
             )
         names.append(column.name)
     return tuple(names)

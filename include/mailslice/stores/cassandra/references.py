@@ -8,10 +8,7 @@ from typing import Any
 from mailslice.stores.cassandra.ranges import TokenRange
 from mailslice.stores.cassandra.session import CassandraSession
 
-_TEXTS = re.compile(
-    r"(?:frozen<)?(?:(?:list|set)<(?:text|ascii|blob)>"
-    r"|map<(?:text|ascii), ?(?:text|ascii|blob)>|text|ascii|blob)>?"
-)
+_TEXTS = re.compile(r"\b(?:text|ascii|blob)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +22,8 @@ class Column:
 
     @property
     def holds_text(self) -> bool:
-        """Whether a blob id can be read from it: text, bytes, or a list, set or map of them."""
-        return _TEXTS.fullmatch(self.type) is not None
+        """Whether a blob id can be read from it: text, bytes, or a collection of them."""
+        return _TEXTS.search(self.type) is not None
 
 
 def columns_of(session: CassandraSession, keyspace: str) -> dict[str, tuple[Column, ...]]:

@@ -109,6 +109,8 @@ def extensions(heap):
         'snippets (owner text PRIMARY KEY, bucket_name text, "blobId" text)',
         "storageinformation (owner text PRIMARY KEY, bucketname text, blobid text)",
         "imapuidtable (messageid uuid PRIMARY KEY, headercontent text)",
+        "encrypted (id int PRIMARY KEY, position_blob_id_mapping frozen<map<int, text>>)",
+        "pairs (owner text PRIMARY KEY, blob_ids tuple<text, int>)",
     )
     for table in tables:
         heap.cql(f"CREATE TABLE {{}}.{table}")
@@ -123,11 +125,10 @@ def test_columns_that_look_like_references_and_are_read_by_no_source_fail_the_ga
 ):
     avatar = heap.blob()
     report = heap.collect()
-    assert report["unreadColumns"] == ["avatars.blobid", "snippets.blobId"], (
-        "an empty table refers to nothing yet"
-    )
+    columns = ["avatars.blobid", *OF_COLLECTIONS, "snippets.blobId"]
+    assert report["unreadColumns"] == columns, "an empty table refers to nothing yet"
     said = (
-        "no source reads avatars.blobid, snippets.blobId: if these are blob ids, name them in "
+        f"no source reads {', '.join(columns)}: if these are blob ids, name them in "
         "MAILSLICE_GC_SOURCES"
     )
     assert said in heap.collect(dry_run=True)["message"]
@@ -136,11 +137,28 @@ def test_columns_that_look_like_references_and_are_read_by_no_source_fail_the_ga
     with pytest.raises(GateFailed, match=r"MAILSLICE_GC_UNREAD_COLUMNS\); not: avatars\.blobid"):
         heap.collect(2 * HOURS)
     assert heap.keys() == {avatar}
-    but(heap, "gc", unread_columns=("Avatars.BlobId", "snippets.blobid"))
+    but(heap, "gc", unread_columns=("Avatars.BlobId", "snippets.blobid", *OF_COLLECTIONS))
     assert heap.collect(dry_run=True)["unreadColumns"] == []
-    but(heap, "gc", unread_columns=("snippets.blobid",), sources="avatars:blobid")
+    but(heap, "gc", unread_columns=("snippets.blobid", *OF_COLLECTIONS), sources="avatars:blobid")
     report = heap.collect(2 * HOURS)
     assert (report["unreadColumns"], report["orphans"], heap.keys()) == ([], 0, {avatar})
+
+
+def test_blob_ids_in_any_collection_can_be_named_and_keep_their_blobs(heap, extensions):
+    """TMail keeps the blobs of an encrypted mail by their position."""
+    positions, pair, orphan = heap.blob(), heap.blob(), heap.blob()
+    heap.cql(
+        "INSERT INTO {}.encrypted (id, position_blob_id_mapping) VALUES (1, %s)", {0: positions}
+    )
+    heap.cql("INSERT INTO {}.pairs (owner, blob_ids) VALUES ('alice', (%s, 1))", pair)
+    with pytest.raises(GateFailed, match=r"not: encrypted\.position_blob_id_mapping, pairs"):
+        heap.collect()
+    but(heap, "gc", sources="encrypted:position_blob_id_mapping;pairs:blob_ids")
+    heap.twice()
+    assert heap.keys() == {positions, pair}, orphan
+
+
+OF_COLLECTIONS = ("encrypted.position_blob_id_mapping", "pairs.blob_ids")
 
 
 def test_a_source_that_lost_most_of_its_references_stops_the_run_until_it_is_accepted(heap):

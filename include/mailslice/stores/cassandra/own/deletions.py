@@ -91,10 +91,12 @@ _ROWS = RowCodec(UndeletedMail, enqueue_id="enqueueid")
 _KEY = ("queuename", "part")
 _WHERE = "queuename = ? AND part = ? AND enqueueid"
 PARTITIONS = 8
+_TTL = ttl_seconds(timedelta(days=366))
+"""MAILSLICE_ADMIN_UNDO_FOR allows 365 days: no run that has the mail outlives its row."""
 
 
 class UndeletedMails(OwnTable):
-    """One row a mail, as long as its deletion can be taken back."""
+    """One row a mail, for longer than any run keeps it: a mail may be in several."""
 
     TABLE = "undeleted_mails"
     SCHEMA = """
@@ -117,12 +119,12 @@ class UndeletedMails(OwnTable):
         return {mail.enqueue_id: mail for mail in mails}
 
     def claim(
-        self, queue: QueueName, wanted: Mapping[EnqueueId, EnqueueId], ttl: timedelta
+        self, queue: QueueName, wanted: Mapping[EnqueueId, EnqueueId]
     ) -> dict[EnqueueId, UndeletedMail]:
         """Claim each mail, as its new id, unless it is claimed already; the rows there are now."""
         rows: dict[EnqueueId, UndeletedMail] = {}
         claims = {one: UndeletedMail(one, UndeleteStep.CLAIMED, new) for one, new in wanted.items()}
-        bound = {one: [*_ROWS.values(row), ttl_seconds(ttl)] for one, row in claims.items()}
+        bound = {one: [*_ROWS.values(row), _TTL] for one, row in claims.items()}
         while parts := _by_part(one for one in wanted if one not in rows):
             values = {
                 part: [[queue, part, *bound[one]] for one in of] for part, of in parts.items()
@@ -136,14 +138,13 @@ class UndeletedMails(OwnTable):
         self,
         queue: QueueName,
         changes: Sequence[tuple[UndeletedMail, UndeletedMail]],
-        ttl: timedelta,
     ) -> bool:
         """Writes each second one in place of its first. False: not all, as another was faster."""
         params: dict[int, list[list[object]]] = {}
         for was, now in changes:
             part = was.enqueue_id.int % PARTITIONS
             key, condition = [queue, part, was.enqueue_id], [was.new_id, was.step.value]
-            values = [ttl_seconds(ttl), *_ROWS.values(now)[1:], *key, *condition]
+            values = [_TTL, *_ROWS.values(now)[1:], *key, *condition]
             params.setdefault(part, []).append(values)
         return all(self._apply_all(self._change, params).values())
 
