@@ -12,10 +12,10 @@ from mailslice.admin.quarantine import in_quarantine
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.mails import moment_of
-from mailslice.cockpit.waiting import MailWorker, WaitingMail, why_it_waits
+from mailslice.cockpit.waiting import why_it_waits
 from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, plain
 from mailslice.maintenance.decision_files import save_decision
-from mailslice.maintenance.health import Health
+from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted, events_of
 from mailslice.maintenance.overview import QueueOverview, newest_report
 from mailslice.maintenance.overview import as_json as overview_json
@@ -25,7 +25,7 @@ from mailslice.maintenance.registry import DutyEntry, load, names
 from mailslice.maintenance.run_request import run_of_dag
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import ContentMissing, PlanRefused, TryAgain
-from mailslice.model.mail import QueueName, ViewRow, parse_enqueue_id
+from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DelayState
@@ -61,6 +61,7 @@ def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
             return None
         row, states = rows[0], stores.delay_states(queue, [rows[0].enqueue_id])
         state = states.get(row.enqueue_id, DelayState())
+        holder = _holder(stores, queue, row.enqueue_id)
         attributes = row.item.mail.attributes.items()
         blobs = (row.item.header_blob_id, row.item.body_blob_id)
         try:
@@ -71,40 +72,17 @@ def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
             "row": row,
             "envelope": row.item.mail,
             "due": state.due,
-            "why": why_it_waits(_waiting(stores, one, row, state, facts.now)),
+            "why": why_it_waits(facts.now, state, one, holder),
             "content": there,
             "attributes": {name: value.decode("utf-8", "replace") for name, value in attributes},
         }
 
 
-def _waiting(
-    stores: Stores, one: QueueOverview, row: ViewRow, state: DelayState, now: datetime
-) -> WaitingMail:
-    holder = next(
-        (
-            MailWorker(
-                record.worker,
-                record.age(mail),
-                mail.stage,
-                mail.attempt,
-                None if record.is_alive else record.silence,
-            )
-            for record in stores.worker_records(one.queue)
-            for mail in record.in_flight
-            if mail.enqueue_id == row.enqueue_id and not mail.returned
-        ),
-        None,
-    )
-    return WaitingMail(
-        now=now,
-        due=state.due,
-        attempts=state.failures,
-        answer=state.answer,
-        holder=holder,
-        consumers=one.consumers,
-        dead_letters=one.dead_letters,
-        is_lost=one.verdict.health is Health.LOST,
-    )
+def _holder(stores: Stores, queue: QueueName, id_: EnqueueId) -> Stuck | None:
+    """The first worker whose record has the mail, alive or not."""
+    pairs = ((record, one) for record in stores.worker_records(queue) for one in record.in_flight)
+    mine = (pair for pair in pairs if pair[1].enqueue_id == id_ and not pair[1].returned)
+    return next((Stuck(*pair) for pair in mine), None)
 
 
 def trace(facts: Facts, queue: QueueName, id_: str) -> list[dict[str, object]]:

@@ -1,76 +1,53 @@
 """Why a mail still waits, in sentences: facts of the stores -> what a person reads first."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
-from mailslice.maintenance.health import span
-
-
-@dataclass(frozen=True, slots=True)
-class MailWorker:
-    """The worker whose record has the mail. `silent`: how long ago it should have spoken."""
-
-    worker: str
-    age: timedelta
-    stage: str
-    attempt: int
-    silent: timedelta | None = None
+from mailslice.maintenance.health import Health, span
+from mailslice.maintenance.liveness import Stuck
+from mailslice.maintenance.overview import QueueOverview
+from mailslice.stores.cassandra.own import DelayState
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingMail:
-    """What is known of one live mail. `attempts` failed; `answer` is that to the last of them.
-
-    `consumers` and `dead_letters` are the queue's; `is_lost`: its health is LOST?.
-    """
-
-    now: datetime
-    due: datetime | None = None
-    attempts: int = 0
-    answer: str = ""
-    holder: MailWorker | None = None
-    consumers: int | None = None
-    dead_letters: int | None = None
-    is_lost: bool = False
+def why_it_waits(
+    now: datetime, state: DelayState, one: QueueOverview, holder: Stuck | None
+) -> list[str]:
+    """One fact a sentence, the nearest cause first. `holder`: the worker whose record has it."""
+    return [*_where(now, state.due, one, holder), *_tried(state)]
 
 
-def why_it_waits(mail: WaitingMail) -> list[str]:
-    """One fact a sentence, the nearest cause first."""
-    return [*_where(mail), *_tried(mail)]
-
-
-def _where(mail: WaitingMail) -> Iterator[str]:
-    holder = mail.holder
+def _where(
+    now: datetime, due: datetime | None, one: QueueOverview, holder: Stuck | None
+) -> Iterator[str]:
     if holder is not None:
-        stage = f", stage {holder.stage}" if holder.stage else ""
+        record, mail = holder.record, holder.mail
+        stage = f", stage {mail.stage}" if mail.stage else ""
         yield (
-            f"The worker {holder.worker} holds it for {span(holder.age)} "
-            f"(attempt {holder.attempt}{stage})."
+            f"The worker {record.worker} holds it for {span(holder.age)} "
+            f"(attempt {mail.attempt}{stage})."
         )
-        if holder.silent is not None:
-            yield f"That worker has no heartbeat for {span(holder.silent)}: it died, or hangs."
+        if not record.is_alive:
+            yield f"That worker has no heartbeat for {span(record.silence)}: it died, or hangs."
         return
-    if mail.due is not None and mail.due > mail.now:
-        due = f"{mail.due.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-        yield f"It is delayed, and due in {span(mail.due - mail.now)} ({due})."
+    if due is not None and due > now:
+        until = f"{due.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+        yield f"It is delayed, and due in {span(due - now)} ({until})."
         return
-    if mail.consumers == 0:
+    is_lost, letters = one.verdict.health is Health.LOST, one.dead_letters
+    if one.consumers == 0:
         yield "Nobody consumes the queue."
-    if mail.is_lost:
+    if is_lost:
         yield "The broker may have lost its message: the duty queue_audit says so for each mail."
-    if mail.dead_letters:
-        letters = (
-            "one dead letter" if mail.dead_letters == 1 else f"{mail.dead_letters:,} dead letters"
-        )
-        yield f"The queue has {letters}; this mail may be among them."
-    if mail.consumers and not mail.is_lost and not mail.dead_letters:
+    if letters:
+        count = "one dead letter" if letters == 1 else f"{letters:,} dead letters"
+        yield f"The queue has {count}; this mail may be among them."
+    if one.consumers and not is_lost and not letters:
         yield "It waits for a worker that is free."
 
 
-def _tried(mail: WaitingMail) -> Iterator[str]:
-    if mail.attempts:
-        times = "once" if mail.attempts == 1 else f"{mail.attempts:,} times"
+def _tried(state: DelayState) -> Iterator[str]:
+    if state.failures:
+        times = "once" if state.failures == 1 else f"{state.failures:,} times"
         yield f"It was tried {times} without success."
-    if mail.answer:
-        yield f"The last answer: {mail.answer}"
+    if state.answer:
+        yield f"The last answer: {state.answer}"

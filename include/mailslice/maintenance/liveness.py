@@ -54,7 +54,7 @@ class WorkerLiveness:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A mail and the living worker that has held it for too long."""
+    """A mail and a worker whose record has it: of `stuck_mails` a living one, for too long."""
 
     record: WorkerRecord
     mail: InFlightMail

@@ -3,15 +3,19 @@
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 
 from mailslice.cockpit.facts import FRESH, STALE, Facts
-from mailslice.cockpit.waiting import MailWorker, WaitingMail, why_it_waits
+from mailslice.cockpit.waiting import why_it_waits
 from mailslice.maintenance.health import Health, HealthVerdict
+from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import EnqueueId
 from mailslice.model.settings import Settings
+from mailslice.stores.cassandra.own import DelayState, InFlightMail, WorkerRecord
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 WELL = QueueOverview(
@@ -128,43 +132,67 @@ def test_what_was_known_comes_with_its_time_and_the_reason(world, facts):
     assert (nothing.value, nothing.at, nothing.problem) == (None, None, CASSANDRA)
 
 
+def holder(attempt: int, stage: str, silence: timedelta) -> Stuck:
+    """A worker that got the mail 40 minutes ago, and is silent since."""
+    mail = InFlightMail(
+        EnqueueId(UUID(int=1)), "m", timedelta(minutes=40) - silence, stage, attempt, begun=True
+    )
+    record = WorkerRecord("w1", "h", 1, NOW, timedelta(seconds=5), 1, (mail,))
+    return Stuck(replace(record, heartbeat=NOW - silence, read_at=NOW), mail)
+
+
+LOST = HealthVerdict(Health.LOST, "100 mails are in no queue")
+
+
 @pytest.mark.parametrize(
-    ("mail", "sentences"),
+    ("state", "queue", "worker", "sentences"),
     [
-        ({"consumers": 2}, ["It waits for a worker that is free."]),
-        ({"consumers": 0}, ["Nobody consumes the queue."]),
+        ({}, {"consumers": 2}, None, ["It waits for a worker that is free."]),
+        ({}, {"consumers": 0}, None, ["Nobody consumes the queue."]),
         (
+            {},
             {"consumers": 2, "dead_letters": 1},
+            None,
             ["The queue has one dead letter; this mail may be among them."],
         ),
         (
-            {"consumers": 2, "is_lost": True},
+            {},
+            {"consumers": 2, "verdict": LOST},
+            None,
             ["The broker may have lost its message: the duty queue_audit says so for each mail."],
         ),
         (
-            {"due": NOW + timedelta(minutes=30), "attempts": 2, "answer": "451 later"},
+            {"due": NOW + timedelta(minutes=30), "failures": 2, "answer": "451 later"},
+            {"consumers": None},
+            None,
             [
                 "It is delayed, and due in 30 min (2026-11-23 12:30 UTC).",
                 "It was tried 2 times without success.",
                 "The last answer: 451 later",
             ],
         ),
+        ({"due": NOW}, {"consumers": 1}, None, ["It waits for a worker that is free."]),
         (
-            {"holder": MailWorker("w1", timedelta(minutes=40), "DATA", 1), "consumers": 0},
+            {},
+            {"consumers": 0},
+            holder(1, "DATA", timedelta(seconds=9)),
             ["The worker w1 holds it for 40 min (attempt 1, stage DATA)."],
         ),
         (
-            {"holder": MailWorker("w1", timedelta(minutes=40), "", 3, timedelta(minutes=9))},
+            {},
+            {"consumers": None},
+            holder(3, "", timedelta(minutes=9)),
             [
                 "The worker w1 holds it for 40 min (attempt 3).",
                 "That worker has no heartbeat for 9 min: it died, or hangs.",
             ],
         ),
-        ({}, []),
+        ({}, {"consumers": None}, None, []),
     ],
 )
-def test_why_a_mail_waits(mail, sentences):
-    assert why_it_waits(WaitingMail(now=NOW, **mail)) == sentences
+def test_why_a_mail_waits(state, queue, worker, sentences):
+    one = replace(WELL, **{"dead_letters": None, **queue})
+    assert why_it_waits(NOW, DelayState(**state), one, worker) == sentences
 
 
 def test_a_queue_that_is_new_is_looked_for_before_it_is_said_to_be_none(world):
