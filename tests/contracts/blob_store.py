@@ -177,13 +177,8 @@ class BlobStoreContract:
 
     def test_deletes_and_copies_wait_for_their_turns(self, buckets, store):
         taken = []
-
-        class Turns:
-            def take(self, count=1):
-                taken.append(count)
-
         store.put(BlobId("a"), b"x")
-        with buckets.open(buckets.name, turns=Turns()) as slow:
+        with buckets.open(buckets.name, turns=taken.append) as slow:
             slow.copies(buckets.name, {BlobId("a"): BlobId("b")})
             slow.delete_many([BlobId("a"), BlobId("b")])
         assert taken == [1, 2]

@@ -83,8 +83,8 @@ def delete_groups(
     with shared(spark, rereferenced) as rereferenced_keys:
 
         def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[tuple[str, GroupOutcome]]:
-            limit = spec.throttle.share(beside)
-            with KeptBlobs(spec.settings, limit) as trash, ThreadPoolExecutor(_AT_ONCE) as pool:
+            turns = spec.throttle.share(beside).take
+            with KeptBlobs(spec.settings, turns) as trash, ThreadPoolExecutor(_AT_ONCE) as pool:
 
                 def outcome(planned: tuple[RowGroup, pa.Table]) -> tuple[str, GroupOutcome]:
                     group, rows = planned
@@ -148,7 +148,7 @@ def collect(
             f"the plan of run {plan.run} is about bucket {plan.bucket}, "
             f"the settings name {bucket}: plan again"
         )
-    with KeptBlobs(run.settings, run.throttle("s3")) as trash:
+    with KeptBlobs(run.settings, run.throttle("s3").take) as trash:
         require_bucket(run, trash.james, plan.grace)
         trash.own.ensure_bucket()
         _Collection(run, plan, progress, trash, sleep).collect()

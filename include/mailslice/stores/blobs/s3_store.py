@@ -241,10 +241,10 @@ class S3BlobStore(BlobStore):
             keys = [key for key, code in codes.items() if code in _BUSY]
             refused = codes.keys() - set(keys)
             failed |= {key: f"S3 would not delete it: {codes[key]}" for key in refused}
-            if keys and time.monotonic() - began >= self._patience_s:
+            if keys and time.monotonic() - began >= self.patience_s:
                 return failed | dict.fromkeys(keys, "S3 is too busy")
             if keys:
-                self._sleep(pause_s(tries))
+                self.sleep(pause_s(tries))
                 tries += 1
         return failed
 

@@ -4,10 +4,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import ClassVar, Protocol, Self, TypeVar
+from typing import ClassVar, Self, TypeAlias, TypeVar
 
 from mailslice.model.back_off import pause_seconds
 from mailslice.model.batches import batches
@@ -38,13 +38,11 @@ class StoredBlob:
     modified: datetime
 
 
-class Turns(Protocol):
-    """Limits copies and deletes to a rate of keys: `maintenance.rate_limit.Throttle` is one."""
-
-    def take(self, count: int = 1) -> None:
-        """Wait for the turn of `count` keys."""
+Turns: TypeAlias = Callable[[int], None]
+"""Waits for the turn of so many keys: `maintenance.rate_limit.Throttle.take` is one."""
 
 
+@dataclass(eq=False, repr=False)
 class BlobStore(ABC):
     """One bucket, for many threads. Raises StoreUnavailable, or BadSetting for refused credentials.
     What the store is too busy for is repeated for `patience_s`, then raises SlowDown.
@@ -56,20 +54,13 @@ class BlobStore(ABC):
     page_size = KEYS_A_PAGE
     """The most objects of a page."""
 
-    def __init__(
-        self,
-        settings: S3Settings,
-        bucket: str,
-        *,
-        turns: Turns | None = None,
-        patience_s: float = 0.0,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.settings = settings
-        self.bucket = bucket
-        self._turns = turns
-        self._patience_s = patience_s
-        self._sleep = sleep
+    settings: S3Settings
+    bucket: str
+    _: KW_ONLY
+    turns: Turns | None = None
+    """Of the keys that are copied and deleted."""
+    patience_s: float = 0.0
+    sleep: Callable[[float], None] = time.sleep
 
     def __enter__(self) -> Self:
         return self
@@ -154,8 +145,8 @@ class BlobStore(ABC):
         """As `delete_many`, of at most 1,000 keys."""
 
     def _take(self, count: int = 1) -> None:
-        if self._turns is not None:
-            self._turns.take(count)
+        if self.turns is not None:
+            self.turns(count)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         """What `ask` gives; asked again while it raises SlowDown."""
@@ -165,9 +156,9 @@ class BlobStore(ABC):
                 return ask()
             except SlowDown:
                 pause = pause_s(tries)
-                if time.monotonic() - began + pause > self._patience_s:
+                if time.monotonic() - began + pause > self.patience_s:
                     raise
-            self._sleep(pause)
+            self.sleep(pause)
             tries += 1
 
     def _concurrently(self, work: Callable[[K], T], items: Sequence[K]) -> Sequence[T]:
