@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
@@ -71,42 +71,35 @@ class Known(Generic[T]):
     problem: str | None = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Facts:
     """Safe to share between threads. Raises StoreUnavailable where nothing is known at all."""
 
-    def __init__(
-        self,
-        load: Callable[[], Settings] = load_settings,
-        clock: Clock = system_clock,
-        look: Callable[[Stores, Clock], list[QueueOverview]] = overview,
-        open_stores: Callable[[Settings], Stores] = open_stores,
-        patience: timedelta = PATIENCE,
-    ) -> None:
-        self._load = load
-        self._clock = clock
-        self._look = look
-        self._open = open_stores
-        self._patience = patience
-        self._opening = threading.Lock()
-        self._opened: Stores | None = None
-        self._users: Counter[Stores] = Counter()
-        self._looking = threading.Lock()
-        self._attempt: Future[Snapshot] | None = None
-        self._attempted = datetime.min.replace(tzinfo=UTC)
-        self._snapshot: Snapshot | None = None
-        self._known: dict[Hashable, tuple[datetime, Any]] = {}
+    load: Callable[[], Settings] = load_settings
+    clock: Clock = system_clock
+    look: Callable[[Stores, Clock], list[QueueOverview]] = overview
+    open_stores: Callable[[Settings], Stores] = open_stores
+    patience: timedelta = PATIENCE
+    _opening: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _opened: Stores | None = field(default=None, init=False)
+    _users: Counter[Stores] = field(default_factory=Counter, init=False)
+    _looking: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _attempt: Future[Snapshot] | None = field(default=None, init=False)
+    _attempted: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
+    _snapshot: Snapshot | None = field(default=None, init=False)
+    _known: dict[Hashable, tuple[datetime, Any]] = field(default_factory=dict, init=False)
 
     @property
     def now(self) -> datetime:
         """The time that ages are reckoned from."""
-        return self._clock()
+        return self.clock()
 
     def snapshot(self) -> Snapshot:
         """Every queue. At most a minute old, unless a store does not answer: `problem` says so.
 
         Takes at most the patience, whatever the stores do.
         """
-        known, age = self._snapshot, self._clock() - self._attempted
+        known, age = self._snapshot, self.clock() - self._attempted
         if known is not None and age < FRESH:
             return known
         attempt = self._refreshing()
@@ -134,9 +127,9 @@ class Facts:
         """What the look says, or what is known where it takes longer than the patience."""
         known = self._snapshot
         try:
-            return attempt.result(self._patience.total_seconds())
+            return attempt.result(self.patience.total_seconds())
         except FutureTimeoutError:
-            seconds = f"{self._patience.total_seconds():g}"
+            seconds = f"{self.patience.total_seconds():g}"
             problem = f"The stores have not answered for {seconds} s"
             if known is None:
                 raise StoreUnavailable(problem) from None
@@ -144,7 +137,7 @@ class Facts:
 
     def trend(self, queue: QueueName) -> tuple[TrendPoint, ...]:
         """The sizes that were measured since yesterday, the oldest first."""
-        key, since = ("trend", queue), self._clock() - timedelta(days=1)
+        key, since = ("trend", queue), self.clock() - timedelta(days=1)
         known = self.known(key, lambda stores: tuple(_trend(stores, queue, since)), _TREND_FRESH)
         return known.value or ()
 
@@ -154,7 +147,7 @@ class Facts:
         """What the stores say, asked again when it is older than `fresh`; what they said last, and
         why it is not newer, where they do not answer.
         """
-        now = self._clock()
+        now = self.clock()
         at, value = self._known.get(key, (None, None))
         if at is not None and now - at < fresh:
             return Known(value, at)
@@ -175,7 +168,7 @@ class Facts:
         """
         with self._opening:
             if self._opened is None:
-                self._opened = self._open(self._load())
+                self._opened = self.open_stores(self.load())
                 self._users[self._opened] += 1  # that they are open
             stores = self._opened
             self._users[stores] += 1
@@ -189,7 +182,7 @@ class Facts:
 
     @property
     def settings(self) -> Settings:
-        return self._load()
+        return self.load()
 
     def close(self, failed: Stores | None = None) -> None:
         """Close the stores, or these alone, once nobody asks them. A question opens others."""
@@ -221,7 +214,7 @@ class Facts:
             found = self._refreshed()
             with self._looking:
                 if self._attempt is attempt:  # nobody acted since it began
-                    self._snapshot, self._attempted = found, self._clock()
+                    self._snapshot, self._attempted = found, self.clock()
         except BaseException as error:  # noqa: BLE001 - it is raised where the look is waited for
             if not isinstance(error, TryAgain):
                 log.warning("the overview of queues could not be made anew: %s", error)
@@ -233,9 +226,9 @@ class Facts:
         known, settings = self._snapshot, self.settings
         try:
             with self.stores() as stores:
-                queues = tuple(self._look(stores, self._clock)) if has_cassandra(settings) else ()
+                queues = tuple(self.look(stores, self.clock)) if has_cassandra(settings) else ()
                 has_postal = settings.postal.url is not None
-                postal = postal_overview(stores, self._clock) if has_postal else None
+                postal = postal_overview(stores, self.clock) if has_postal else None
         except TryAgain as error:
             if known is not None:
                 return replace(known, queues=_doubted(known.queues), problem=str(error))
@@ -243,7 +236,7 @@ class Facts:
         said = dict.fromkeys(text for one in queues for text in one.unanswered.values())
         if said and known is not None:
             queues = tuple(_completed(one, known.queues) for one in queues)
-        return Snapshot(self._clock(), queues, "; ".join(said) or None, postal)
+        return Snapshot(self.clock(), queues, "; ".join(said) or None, postal)
 
     def _reported(self, error: TryAgain) -> Snapshot:
         try:
@@ -253,7 +246,7 @@ class Facts:
             raise StoreUnavailable(f"{error}; {other}") from error
         if not queues:
             raise error
-        return Snapshot(self._clock(), queues, str(error))
+        return Snapshot(self.clock(), queues, str(error))
 
 
 def _doubted(queues: Iterable[QueueOverview]) -> tuple[QueueOverview, ...]:
