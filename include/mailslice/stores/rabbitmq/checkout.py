@@ -17,11 +17,11 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 from mailslice.codec import message as codec
@@ -64,33 +64,25 @@ class CheckedOutMessage:
     timestamp: datetime | None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Checkout:
     """Messages of one queue that are checked out. For one thread."""
 
-    def __init__(
-        self,
-        channel: BlockingChannel,
-        name: str,
-        most: int,
-        windows: Windows,
-        quiet: float = 0.0,
-    ) -> None:
-        self._connection: BlockingConnection = channel.connection
-        self._channel = channel
-        self._name = name
-        self._most = most
-        self._windows = windows
-        self._quiet = quiet
-        self._consumer = ""
-        self._window = 0
-        self._first_tag = 1
-        self._unsettled = 0
-        self._acked = False
-        self._received = 0
-        self._bytes = 0
-        self._arrived: deque[CheckedOutMessage] = deque()
-        self._publishing: BlockingChannel | None = None
-        self._listened = time.monotonic()
+    channel: BlockingChannel
+    name: str
+    most: int
+    windows: Windows
+    quiet: float = 0.0
+    _consumer: str = field(default="", init=False)
+    _window: int = field(default=0, init=False)
+    _first_tag: int = field(default=1, init=False)
+    _unsettled: int = field(default=0, init=False)
+    _acked: bool = field(default=False, init=False)
+    _received: int = field(default=0, init=False)
+    _bytes: int = field(default=0, init=False)
+    _arrived: deque[CheckedOutMessage] = field(default_factory=deque, init=False)
+    _publishing: BlockingChannel | None = field(default=None, init=False)
+    _listened: float = field(default_factory=time.monotonic, init=False)
 
     def messages(
         self, most: int = MAX_CHECKED_OUT, *, patience: float = _PATIENCE
@@ -112,28 +104,28 @@ class Checkout:
 
     def _more(self, patience: float) -> bool:
         since = time.monotonic()
-        while not self._arrived and self._received < self._most:
+        while not self._arrived and self._received < self.most:
             if self._unsettled >= self._window:
                 self._next_window()
             self._listen(_SOON)
             waited = time.monotonic() - since
-            if self._arrived or waited < self._quiet:
+            if self._arrived or waited < self.quiet:
                 continue
             # The answer to the second comes after what was handed out before the first.
             if not (self.ready_count() or self.ready_count()):
-                self._listen(min(_SOON, self._quiet))
+                self._listen(min(_SOON, self.quiet))
                 break
             if waited > patience:
-                raise StoreUnavailable(f"queue {self._name}: RabbitMQ does not hand messages out")
+                raise StoreUnavailable(f"queue {self.name}: RabbitMQ does not hand messages out")
         return bool(self._arrived)
 
     def ready_count(self) -> int:
         """How many more messages are ready in the queue: they were not given."""
-        return ready_messages(self._channel, self._name)
+        return ready_messages(self.channel, self.name)
 
     def ack(self, message: CheckedOutMessage) -> None:
         """The queue forgets the message, for sure once `check_out` has ended without an error."""
-        self._channel.basic_ack(message.tag)
+        self.channel.basic_ack(message.tag)
         self._acked = True
         if message.tag >= self._first_tag:
             self._unsettled -= 1
@@ -141,7 +133,7 @@ class Checkout:
     def require_acks_taken(self) -> None:
         """An ack gets no answer. That to a later question on the channel shows it was taken."""
         if self._acked:
-            self._channel.basic_qos(prefetch_count=self._window)
+            self.channel.basic_qos(prefetch_count=self._window)
 
     def publish(
         self, exchange: str, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None
@@ -153,35 +145,35 @@ class Checkout:
         acks, too, which come after publishes anyway.
         """
         if self._publishing is None:
-            self._publishing = self._connection.channel()
+            self._publishing = self.channel.connection.channel()
             self._publishing.confirm_delivery()
         publish_on(self._publishing, exchange, body, james_properties(headers, timestamp))
 
     def sleep(self, seconds: float) -> None:
         """Wait, and let the connection live."""
-        self._connection.sleep(max(0.0, seconds))
+        self.channel.connection.sleep(max(0.0, seconds))
 
     def _listen(self, seconds: float) -> None:
         """Take what the broker has sent, heartbeats too."""
-        self._connection.process_data_events(time_limit=seconds)
+        self.channel.connection.process_data_events(time_limit=seconds)
         self._listened = time.monotonic()
 
     def consume(self) -> None:
         """Ask for a window of messages."""
-        self._window = min(self._most - self._received, self._fitting())
-        self._channel.basic_qos(prefetch_count=self._window)
-        self._consumer = self._channel.basic_consume(self._name, self._arrive, exclusive=True)
+        self._window = min(self.most - self._received, self._fitting())
+        self.channel.basic_qos(prefetch_count=self._window)
+        self._consumer = self.channel.basic_consume(self.name, self._arrive, exclusive=True)
 
     def _fitting(self) -> int:
         """As many messages as fit into a window, by the size of those that came."""
-        first, least, largest, content = self._windows
+        first, least, largest, content = self.windows
         if not self._received:
             return first
         return max(least, min(largest, content * self._received // max(1, self._bytes)))
 
     def _next_window(self) -> None:
         """Replaces the consumer, which was given its window. The channel keeps the messages."""
-        self._channel.basic_cancel(self._consumer)
+        self.channel.basic_cancel(self._consumer)
         self._first_tag, self._unsettled = self._received + 1, 0
         try:
             self.consume()
@@ -189,7 +181,7 @@ class Checkout:
             if closed.reply_code != _IN_USE and not is_missing(closed):
                 raise
             raise StoreUnavailable(
-                f"queue {self._name} was taken or deleted while it was looked through "
+                f"queue {self.name} was taken or deleted while it was looked through "
                 f"({closed.reply_text})"
             ) from closed
 
