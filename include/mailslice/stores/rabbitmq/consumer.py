@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -55,6 +55,7 @@ class Message:
         return True
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Consumer:
     """Consumes `queue` until stopped. Callbacks run on the loop: `on_message(message)`,
     `on_lost(link, why)`, `on_ready()`.
@@ -63,38 +64,28 @@ class Consumer:
     comes back, is consumed again.
     """
 
-    def __init__(
-        self,
-        settings: RabbitSettings,
-        queue: str,
-        prefetch: int,
-        *,
-        on_message: Callable[[Message], None],
-        on_lost: Callable[[Link | None, MailsliceError], None] = lambda _link, _why: None,
-        on_ready: Callable[[], None] = lambda: None,
-        prepare: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        self._settings = settings
-        self._queue = queue
-        self._prefetch = prefetch
-        self._on_message = on_message
-        self._on_lost = on_lost
-        self._on_ready = on_ready
-        self._prepare = prepare
-        self.link: Link | None = None
-        """What it consumes by, or did last."""
-        self._tag: str | None = None
-        self._stopped = False
-        self._deliver: Callable[..., None] = lambda *_: None
-        self._paused = False
-        self._subscribing = False
-        self._is_set_up = False
-        """Whether it consumes by its link, or would if it were not paused."""
-        self._running: asyncio.Task[None] | None = None
+    settings: RabbitSettings
+    queue: str
+    prefetch: int
+    _: KW_ONLY
+    on_message: Callable[[Message], None]
+    on_lost: Callable[[Link | None, MailsliceError], None] = lambda _link, _why: None
+    on_ready: Callable[[], None] = lambda: None
+    prepare: Callable[[], Awaitable[None]] | None = None
+    link: Link | None = field(default=None, init=False)
+    """What it consumes by, or did last."""
+    _tag: str | None = field(default=None, init=False)
+    _stopped: bool = field(default=False, init=False)
+    _deliver: Callable[..., None] = field(default=lambda *_: None, init=False)
+    _paused: bool = field(default=False, init=False)
+    _subscribing: bool = field(default=False, init=False)
+    _is_set_up: bool = field(default=False, init=False)
+    """Whether it consumes by its link, or would if it were not paused."""
+    _running: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Begins to connect, in a task."""
-        self._running = asyncio.create_task(self._run(), name=f"consume-{self._queue}")
+        self._running = asyncio.create_task(self._run(), name=f"consume-{self.queue}")
 
     @property
     def error(self) -> BaseException | None:
@@ -148,27 +139,27 @@ class Consumer:
             try:
                 self.link = self._tag = None
                 self._is_set_up = self._subscribing = False
-                if self._prepare is not None:
-                    await self._prepare()
-                self.link = link = await Link.open(self._settings)
+                if self.prepare is not None:
+                    await self.prepare()
+                self.link = link = await Link.open(self.settings)
                 await self._consume(link)
             except TryAgain as error:
                 why: MailsliceError = error
                 if self.link is not None:
                     await self.link.close()
             else:
-                self._on_ready()
+                self.on_ready()
                 done, _ = await asyncio.wait({link.lost}, timeout=LONGEST_PAUSE)
                 if not done:  # it is no connection that is lost as often as it is opened
                     attempt = 0
                     await asyncio.wait({link.lost})
                 why = link.lost.result()
-            self._on_lost(self.link, why)
+            self.on_lost(self.link, why)
             pause = pause_seconds(attempt, 0.25, LONGEST_PAUSE)
             attempt += 1
-            extra = {"action": "reconnect", "queue": self._queue}
+            extra = {"action": "reconnect", "queue": self.queue}
             text = "consumer of %s lost its connection, again in %.1f s: %s"
-            log.warning(text, self._queue, pause, why, extra=extra)
+            log.warning(text, self.queue, pause, why, extra=extra)
             await asyncio.sleep(pause)
 
     async def _consume(self, link: Link) -> None:
@@ -179,16 +170,16 @@ class Consumer:
             headers = properties.headers or {}
             repeated = method.redelivered or not _COPIES.isdisjoint(headers)
             when, tag = moment(properties.timestamp), method.delivery_tag
-            self._on_message(Message(link, tag, body, headers, when, repeated, loop.time()))
+            self.on_message(Message(link, tag, body, headers, when, repeated, loop.time()))
 
         def cancelled(_frame: object) -> None:
             # The channel stays open and silent for ever.
-            who = f"RabbitMQ at {broker_address(self._settings)} cancelled the consumer"
+            who = f"RabbitMQ at {broker_address(self.settings)} cancelled the consumer"
             why = "the queue was deleted, or has moved"
-            link.end(QueueMissing(f"{who} of {self._queue}: {why}"))
+            link.end(QueueMissing(f"{who} of {self.queue}: {why}"))
 
         channel.add_on_cancel_callback(cancelled)
-        await link.call(channel.basic_qos, prefetch_count=self._prefetch)
+        await link.call(channel.basic_qos, prefetch_count=self.prefetch)
         self._deliver = deliver
         if not self._paused:
             await self._begin(link)
@@ -212,5 +203,5 @@ class Consumer:
 
     async def subscribe(self, link: Link, deliver: Callable[..., None]) -> str:
         """Begins to consume; the broker's tag of the consumer."""
-        ok = await link.call(link.channel.basic_consume, self._queue, deliver)
+        ok = await link.call(link.channel.basic_consume, self.queue, deliver)
         return str(ok.method.consumer_tag)
