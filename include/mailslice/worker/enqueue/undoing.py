@@ -7,7 +7,7 @@ worker closes. The mark is always written: an insert that timed out may have bee
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from mailslice.codec.blob_ids import is_random
 from mailslice.model import crash
@@ -32,33 +32,27 @@ class _Undo:
     marked: bool = False
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Undoing:
     """The failed enqueues of one queue. Beyond `max_pending` (40 MB) the oldest are left to
     `queue_audit` and the weekly sweep. Pause and time-out in seconds.
     """
 
-    def __init__(
-        self,
-        context: QueueContext,
-        *,
-        max_pending: int = 100_000,
-        shortest_pause: float = 0.5,
-        close_timeout: float = 8.0,
-    ) -> None:
-        self._context = context
-        self._max_pending = max_pending
-        self._shortest_pause = shortest_pause
-        self._close_timeout = close_timeout
-        self._pending: deque[_Undo] = deque()
-        self._first_tries: set[asyncio.Task[None]] = set()
-        self._retrying: asyncio.Task[None] | None = None
-        self._marks_fail = False
+    context: QueueContext
+    _: KW_ONLY
+    max_pending: int = 100_000
+    shortest_pause: float = 0.5
+    close_timeout: float = 8.0
+    _pending: deque[_Undo] = field(default_factory=deque, init=False)
+    _first_tries: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _retrying: asyncio.Task[None] | None = field(default=None, init=False)
+    _marks_fail: bool = field(default=False, init=False)
 
     async def take_back(self, item: QueuedMail) -> None:
         """Returns when it is done or failed once, or after 2 s. It goes on beside the caller."""
         blobs = tuple(blob for blob in (item.header_blob_id, item.body_blob_id) if is_random(blob))
         undo = _Undo(item.enqueue_id, blobs)
-        self._context.statistics.undoing += 1
+        self.context.statistics.undoing += 1
         if self._marks_fail:
             self._pending.append(undo)
             self._go_on()
@@ -71,7 +65,7 @@ class Undoing:
     async def close(self) -> None:
         """Waits for what is being taken back, within the time-out, and gives up the rest."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._close_timeout
+        deadline = loop.time() + self.close_timeout
         while (tasks := self._tasks()) and (remaining := deadline - loop.time()) > 0:
             await asyncio.wait(tasks, timeout=remaining)
         for task in tasks:
@@ -91,7 +85,7 @@ class Undoing:
         self._go_on()
 
     def _go_on(self) -> None:
-        self._give_up(len(self._pending) - self._max_pending)
+        self._give_up(len(self._pending) - self.max_pending)
         if self._pending and (self._retrying is None or self._retrying.done()):
             self._retrying = asyncio.create_task(self._retry(), name="undo-again")
 
@@ -99,7 +93,7 @@ class Undoing:
         if count <= 0:
             return
         batch = [self._pending.popleft() for _ in range(count)]
-        statistics = self._context.statistics
+        statistics = self.context.statistics
         statistics.undoing -= count
         statistics.abandoned += count
         text = "%d failed enqueues left something behind (row, message or blobs), the first: %s"
@@ -108,12 +102,12 @@ class Undoing:
 
     async def _retry(self) -> None:
         """Until nothing is pending. A round without progress is followed by a longer pause."""
-        pause = self._shortest_pause
+        pause = self.shortest_pause
         while self._pending:
             await asyncio.sleep(pause)
             batch = [self._pending.popleft() for _ in range(min(_AT_ONCE, len(self._pending)))]
             forward = await asyncio.gather(*(self._tried(undo) for undo in batch))
-            pause = self._shortest_pause if any(forward) else min(pause * 2, _LONGEST_PAUSE)
+            pause = self.shortest_pause if any(forward) else min(pause * 2, _LONGEST_PAUSE)
 
     async def _tried(self, undo: _Undo) -> bool:
         """Whether a try made progress. What remains to be undone is pending again."""
@@ -123,7 +117,7 @@ class Undoing:
                 await self._mark(undo.enqueue_id)
                 undo = replace(undo, marked=True)
                 crash.point("enqueue:undo-marked")
-            await self._context.blobs.delete_many(undo.blobs)
+            await self.context.blobs.delete_many(undo.blobs)
         except asyncio.CancelledError:
             self._pending.append(undo)
             raise
@@ -133,12 +127,12 @@ class Undoing:
             log.info(text, error, exc_info=not isinstance(error, MailsliceError), extra=extra)
             self._pending.append(undo)
             return undo is not before
-        self._context.statistics.undoing -= 1
+        self.context.statistics.undoing -= 1
         return True
 
     async def _mark(self, enqueue_id: EnqueueId) -> None:
         try:
-            await self._context.mark(enqueue_id)
+            await self.context.mark(enqueue_id)
         except BaseException:
             self._marks_fail = True
             raise
