@@ -148,7 +148,7 @@ def _act_and_cut(checkout: Checkout, after: int) -> None:
     for each in itertools.islice(checkout.messages(), after, None):
         checkout.ack(each)
         checkout.sleep(0.1)
-        cut(checkout._connection)
+        cut(checkout.channel.connection)
 
 
 def test_who_takes_the_queue_between_two_windows_ends_the_look(
