@@ -14,39 +14,33 @@ _MAX_TOTAL = 100_000
 
 
 class ProcessingTimes:
-    """A histogram: bucket -> mails. Bucket n holds what took at most 2^(n/4) ms."""
+    """A histogram of `total` mails. Bucket n holds what took at most 2^(n/4) ms.
+
+    `counts`: bucket -> mails; only buckets that hold any.
+    """
 
     def __init__(self, counts: Mapping[int, int] | None = None) -> None:
-        self._counts = Counter(counts or {})
-        self._total = sum(self._counts.values())
-
-    @property
-    def counts(self) -> Mapping[int, int]:
-        """Bucket -> mails; only buckets that hold any."""
-        return self._counts
-
-    @property
-    def total(self) -> int:
-        return self._total
+        self.counts = Counter(counts or {})
+        self.total = sum(self.counts.values())
 
     def add(self, seconds: float) -> None:
-        self._counts[math.ceil(_STEPS * math.log2(max(seconds * 1000, _SHORTEST_MS)))] += 1
-        self._total += 1
-        if self._total > _MAX_TOTAL:
-            halves = ((bucket, count // 2) for bucket, count in self._counts.items())
-            self._counts = Counter({bucket: count for bucket, count in halves if count})
-            self._total = sum(self._counts.values())
+        self.counts[math.ceil(_STEPS * math.log2(max(seconds * 1000, _SHORTEST_MS)))] += 1
+        self.total += 1
+        if self.total > _MAX_TOTAL:
+            halves = ((bucket, count // 2) for bucket, count in self.counts.items())
+            self.counts = Counter({bucket: count for bucket, count in halves if count})
+            self.total = sum(self.counts.values())
 
     def merge(self, other: ProcessingTimes) -> None:
-        self._counts.update(other.counts)
-        self._total += other.total
+        self.counts.update(other.counts)
+        self.total += other.total
 
     def quantile(self, share: float) -> float | None:
         """Seconds within which that share was handled, a fifth too long at most; None: no count."""
-        rank = math.ceil(share * self._total)
+        rank = math.ceil(share * self.total)
         cumulative = 0
-        for bucket in sorted(self._counts):
-            cumulative += self._counts[bucket]
+        for bucket in sorted(self.counts):
+            cumulative += self.counts[bucket]
             if cumulative >= rank:
                 return 2 ** (bucket / _STEPS) / 1000
         return None
