@@ -14,7 +14,7 @@ from mailslice.stores.cassandra.session import CassandraSession
 def test_it_is_the_time_of_all_tries(nodes: int, seconds: float) -> None:
     session = object.__new__(CassandraSession)
     session.settings = CassandraSettings(timeout=timedelta(seconds=7))
-    session._cluster = SimpleNamespace(
+    session.cluster = SimpleNamespace(
         metadata=SimpleNamespace(all_hosts=lambda: [object()] * nodes)
     )
     assert session.longest_statement == timedelta(seconds=seconds)

@@ -18,7 +18,7 @@ def session():
             def __init__(self):
                 self.address = "here"
                 metadata = SimpleNamespace(all_hosts=lambda: list(known))
-                self._cluster = SimpleNamespace(metadata=metadata)
+                self.cluster = SimpleNamespace(metadata=metadata)
 
             def connected(self):
                 return frozenset(connected)

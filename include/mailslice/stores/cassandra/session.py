@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from cassandra import ConsistencyLevel
-from cassandra.cluster import Cluster, ResponseFuture, Session
+from cassandra.cluster import ResponseFuture, Session
 from cassandra.policies import FallthroughRetryPolicy
 from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement, Statement
 
@@ -54,7 +54,8 @@ class CassandraSession:
         """Those of `own.table` that are known to be there, by keyspace and name."""
         self._prepared: dict[tuple[str, bool, bool, bool], PreparedStatement] = {}
         self._lock = threading.Lock()
-        self._cluster, self._session = connecting.connect(settings)
+        self.cluster, self._session = connecting.connect(settings)
+        """The driver's cluster: for metadata only."""
         self.retry = CoordinatorRetry(self._session)
 
     def __enter__(self) -> CassandraSession:
@@ -65,17 +66,12 @@ class CassandraSession:
 
     def close(self) -> None:
         """Close all connections. May be called twice."""
-        self._cluster.shutdown()
-
-    @property
-    def cluster(self) -> Cluster:
-        """The driver's cluster: for metadata only."""
-        return self._cluster
+        self.cluster.shutdown()
 
     @property
     def longest_statement(self) -> timedelta:
         """How long a statement that may be sent twice can take until it is done or has failed."""
-        once, several = self.settings.timeout, has_several_nodes(self._cluster)
+        once, several = self.settings.timeout, has_several_nodes(self.cluster)
         return once + timedelta(seconds=PATIENCE_SECONDS) + once if several else once
 
     @cached_property
@@ -194,7 +190,7 @@ class CassandraSession:
 
     def _connected_anew(self) -> Session:
         with self.translating():
-            return self._cluster.connect()
+            return self.cluster.connect()
 
     def run_many(self, statement: Statement, params: Iterable[Params], in_flight: int = 128) -> int:
         """Runs a writing statement for each of `params`; how many. The first error is raised."""
@@ -209,7 +205,7 @@ class CassandraSession:
         """
         skews: list[timedelta] = []
         problem: StoreUnavailable | None = None
-        for host in self.connected() or self._cluster.metadata.all_hosts():
+        for host in self.connected() or self.cluster.metadata.all_hosts():
             try:
                 skews.append(self.skew_of(host, clock))
             except StoreUnavailable as error:
