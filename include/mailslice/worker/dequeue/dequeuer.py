@@ -42,7 +42,8 @@ class Deliveries:
             state, self._slots, prefetch, on_trouble=self._troubled, on_fine=self._fine
         )
         self._stopped = False
-        self._connected = False
+        self.connected = False
+        """Whether the broker gives us mail now; False while it is being connected to."""
         self._trouble: tuple[float, MailsliceError] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -82,14 +83,9 @@ class Deliveries:
     @property
     def idle_seconds(self) -> float:
         """Since the broker last delivered; 0 while it is unconnected, or messages wait here."""
-        if self._slots or not self._connected or self._preparer.park.is_expecting:
+        if self._slots or not self.connected or self._preparer.park.is_expecting:
             return 0.0
         return asyncio.get_running_loop().time() - self._slots.last_moved
-
-    @property
-    def connected(self) -> bool:
-        """Whether the broker gives us mail now; False while it is being connected to."""
-        return self._connected
 
     @property
     def surfacing(self) -> bool:
@@ -190,13 +186,14 @@ class Deliveries:
         self._trouble = None
 
     def _ready(self) -> None:
-        self._connected = True
+        self.connected = True
         self._fine()
         self._slots.touch()
 
     def _lost(self, link: Link | None, why: MailsliceError) -> None:
         """What was not handed out is forgotten: the broker hands it out again, under new tags."""
-        self._connected = False
+        self.connected = False
+        """Whether the broker gives us mail now; False while it is being connected to."""
         self._troubled(why)
         self._slots.lose(link)
 
