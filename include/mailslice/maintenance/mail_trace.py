@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from glob import glob
 from itertools import chain
 from os import SEEK_END
@@ -108,7 +109,7 @@ class Trace:
             self._ask(queue, "view", CASSANDRA, self._view)
             self._ask(queue, "workers", CASSANDRA, self._workers)
             self._ask(queue, "quarantine", CASSANDRA, self._quarantine)
-            self._ask(queue, "moving", CASSANDRA, self._moving)
+            self._ask(queue, "moving", CASSANDRA, partial(self._quarantine, moving=True))
             self._ask(queue, "deleted", BUCKET, self._deleted)
             self._ask(queue, "decisions", CASSANDRA, self._decisions)
             self._ask(queue, "dead letters", RABBITMQ, self._dead_letters)
@@ -253,23 +254,20 @@ class Trace:
                 f"{mail.state.value} again by {mail.who}, run {mail.run}", mail.at, one
             )
 
-    def _quarantine(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
-        from mailslice.stores.cassandra.own import QuarantineTable
+    def _quarantine(
+        self, queue: QueueName, wanted: Wanted, *, moving: bool = False
+    ) -> Iterator[SourceAnswer]:
+        from mailslice.stores.cassandra.own import MovingMails, QuarantineTable
 
-        table = QuarantineTable.existing(self._stores.cassandra, self._stores.settings)
+        kind = MovingMails if moving else QuarantineTable
+        table = kind.existing(self._stores.cassandra, self._stores.settings)
         for mail in table.list(queue) if table is not None else ():
             if wanted.matches(mail.enqueue_id, mail.name) or mail.released_as in wanted.ids:
-                released = f", enqueued anew as {mail.released_as}" if mail.released_as else ""
-                says = f"{mail.state.value} ({mail.action}) by {mail.who}{released}: {mail.why}"
-                yield SourceAnswer(says, mail.decided, mail.enqueue_id, mail.name)
-
-    def _moving(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
-        from mailslice.stores.cassandra.own import MovingMails
-
-        table = MovingMails.existing(self._stores.cassandra, self._stores.settings)
-        for mail in table.list(queue) if table is not None else ():
-            if wanted.matches(mail.enqueue_id, mail.name) or mail.released_as in wanted.ids:
-                says = f"{_move_of(queue, mail)} by {mail.who}: {mail.why}"
+                if moving:
+                    says = f"{_move_of(queue, mail)} by {mail.who}: {mail.why}"
+                else:
+                    anew = f", enqueued anew as {mail.released_as}" if mail.released_as else ""
+                    says = f"{mail.state.value} ({mail.action}) by {mail.who}{anew}: {mail.why}"
                 yield SourceAnswer(says, mail.decided, mail.enqueue_id, mail.name)
 
     def _deleted(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
