@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID, uuid4
 
@@ -72,17 +73,10 @@ def differences(
     spark: SparkSession, spec: ComparisonSpec, truth: Sequence[RowFile]
 ) -> tuple[tuple[RowFile, ...], dict[str, int]]:
     """The files with the rows that differ, and rows by kind. Raises what a worker raised."""
-
-    def read(batches: Iterator[Sequence[_Key]]) -> Iterator[pa.RecordBatch]:
-        return _read(spec, batches)
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _write(spec, batches)
-
     keys: list[_Key] = [*truth, *sorted(spec.mailboxes)]
-    rows = frame_of_keys(spark, keys, read, _ROWS)
+    rows = frame_of_keys(spark, keys, partial(_read, spec), _ROWS)
     with translated():
-        written = compared(rows).mapInArrow(write, _WRITTEN).collect()
+        written = compared(rows).mapInArrow(partial(_write, spec), _WRITTEN).collect()
     files = {row["file"]: RowFile(row["file"], row["file_rows"], row["digest"]) for row in written}
     counts = dict.fromkeys(KINDS, 0)
     for row in written:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from itertools import chain
 from operator import or_
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
-
-import pyarrow as pa
 
 from mailslice.duties.counter_repair.differences import ComparisonSpec, differences
 from mailslice.duties.counter_repair.fingerprints import MessageDigest
@@ -99,10 +97,7 @@ class Scanned:
         pause: Callable[[], None],
     ) -> None:
         """The given modSeqs are read first. In `pause` what had taken one comes to its end."""
-
-        def work(batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
-            return read(spec, batches)
-
+        work = partial(read, spec)
         self._side = "projected" if trust_projection else "truth"
         modseq_keys, others = modseq_keys_first(keys)
         parts = frame_of_keys(spark, others, work, PARTIAL_SUMS)
