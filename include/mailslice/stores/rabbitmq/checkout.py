@@ -68,12 +68,7 @@ class Checkout:
     """Messages of one queue that are checked out. For one thread."""
 
     def __init__(
-        self,
-        channel: BlockingChannel,
-        name: str,
-        most: int,
-        windows: Windows,
-        quiet: float = 0.0,
+        self, channel: BlockingChannel, name: str, most: int, windows: Windows, quiet: float = 0.0
     ) -> None:
         self._connection: BlockingConnection = channel.connection
         self._channel = channel
