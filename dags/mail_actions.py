@@ -2,6 +2,7 @@
 
 A person, or a script, says which mails and what is to be done with them. The page of mailslice
 starts it behind its buttons; so may anybody whom Airflow lets trigger it. It has no schedule.
+A param that is not in the list below is refused.
 
 **Steps**
 

@@ -141,6 +141,16 @@ def test_a_file_that_is_missing_is_named():
         load_dag_settings({"MAILSLICE_AIRFLOW_CONFIG": "/no/such"})
 
 
+def test_the_name_of_the_file_may_be_in_a_file_as_every_setting(tmp_path):
+    name, dags = tmp_path / "name", tmp_path / "dags.yaml"
+    name.write_text(f"{dags}\n")
+    dags.write_text("pool: own")
+    given = {"MAILSLICE_AIRFLOW_CONFIG_FILE": str(name)}
+    assert load_dag_settings(given).pool == "own"
+    with pytest.raises(BadSetting, match="MAILSLICE_AIRFLOW_CONFIG_FILE are both set"):
+        load_dag_settings({**given, "MAILSLICE_AIRFLOW_CONFIG": str(dags)})
+
+
 @pytest.mark.parametrize("nothing", ["none", "null", "~", "off", "no", "false"])
 def test_no_schedule_may_be_said_in_every_way_of_yaml(written, nothing):
     settings = written(f"dags: {{queue_size: {{schedule: {nothing}}}}}")

@@ -435,9 +435,19 @@ def test_the_webhook_gets_one_json_object_and_a_broken_channel_stops_no_other(mo
         DutyNotifier().notify(failure())
     assert [message["task"] for message in posted] == ["check_plan"]
     assert [record.message for record in caplog.records if record.name == notifier.__name__] == [
-        "notifier email could not speak",
+        "notifier email could not speak: ZeroDivisionError",
         "queue_cleanup run scheduled__1, task check_plan: <b>no</b>",
     ]
+
+
+@pytest.mark.usefixtures("no_connection")
+def test_the_log_shows_no_password_of_a_webhook(monkeypatch, caplog):
+    monkeypatch.setenv("MAILSLICE_DUTY_NOTIFY", "webhook")
+    url = "https://user:pa55w0rd@hooks.example/x"
+    monkeypatch.setenv("MAILSLICE_DUTY_NOTIFY_WEBHOOK", url)
+    DutyNotifier().notify(failure())
+    assert caplog.messages == ["notifier webhook could not speak: InvalidURL"]
+    assert "pa55w0rd" not in caplog.text
 
 
 @pytest.fixture
@@ -591,7 +601,7 @@ def test_the_message_of_alerts_has_them_as_data_and_a_subject_of_their_names(mon
 def test_the_report_task_tells_the_alerts(monkeypatch):
     told, events = [], QueueEvents()
     asset, alias = duty_asset("queue_size"), queues_alias("queue_size")
-    monkeypatch.setattr(task_chain, "notify_alerts", told.append)
+    monkeypatch.setattr(task_chain, "notify_alerts", lambda report, _: told.append(report))
     monkeypatch.setattr(
         task_chain,
         "get_current_context",
@@ -609,6 +619,23 @@ def test_the_report_task_tells_the_alerts(monkeypatch):
     )
     task.function("spool")
     assert events.added == [told_of], "a dry run is no news for other DAGs"
+
+
+def test_an_alert_names_the_dag_of_its_deployment(monkeypatch, caplog):
+    duty = DagDuty(duty="queue_size", prefix="eu_")
+    asset, alias = duty_asset("queue_size", "eu_"), queues_alias("queue_size", "eu_")
+    events = {asset: SimpleNamespace(extra=None), alias: QueueEvents()}
+    monkeypatch.setattr(task_chain, "get_current_context", lambda: {"outlet_events": events})
+    monkeypatch.setattr(task_chain, "failed_steps", lambda *_: [])
+    monkeypatch.setattr(task_chain, "run_in_process", lambda *_: report_with_alerts())
+    monkeypatch.setenv("MAILSLICE_DUTY_NOTIFY", "log,webhook")
+    with webhook() as (posted, url):
+        monkeypatch.setenv("MAILSLICE_DUTY_NOTIFY_WEBHOOK", url)
+        monkeypatch.setattr(notifier, "connection_of", lambda _: None)
+        task_chain._report(duty, before=[]).function("spool")
+    assert [(one["dag"], one["queue"]) for one in posted] == [("eu_queue_size", "spool")]
+    (said,) = [record.message for record in caplog.records if record.name == notifier.__name__]
+    assert said.startswith("eu_queue_size, queue spool: 50 messages")
 
 
 @pytest.mark.parametrize(("run_type", "tells"), [("manual", False), ("scheduled", True)])

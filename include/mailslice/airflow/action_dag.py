@@ -17,6 +17,7 @@ from mailslice.airflow.duty_dag import Declaration, dag_arguments, per_deploymen
 from mailslice.airflow.notifier import DutyNotifier
 from mailslice.airflow.run_request import who
 from mailslice.airflow.versions import AirflowFailException, AirflowSkipException
+from mailslice.model.errors import BadInput
 
 MOST_RUNS = 8
 """At once: a long move keeps no delete waiting."""
@@ -79,10 +80,18 @@ class ActionTasks:
 
     def select(self) -> Any:
         """The task that fixes which mails the run is about."""
-        return _task("select", self._duty, select)()
+        return self._task(select)
 
     def act(self) -> Any:
-        return _task("act", self._duty, act)()
+        return self._task(act)
+
+    def _task(self, work: Callable[[DagDuty, Mapping[str, Any]], dict[str, Any]]) -> Any:
+        @task(task_id=work.__name__)
+        def run() -> dict[str, Any]:
+            with final_errors():
+                return work(self._duty, get_current_context())
+
+        return run()
 
 
 Wire = Callable[[ActionTasks], None]
@@ -136,17 +145,6 @@ def _param(name: str) -> Param:
     return Param(**about) if default is ... else Param(default, **about)
 
 
-def _task(
-    task_id: str, duty: DagDuty, work: Callable[[DagDuty, Mapping[str, Any]], dict[str, Any]]
-) -> Callable[[], Any]:
-    @task(task_id=task_id)
-    def run() -> dict[str, Any]:
-        with final_errors():
-            return work(duty, get_current_context())
-
-    return run
-
-
 def select(duty: DagDuty, context: Mapping[str, Any]) -> dict[str, Any]:
     """The task that fixes which mails the run is about. Raises Refused for a preview of others."""
     return _run_of(context).select(duty.ready())
@@ -169,6 +167,8 @@ def _run_of(context: Mapping[str, Any]) -> Any:
     from mailslice.actions.run import ActionRun
 
     params = dict(context["params"])
+    if unknown := ", ".join(sorted(params.keys() - PARAMS.keys())):
+        raise BadInput(f"params: {unknown} is not a param; allowed: {', '.join(sorted(PARAMS))}")
     return ActionRun.of_dag(
         ActionRequest.of(params),
         context["dag_run"].run_id,

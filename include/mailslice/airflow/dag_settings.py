@@ -24,6 +24,7 @@ from pydantic import (
 from mailslice.maintenance.registry import names
 from mailslice.model.errors import BadSetting
 from mailslice.model.setting_types import Time
+from mailslice.model.settings import variable
 
 CONFIG = "MAILSLICE_AIRFLOW_CONFIG"
 BY_HAND = "none"
@@ -127,7 +128,7 @@ class DagSettings(CommonSettings):
 
 def load_dag_settings(environ: dict[str, str] | None = None) -> DagSettings:
     """The settings of the file, or the defaults. Raises BadSetting: file, key, what is allowed."""
-    name = (os.environ if environ is None else environ).get(CONFIG, "")
+    name = variable(CONFIG, os.environ if environ is None else environ)
     if not name:
         return DagSettings()
     try:
@@ -136,12 +137,10 @@ def load_dag_settings(environ: dict[str, str] | None = None) -> DagSettings:
         raise BadSetting(f"{CONFIG}={name!r} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise BadSetting(f"{name} is no YAML: {' '.join(str(error).split())}") from None
-    if content is None:
-        return DagSettings()
-    if not isinstance(content, dict):
+    if not isinstance(content, dict | None):
         raise BadSetting(f"{name} holds {str(content)[:40]!r}; allowed: keys and values")
     try:
-        settings = DagSettings.model_validate(content)
+        settings = DagSettings.model_validate(content or {})
     except ValidationError as error:
         raise BadSetting(
             "; ".join(_sentence(name, problem) for problem in error.errors())

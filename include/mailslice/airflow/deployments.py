@@ -25,6 +25,7 @@ from mailslice.model.settings import (
     artifacts_of,
     load_settings,
     secrets,
+    variable,
 )
 
 _ALLOWED = (
@@ -72,7 +73,7 @@ class Deployment:
         own = _settings_of(self.connection)
         # Of NAME and NAME_FILE the connection's wins; both together would be an error.
         replaced = {_twin(name): "" for name in own if _twin(name) not in own}
-        environment = {CONNECTION: "", **replaced, **own}
+        environment = {CONNECTION: "", _twin(CONNECTION): "", **replaced, **own}
         if self.prefix:
             # Runs of the same minute have the same id in each deployment, and one may never find
             # the plan of another.
@@ -116,7 +117,7 @@ def deployments(environ: Mapping[str, str] | None = None) -> tuple[Deployment, .
 
     Looks no connection up: DAG files may call it at each parse. Raises BadSetting.
     """
-    text = (_own_environment() if environ is None else environ).get(CONNECTION, "").strip()
+    text = variable(CONNECTION, _own_environment() if environ is None else environ).strip()
     if not text:
         return (OF_ENVIRONMENT,)
     named: list[Deployment] = []
@@ -146,15 +147,12 @@ def _settings_of(connection: str) -> dict[str, str]:
     for name, value in extra.items():
         if not name.startswith(PREFIX) or name == CONNECTION:
             raise BadSetting(f"{where}: {name} in its extra is not a setting of mailslice")
-        if isinstance(value, bool):
-            settings[name] = str(value).lower()
-        elif isinstance(value, str | int | float):
-            settings[name] = str(value)
-        else:
+        if not isinstance(value, str | int | float):
             raise BadSetting(
                 f"{where}: {name} in its extra is {type(value).__name__}; allowed: a text, "
                 "a number, true or false"
             )
+        settings[name] = str(value).lower() if isinstance(value, bool) else str(value)
     given = {name.removesuffix(FILE_SUFFIX) for name in settings}
     if len(given.intersection(_PAIR)) == 1:
         raise BadSetting(

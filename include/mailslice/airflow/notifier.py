@@ -17,7 +17,7 @@ from airflow.sdk import BaseNotifier, Connection
 from mailslice.airflow.deployments import Deployment
 from mailslice.airflow.versions import AirflowNotFoundException
 from mailslice.maintenance.alerts import new_alerts
-from mailslice.maintenance.notify import Webhook, channels, message_of_alerts, post
+from mailslice.maintenance.notify import Webhook, channels, hook_of, message_of_alerts, post, why
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import DutySettings, load_settings
 
@@ -64,14 +64,14 @@ def speak(message: Mapping[str, Any], connected: str = "") -> None:
                 _SPEAK[channel](message, duty)
             elif (connection := connection_of(channel)) is not None:
                 _BY_CONNECTION[channel](message, duty, connection)
-        except Exception:
-            log.exception("notifier %s could not speak", channel)
+        except Exception as error:  # noqa: BLE001 - it stops no other channel
+            log.error("notifier %s could not speak: %s", channel, why(error))  # noqa: TRY400
 
 
-def notify_alerts(report: Mapping[str, Any]) -> None:
+def notify_alerts(report: Mapping[str, Any], prefix: str = "") -> None:
     """Tell the alerts that this report is the one to tell; nothing when there are none."""
     if new := new_alerts(report):
-        speak(message_of_alerts(report, new))
+        speak(message_of_alerts(report, new, prefix))
 
 
 def send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str) -> None:
@@ -89,15 +89,10 @@ def send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str)
         )
 
 
-def _by_webhook(message: Mapping[str, Any], settings: DutySettings) -> None:
-    url = settings.notify_webhook
-    post(message, Webhook(url.get_secret_value() if url else ""))
-
-
 _SPEAK: dict[str, Callable[[Mapping[str, Any], DutySettings], None]] = {
     "log": lambda message, _: log.error("%s", message["text"]),
     "email": lambda message, settings: send_email(message, settings.notify_email),
-    "webhook": _by_webhook,
+    "webhook": lambda message, settings: post(message, hook_of(settings)),
 }
 _BY_CONNECTION: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]] = {
     EMAIL: lambda message, settings, connection: send_email(

@@ -58,7 +58,10 @@ def start(dag: str, conf: Mapping[str, Any], who: str, run: str | None = None) -
         if model is None or model.is_stale:
             raise Refused(f"Airflow has no DAG {dag}: it is not there, or was not parsed yet")
         if model.is_paused:
-            raise Refused(f"the DAG {dag} is paused in Airflow: unpause it first")
+            raise Refused(
+                f"the DAG {dag} is paused in Airflow: unpause it first. A DAG with a schedule then "
+                "starts a run of its last interval at once, not dry"
+            )
     try:
         made = trigger_dag(
             dag,
@@ -76,8 +79,7 @@ def start(dag: str, conf: Mapping[str, Any], who: str, run: str | None = None) -
 
 def find(dags: Iterable[str], run: str) -> DagRunState | None:
     """The run of that id of one of these DAGs."""
-    found = _runs(dags, run, 1, tasks=True)
-    return found[0] if found else None
+    return next(iter(_runs(dags, run, 1, tasks=True)), None)
 
 
 def newest(dags: Iterable[str], like: str, most: int) -> Sequence[DagRunState]:

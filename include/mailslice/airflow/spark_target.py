@@ -128,9 +128,9 @@ def target_of(connection: Connection, settings: Settings) -> Target:
         )
     if not is_local(master) and not settings.duty.artifacts:
         raise BadSetting(
-            f"MAILSLICE_ARTIFACTS is unset (in the {settings.source}), and Spark's master is "
-            f"{master}: executors write plans there. Set it to s3a://BUCKET/PREFIX, or to a folder "
-            "that all of them share"
+            f"MAILSLICE_ARTIFACTS is unset ({settings.where('MAILSLICE_ARTIFACTS')}), and Spark's "
+            f"master is {master}: executors write plans there. Set it to s3a://BUCKET/PREFIX, or "
+            "to a folder that all of them share"
         )
     try:
         conf = _CONF.validate_python(extra.get("conf") or ())

@@ -146,10 +146,9 @@ def _report(duty: DagDuty, before: list[str]) -> Callable[[str], Any]:
         failed = failed_steps(context, before)
         recorded = _recorded(context, duty, queue) if failed else None
         written = recorded or run_in_process(duty, "report", queue)
-        notify_alerts(written)
+        notify_alerts(written, duty.prefix)
         names = ("run", "status", "planned", "applied", "failed")
-        fields = {name: written.get(name) for name in names}
-        fields = {"duty": duty.duty, "queue": queue, **fields}
+        fields = {"duty": duty.duty, "queue": queue} | {name: written.get(name) for name in names}
         context["outlet_events"][asset].extra = fields
         if queue != NO_QUEUE and written["status"] != WAS_DRY:
             of_queue = queue_asset(duty.duty, queue, duty.prefix)

@@ -118,7 +118,8 @@ def evaluate(
 def _validate(context: Any, frame: Frame, suite_name: str, run_id: Any) -> list[Finding]:
     with _table(frame.rows) as (table, count):
         if not count:
-            return [] if frame.may_be_empty else [_empty(frame)]
+            empty = Finding(frame.name, "There are rows to judge.", False, "rows", "0", 0, 0)
+            return [] if frame.may_be_empty else [empty]
         # That values are there is on Great Expectations' page; ours has it where it is not true.
         asked = {expectation.sentence for expectation in frame.expectations}
         in_spark = not hasattr(table, "iloc")
@@ -180,10 +181,6 @@ def _checkpoint(context: Any, frame: Frame, suite_name: str, source: Any) -> Any
             result_format={"result_format": "SUMMARY", "partial_unexpected_count": _SHOWN},
         )
     )
-
-
-def _empty(frame: Frame) -> Finding:
-    return Finding(frame.name, "There are rows to judge.", False, "rows", "0", 0, 0)
 
 
 def _finding(frame: Frame, first: Any, count: int, result: Any) -> Finding:

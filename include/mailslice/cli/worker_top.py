@@ -234,10 +234,7 @@ def print_once(out: Output, top: Top) -> None:
 def watch(top: Top, interval: float) -> None:
     """A table that fills the terminal, anew every `interval` seconds, until Ctrl-C."""
     rows: list[dict[str, Any]] = []
-    with (
-        suppress(KeyboardInterrupt),
-        Live("looking", screen=True, auto_refresh=False) as live,
-    ):
+    with suppress(KeyboardInterrupt), Live("looking", screen=True, auto_refresh=False) as live:
         while True:
             trouble = ""
             try:

@@ -55,15 +55,12 @@ def refusal(request: Request, *, bounded: bool = False) -> tuple[int, str] | Non
     if token:
         return None
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    return None if _same_site(request) and kind == "application/json" else (403, FOREIGN)
+    origin = request.headers.get("origin", "").partition("://")[2]
+    same_site = origin == request.headers.get("host", "")
+    return None if same_site and kind == "application/json" else (403, FOREIGN)
 
 
 def has_bearer(request: Request) -> bool:
     """Whether the request has a bearer token, which counts before any cookie."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return scheme.lower() == "bearer" and bool(token.strip())
-
-
-def _same_site(request: Request) -> bool:
-    origin = request.headers.get("origin", "")
-    return origin.partition("://")[2] == request.headers.get("host", "")

@@ -98,10 +98,10 @@ def _choose_python(master: str, chosen: str | None) -> None:
 
     Spark does not read `spark.pyspark.python` where Python starts the JVM.
     """
-    if chosen:
-        os.environ["PYSPARK_PYTHON"] = chosen
-    elif is_local(master):
+    if is_local(master):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    elif chosen:
+        os.environ["PYSPARK_PYTHON"] = chosen
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 

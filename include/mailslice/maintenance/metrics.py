@@ -21,8 +21,7 @@ VERDICTS = "mailslice_audit_mails"
 
 def file_of(duty: str, queue: str | None) -> str:
     """The file of a duty below the artifacts location; `queue` None for a duty without queue."""
-    subject = f"-{file_name(queue)}" if queue else ""
-    return f"metrics/duty-{duty}{subject}.prom"
+    return queue_file(f"duty-{duty}", queue) if queue else f"metrics/duty-{duty}.prom"
 
 
 def queue_file(prefix: str, queue: str) -> str:

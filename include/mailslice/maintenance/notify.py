@@ -10,7 +10,7 @@ from typing import Any
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from mailslice.maintenance.alerts import new_alerts
-from mailslice.model.errors import BadSetting
+from mailslice.model.errors import BadSetting, MailsliceError
 from mailslice.model.settings import DutySettings
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,12 @@ class Webhook:
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def hook_of(settings: DutySettings) -> Webhook:
+    """The webhook of the settings."""
+    url = settings.notify_webhook
+    return Webhook(url.get_secret_value() if url else "")
 
 
 def channels(settings: DutySettings) -> list[str]:
@@ -64,12 +70,14 @@ def notify(message: Mapping[str, Any], settings: DutySettings) -> None:
             if channel == "log":
                 log.error("%s", message["text"])
             else:
-                url = settings.notify_webhook
-                post(message, Webhook(url.get_secret_value() if url else ""))
+                post(message, hook_of(settings))
         except Exception as error:  # noqa: BLE001 - the run's own end matters more
-            # Others than OSError may show the URL, which is a secret.
-            why = error if isinstance(error, OSError) else type(error).__name__
-            log.error("notifier %s could not speak: %s", channel, why)  # noqa: TRY400
+            log.error("notifier %s could not speak: %s", channel, why(error))  # noqa: TRY400
+
+
+def why(error: Exception) -> str:
+    """What a log may have of the error: the texts of others may show the URL, which is a secret."""
+    return str(error) if isinstance(error, OSError | MailsliceError) else type(error).__name__
 
 
 def notify_end(
@@ -101,17 +109,17 @@ def post(message: Mapping[str, Any], hook: Webhook) -> None:
 
 
 def message_of_alerts(
-    report: Mapping[str, Any], alerts: Sequence[Mapping[str, Any]]
+    report: Mapping[str, Any], alerts: Sequence[Mapping[str, Any]], prefix: str = ""
 ) -> dict[str, Any]:
     """`{"dag", "run", "task", "reason", "text", "queue", "alerts"}` of a report's new alerts."""
     texts = "; ".join(str(alert["text"]) for alert in alerts)
-    subject = _subject(report["duty"], report.get("queue"))
+    dag = f"{prefix}{report['duty']}"
     about = {
-        "dag": report["duty"],
+        "dag": dag,
         "run": report.get("dagRun") or report["run"],
         "task": "report",
         "reason": "alerts",
-        "text": f"{subject}: {texts} (run {report['run']})",
+        "text": f"{_subject(dag, report.get('queue'))}: {texts} (run {report['run']})",
     }
     return {**about, "queue": report.get("queue"), "alerts": [dict(alert) for alert in alerts]}
 

@@ -13,6 +13,9 @@ from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Duration
 
+_FAR_LARGER = "also when the plan is far larger than what the last runs did; needs a reason"
+Unusual = Annotated[bool, Field(description=_FAR_LARGER)]
+
 
 class DutyParams(BaseModel):
     """Params of every duty. `Params` of a duty adds fields, each with default and description."""

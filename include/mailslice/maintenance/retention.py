@@ -15,6 +15,7 @@ from mailslice.admin.deletions.packs import DELETED_PREFIX, expire
 from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.checks.data_docs import DOCS_FOLDER, ENTRIES, GATES, VALIDATIONS
 from mailslice.maintenance.artifacts import Artifacts, queue_folder
+from mailslice.maintenance.decision_files import DECISIONS_FOLDER
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings
@@ -33,15 +34,21 @@ def prune_sometimes(
 ) -> list[str]:
     """Prune at most every ninetieth of the retention; the runs that were removed.
 
-    A duty that runs every 15 minutes has thousands of folders to list. All duties share Data Docs.
+    A duty that runs every 15 minutes has thousands of folders to list. All duties share Data Docs,
+    decisions, and the runs on queues that no run is about any more.
     """
     every, before = retention / _PRUNINGS_A_RETENTION, now - retention
+    own = queue_folder(duty, queue)
     try:
-        runs_due = _is_due(artifacts, queue_folder(duty, queue), now, every)
-        return prune(artifacts, duty, queue, before) if runs_due else []
+        return prune(artifacts, own, before) if _is_due(artifacts, own, now, every) else []
     finally:
         if _is_due(artifacts, DOCS_FOLDER, now, every):
             prune_docs(artifacts, before)
+            duties = (f"runs/{name}" for name in artifacts.folders("runs"))
+            folders = [f"{one}/{name}" for one in duties for name in artifacts.folders(one)]
+            longer = retention + 2 * every  # a run on that queue would have looked since
+            for folder in _done(lambda one: _is_due(artifacts, one, now, longer), folders):
+                prune(artifacts, folder, before)
 
 
 def expire_sometimes(artifacts: Artifacts, settings: Settings, stores: Stores, clock: Clock) -> int:
@@ -56,9 +63,8 @@ def expire_sometimes(artifacts: Artifacts, settings: Settings, stores: Stores, c
     return expire(stores.own_blobs, clock())
 
 
-def prune(artifacts: Artifacts, duty: str, queue: str, before: datetime) -> list[str]:
-    """Remove this duty's runs on this queue whose files are all older than `before`."""
-    parent = queue_folder(duty, queue)
+def prune(artifacts: Artifacts, parent: str, before: datetime) -> list[str]:
+    """Remove the runs of one duty on one queue whose files are all older than `before`."""
 
     def remove_old(run: str) -> bool:
         folder = f"{parent}/{run}"
@@ -72,7 +78,7 @@ def prune(artifacts: Artifacts, duty: str, queue: str, before: datetime) -> list
 
 
 def prune_docs(artifacts: Artifacts, before: datetime) -> None:
-    """Remove pages, index entries and validations of gates of days before that of `before`.
+    """Remove decisions, and pages, index entries and validations of gates, of earlier days.
 
     Safe beside other prunings and gates that add pages. Styles and pages of suites stay.
     """
@@ -81,7 +87,10 @@ def prune_docs(artifacts: Artifacts, before: datetime) -> None:
     for name, written in artifacts.times(VALIDATIONS).items():
         newest[str(PurePosixPath(name).parents[1])].append(written)
     folders = [
-        f"{ENTRIES}/{name}" for name in artifacts.folders(ENTRIES) if name < f"{day:%Y-%m-%d}"
+        f"{parent}/{name}"
+        for parent in (DECISIONS_FOLDER, ENTRIES)
+        for name in artifacts.folders(parent)
+        if name < f"{day:%Y-%m-%d}"
     ]
     folders += [run for run, times in newest.items() if max(times) < day]
     pages = [name for name, written in artifacts.times(GATES).items() if written < day]

@@ -59,4 +59,4 @@ def run_of_dag(duty: str, queue: str, dag_run: str) -> str:
     """The id of one Airflow run, unique within its DAG only, for one duty and queue."""
     digest = hashlib.blake2s(f"{duty}\0{queue}\0{dag_run}".encode(), digest_size=4).hexdigest()
     safe = re.sub(r"[^A-Za-z0-9._+:-]", "-", f"{duty}~{queue}~{dag_run}".replace("~", "."))
-    return f"{safe[:170]}~{digest}"
+    return f"{safe[:165]}~{digest}"  # `-audit` may follow

@@ -289,6 +289,8 @@ def _end(run: Run, report: dict[str, Any]) -> None:
     new = alerts.alerts(readings, before, now, run.settings.alert.repeat)
     past = alerts.past_alerts(earlier, new, now)
     report |= {"finished": iso(now), "alerts": new, "pastAlerts": past}
+    if report["status"] == reports.DRY_RUN:
+        return  # it says nothing of the run before it
     with suppress(MailsliceError, OSError):
         file = metrics.file_of(run.request.duty, report["queue"])
         text = metrics.exposition(metrics.duty_figures(report, readings))

@@ -4,7 +4,7 @@ import re
 from datetime import timedelta
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from mailslice.model.durations import LONGEST, format_duration, parse_duration
 from mailslice.model.errors import BadInput
@@ -86,6 +86,7 @@ UPPER_CASE = BeforeValidator(lambda value: value.upper() if isinstance(value, st
 Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_in_bounds)]
 Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
 """A duration that is not 0s: nothing ends in no time."""
+Share = Annotated[float, Field(ge=0, le=1)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Host = Annotated[str, AfterValidator(_only_hosts)]
 Hosts = Annotated[Words, AfterValidator(_only_hosts)]

@@ -81,7 +81,7 @@ _SHORT_NAMES = {
 
 
 class Settings(Group):
-    """All settings. `source` says where they were read, for error messages."""
+    """All settings. `source` says where they were read: the environment, or the state file."""
 
     cassandra: CassandraSettings = CassandraSettings()
     own: OwnSettings = OwnSettings()
@@ -101,6 +101,13 @@ class Settings(Group):
     relay: RelaySettings = RelaySettings()
     worker: WorkerSettings = WorkerSettings()
     source: str = "environment"
+    beside: tuple[str, ...] = ()
+    """variables of the environment, where `source` is a file"""
+
+    def where(self, name: str) -> str:
+        """Where that variable was read, for error messages: `in the environment`, `in FILE`."""
+        of_file = self.source != "environment" and name not in self.beside
+        return f"in {self.source}" if of_file else "in the environment"
 
 
 def clone_root() -> Path:
@@ -151,7 +158,7 @@ def variables() -> Mapping[str, tuple[str, str]]:
 
 def groups() -> Mapping[str, type[Group]]:
     fields = Settings.model_fields.items()
-    return {name: type(field.default) for name, field in fields if name != "source"}
+    return {name: type(one.default) for name, one in fields if isinstance(one.default, Group)}
 
 
 def load_settings(
@@ -167,29 +174,35 @@ def load_settings(
             f"{CONNECTION} names an Airflow connection, which is read inside of Airflow alone. "
             "Remedy: mailslice airflow run --deployment PREFIX -- COMMAND"
         )
-    source = "environment"
+    origin = Settings()
     state_file = state_file or clone_root() / STATE_FILE
     if not any(variables_set.get(name) for name in _STORES) and state_file.is_file():
+        origin = Settings(source=str(state_file), beside=tuple(variables_set))
         variables_set = {**read_env_file(state_file), **variables_set}
-        source = str(state_file)
     known = variables()
     values: dict[str, Any] = {}
     for name, value in variables_set.items():
         if name in known:
             if name in secrets() and is_broken(value):  # a store would be asked with it
-                raise BadSetting(f"{name}=*** (in the {source}): allowed: text in UTF-8")
+                raise BadSetting(f"{name}=*** ({origin.where(name)}): allowed: text in UTF-8")
             group, field = known[name]
             values.setdefault(group, {})[field] = value
         elif not name.removeprefix(PREFIX).startswith(("RUN_", "TEST_", "REQUIRE_", "STACK_")):
             raise BadSetting(
-                f"{name} (in the {source}) is not a setting of mailslice; all are listed in "
+                f"{name} ({origin.where(name)}) is not a setting of mailslice; all are listed in "
                 f"docs/settings.md{_nearest(name, known)}"
             )
     try:
-        return Settings(**values, source=source)
+        return Settings(**values, source=origin.source, beside=origin.beside)
     except ValidationError as error:
-        problems = [_sentence(problem, source) for problem in error.errors()]
+        problems = [_sentence(problem, origin) for problem in error.errors()]
         raise BadSetting("; ".join(problems)) from None
+
+
+def variable(name: str, environ: Mapping[str, str]) -> str:
+    """The value of NAME, or of the file of NAME_FILE; "" without. Raises BadSetting."""
+    either = {one: value for one in (name, name + FILE_SUFFIX) if (value := environ.get(one))}
+    return _with_files(either).get(name, "")
 
 
 def _own(environ: Mapping[str, str]) -> dict[str, str]:
@@ -237,7 +250,7 @@ def read_env_file(path: Path) -> dict[str, str]:
     return {name.strip(): value.strip().strip("'\"") for name, value in given}
 
 
-def _sentence(problem: Any, source: str) -> str:
+def _sentence(problem: Any, origin: Settings) -> str:
     group, field = problem["loc"][:2]
     name = next(name for name, partition in variables().items() if partition == (group, field))
     value = problem["input"]
@@ -245,7 +258,7 @@ def _sentence(problem: Any, source: str) -> str:
         value = format_duration(value)
     masked = name in secrets() or problem["type"] == MASKED
     shown = "***" if masked else repr(_without_user(value))
-    return f"{name}={shown} (in the {source}): {_allowed(problem)}"
+    return f"{name}={shown} ({origin.where(name)}): {_allowed(problem)}"
 
 
 def _without_user(value: object) -> object:

@@ -94,9 +94,9 @@ class Stores:
     def _require_james(self) -> None:
         if not has_cassandra(self.settings):
             raise BadSetting(
-                f"MAILSLICE_POSTAL_URL (in the {self.settings.source}) names a Postal, and "
-                "MAILSLICE_CASSANDRA_CONTACT_POINTS names no Cassandra: commands and duties about "
-                "the queues of James need it"
+                f"MAILSLICE_POSTAL_URL ({self.settings.where('MAILSLICE_POSTAL_URL')}) names a "
+                "Postal, and MAILSLICE_CASSANDRA_CONTACT_POINTS names no Cassandra: commands and "
+                "duties about the queues of James need it"
             )
 
     def prune_records(self) -> int:

@@ -148,10 +148,10 @@ class ConfigurationGuard:
             return
         if self.recorded_strategy() is BlobStrategy.PASSTHROUGH:
             raise ConfigurationDiffers(
-                f"MAILSLICE_BLOB_STRATEGY=deduplication (in the {self._settings.source}), and "
-                "James recorded PASSTHROUGH in its event store: at completion it "
-                "deletes blobs that other mails would share; allowed is passthrough, until a "
-                "James that deduplicates was started "
+                "MAILSLICE_BLOB_STRATEGY=deduplication "
+                f"({self._settings.where('MAILSLICE_BLOB_STRATEGY')}), and James recorded "
+                "PASSTHROUGH in its event store: at completion it deletes blobs that other mails "
+                "would share; allowed is passthrough, until a James that deduplicates was started "
                 "(`mailslice config apply` stores slices and buckets, not this)"
             )
 

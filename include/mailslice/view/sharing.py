@@ -55,7 +55,7 @@ def agree(stores: Stores) -> Settings:
     answer = recorded is not False
     if setting is not None and setting is not answer:
         raise ConfigurationDiffers(
-            f"{VARIABLE}={_text(setting)} (in the {stores.settings.source}), and {_text(answer)} "
+            f"{VARIABLE}={_text(setting)} ({stores.settings.where(VARIABLE)}), and {_text(answer)} "
             f"is stored in keyspace {stores.settings.own.keyspace}: a cleanup and a worker that "
             f"differ hand out deleted mails. Say {_text(answer)} here or unset it; `mailslice "
             f"config shared {_text(setting)}` changes what is stored while no worker runs"
@@ -85,10 +85,12 @@ def require_nobody_else(stores: Stores, *, shared: bool) -> None:
     others = [one for one in dissenters(stores, shared=shared) if not one[1].ended]
     running = [one for one in others if one[1].shared is not None and one[1].silence < _RUNNING]
     if running:
+        own = configured(stores.settings) is shared  # else the command line says it
+        source = f" ({stores.settings.where(VARIABLE)})" if own else ""
         who = ", ".join(f"{record.worker} (queue {queue!r})" for queue, record in running[:_SHOWN])
         raise ConfigurationDiffers(
-            f"{VARIABLE}={_text(shared)} (in the {stores.settings.source}), and {len(running)} "
-            f"workers go by {_text(not shared)} or did {_RUNNING.seconds} s ago: {who}. Stop them "
+            f"{VARIABLE}={_text(shared)}{source}, but workers that use {_text(not shared)} were "
+            f"alive within the last {_RUNNING.seconds} s, {len(running)} in all: {who}. Stop them "
             "first, then start all with the same value"
         )
 

@@ -236,8 +236,8 @@ def _prepare_stages(stores: Stores, queue: QueueName) -> None:
         return
     if not settings.worker.record_every:
         raise BadSetting(
-            f"MAILSLICE_WORKER_RECORD_EVERY=0s (in the {settings.source}): allowed is more than "
-            f"that, for MAILSLICE_QUEUE_STAGE_MARKS names queue {queue!r}: stage marks need to "
-            "know which workers live"
+            f"MAILSLICE_WORKER_RECORD_EVERY=0s ({settings.where('MAILSLICE_WORKER_RECORD_EVERY')})"
+            f": allowed is more than that, for MAILSLICE_QUEUE_STAGE_MARKS names queue {queue!r}: "
+            "stage marks need to know which workers live"
         )
     stores.own.mail_stages.prepare()

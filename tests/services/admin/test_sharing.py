@@ -82,7 +82,11 @@ def test_it_is_changed_by_command_while_no_worker_runs_by_the_other_value(world)
     assert not agreed(world("false"))
     with open_stores(world()) as stores:
         stores.own.worker_records.save_future(QUEUE, replace(RECORD, shared=False)).result()
-        with pytest.raises(ConfigurationDiffers, match="w1"):
+        with pytest.raises(
+            ConfigurationDiffers,
+            match=r"^MAILSLICE_QUEUE_SHARED=true, but workers that use false were alive within "
+            r"the last 150 s, 1 in all: w1 \(queue 'agreed'\)\. Stop them",
+        ):
             sharing.change(stores, shared=True)
         assert sharing.stored(stores) is False
         stores.own.worker_records.save_future(QUEUE, replace(RECORD, shared=True)).result()
@@ -96,7 +100,10 @@ def test_it_is_changed_by_command_while_no_worker_runs_by_the_other_value(world)
 def test_the_first_false_waits_for_workers_that_run_by_the_default(world):
     with open_stores(world()) as stores:
         stores.own.worker_records.save_future(QUEUE, replace(RECORD, shared=True)).result()
-        with pytest.raises(ConfigurationDiffers, match="w1"):
+        with pytest.raises(
+            ConfigurationDiffers,
+            match=r"=false \(in the environment\), but .* use true were .* w1 ",
+        ):
             agreed(world("false"))
         assert sharing.stored(stores) is None
         stores.own.worker_records.save_future(QUEUE, replace(RECORD, shared=None)).result()

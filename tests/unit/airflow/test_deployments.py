@@ -44,6 +44,22 @@ def test_the_setting_names_prefixes_and_connections(text, expected):
     assert [(one.prefix, one.connection) for one in found] == expected
 
 
+def test_the_connection_may_be_named_by_a_file(environ, tmp_path):
+    (tmp_path / "name").write_text("eu_=eu\n")
+    environ(
+        MAILSLICE_CONNECTION_FILE=str(tmp_path / "name"),
+        MAILSLICE_ARTIFACTS="/runs",
+        AIRFLOW_CONN_EU=connection({"MAILSLICE_S3_BUCKET": "eu-mail"}),
+    )
+    before = dict(os.environ)
+    (deployment,) = deployments()
+    assert deployment.prefix == "eu_"
+    assert deployment.enter() == load_settings() == deployment.settings()
+    assert load_settings().s3.bucket == "eu-mail"
+    leave()
+    assert dict(os.environ) == before
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -20,7 +20,7 @@ import yaml
 
 from mailslice import __version__
 from mailslice.cli.main import app
-from mailslice.maintenance.registry import names
+from mailslice.maintenance.registry import load, names
 from mailslice.model import errors
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import QueueName
@@ -360,8 +360,11 @@ def dag_text(duty: str) -> str:
     return (ROOT / "dags" / f"{duty}.py").read_text(encoding="utf-8")
 
 
+WEEKLY_JOBS = {"mailslice-queue-sweep": "queue_cleanup"}
+
+
 def duty_jobs() -> list[str]:
-    return sorted(of_kind("CronJob").keys() - {"mailslice-queue-create"})
+    return sorted(of_kind("CronJob").keys() - {"mailslice-queue-create", *WEEKLY_JOBS})
 
 
 @pytest.mark.parametrize("name", duty_jobs())
@@ -383,6 +386,31 @@ def test_a_duty_has_the_schedule_of_its_dag_and_is_suspended_where_it_changes_so
     elif duty != "reclaim":  # its DAG follows the cleanup
         assert spec["schedule"] == ON_DEMAND
         assert "--dry-run" in args[:-1], "the page cuts that line off"
+
+
+def weekly_options() -> dict[str, set[str]]:
+    """What the scheduled run of a Sunday does besides, of the duties that have any."""
+    weekly = {duty: load(duty).params.WEEKLY for duty in names()}
+    return {
+        duty: {f"--{name.replace('_', '-')}" for name, value in params.items() if value is True}
+        for duty, params in weekly.items()
+        if params
+    }
+
+
+def test_what_a_duty_does_once_a_week_has_a_job_of_its_own() -> None:
+    jobs = {name: one["spec"] for name, one in of_kind("CronJob").items() if name in WEEKLY_JOBS}
+    assert {name: WEEKLY_JOBS[name] for name in jobs} == WEEKLY_JOBS
+    assert sorted(WEEKLY_JOBS.values()) == sorted(weekly_options())
+    for name, spec in jobs.items():
+        args = container(pod_template(of_kind("CronJob")[name]))["args"]
+        of_day = container(pod_template(of_kind("CronJob")["mailslice-queue-cleanup"]))["args"]
+        assert args[:4] == of_day[:4] == ["duty", "run", WEEKLY_JOBS[name], "--queue=spool"]
+        assert weekly_options()[WEEKLY_JOBS[name]] <= set(args)
+        assert "--notify" in args
+        assert spec["suspend"]
+        assert spec["schedule"].split()[2:] == ["*", "*", "0"], "Sunday"
+        assert (spec["timeZone"], spec["concurrencyPolicy"]) == ("Etc/UTC", "Forbid")
 
 
 def test_every_duty_on_james_queue_has_a_job() -> None:

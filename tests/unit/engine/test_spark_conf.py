@@ -61,6 +61,7 @@ def test_your_files_go_along_with_the_package(tmp_path):
     [
         ("local[*]", None, {}, sys.executable),
         ("local[*]", None, {"PYSPARK_PYTHON": "/p"}, "/p"),
+        ("local[*]", "./environment/bin/python", {}, sys.executable),
         ("yarn", None, {}, None),
         ("yarn", "./environment/bin/python", {"PYSPARK_PYTHON": "/p"}, "./environment/bin/python"),
     ],

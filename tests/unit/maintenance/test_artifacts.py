@@ -146,7 +146,7 @@ def test_old_runs_are_pruned_and_new_ones_stay(world):
         folder.write_json("report.json", {})
         if run != "new":
             os.utime(world.path(folder.file("report.json")), (0, 0))
-    assert prune(world, "d", "q", datetime(2020, 1, 1, tzinfo=UTC)) == ["old"]
+    assert prune(world, queue_folder("d", "q"), datetime(2020, 1, 1, tzinfo=UTC)) == ["old"]
     assert world.folders("runs/d/q") == ["new"]
 
 
@@ -192,6 +192,33 @@ def test_runs_are_looked_through_once_in_a_ninetieth_of_the_retention(world):
     assert prune_sometimes(world, "d", "q", now, retention) == []
     assert prune_sometimes(world, "d", "q", now + timedelta(hours=1), retention) == ["old"]
     assert prune_sometimes(world, "d", "q", now + timedelta(hours=2), retention) == []
+
+
+def test_old_decisions_of_people_are_pruned_and_new_ones_stay(world):
+    for day in ("2026-08-22", "2026-08-23", "2026-11-20"):
+        world.write(f"decisions/{day}/120000-ab.json", b"{}")
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    prune_sometimes(world, "d", "q", now, timedelta(days=90))
+    assert world.folders("decisions") == ["2026-08-23", "2026-11-20"]
+
+
+def test_old_runs_on_a_queue_that_no_run_is_about_any_more_are_pruned_by_those_on_others(world):
+    now, retention = datetime(2026, 11, 21, tzinfo=UTC), timedelta(days=90)
+    for duty, queue, run, noted in (
+        ("d", "a.b", "old", timedelta(days=93)),
+        ("e", "a.b", "old", timedelta(days=93)),
+        ("e", "a.b", "new", timedelta(days=93)),
+        ("e", "busy", "old", timedelta(days=91)),
+    ):
+        folder = RunFolder(world, duty, queue, run)
+        folder.write_json("report.json", {})
+        at = (now - timedelta(days=91 if run == "old" else 1)).timestamp()
+        os.utime(world.path(folder.file("report.json")), (at, at))
+        world.write(f"{queue_folder(duty, queue)}/pruned.txt", (now - noted).isoformat().encode())
+    assert prune_sometimes(world, "d", "q", now, retention) == []
+    assert world.folders(queue_folder("d", "a.b")) == []
+    assert world.folders(queue_folder("e", "a.b")) == ["new"]
+    assert world.folders(queue_folder("e", "busy")) == ["old"], "its own runs prune it"
 
 
 @pytest.mark.parametrize(

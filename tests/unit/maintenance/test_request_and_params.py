@@ -43,6 +43,12 @@ def test_the_run_of_the_longest_dag_run_has_an_allowed_id():
     assert RunRequest("stuck_mails_postal", NO_QUEUE, run).run == run
 
 
+def test_the_audit_of_a_republish_on_the_queue_with_the_longest_name_has_an_allowed_id():
+    queue = QueueName("q" * 255)
+    run = f"{run_of_dag('mail_actions', queue, 'manual__1')}-audit"
+    assert RunRequest("queue_audit", queue, run).run == run
+
+
 def test_a_run_is_about_a_queue_or_about_none():
     assert subject("spool") == "spool"
     assert RunRequest("blob_gc", subject(NO_QUEUE), "r").reported_queue is None

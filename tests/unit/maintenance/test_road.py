@@ -376,6 +376,17 @@ def test_runs_that_fail_in_between_make_no_alert_new(duty, settings, runs):
     assert (alert["since"], alert["told"]) == ("2026-11-21T12:00:00Z", "2026-11-21T12:00:00Z")
 
 
+def test_a_dry_run_says_nothing_to_prometheus_of_the_run_that_failed_before_it(
+    take, duty, settings
+):
+    take("plan", plan=StoreUnavailable("Cassandra is away"))
+    files, file = artifacts(settings), "metrics/duty-queue_size-spool.prom"
+    before = files.read(file)
+    duty.found = {"status": "dry run"}
+    assert take("plan", "check", "report")["status"] == "dry run"
+    assert files.read(file) == before
+
+
 def test_a_run_that_ends_as_the_ledger_is_away_has_its_file_and_its_metrics(take, settings, runs):
     def away(*_):
         raise StoreUnavailable("Cassandra is away")

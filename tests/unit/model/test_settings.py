@@ -148,6 +148,38 @@ def test_the_file_is_read_only_when_the_environment_names_no_store(tmp_path):
     assert (left.cassandra.port, left.queue.bucket_count, left.source) == (9042, 1, "environment")
 
 
+@pytest.mark.parametrize(
+    ("written", "given", "words"),
+    [
+        ("MAILSLICE_QUEUE_SHARED=maybe", {}, r"^MAILSLICE_QUEUE_SHARED='maybe' \(in FILE\): "),
+        ("", {"QUEUE_SHARED": "no way"}, r"^MAILSLICE_QUEUE_SHARED='no way' \(in the environment"),
+        ("MAILSLICE_TYPO=1", {}, r"^MAILSLICE_TYPO \(in FILE\) is not a setting"),
+        ("", {"TYPO": "1"}, r"^MAILSLICE_TYPO \(in the environment\) is not a setting"),
+        (
+            "",
+            {"S3_SECRET_KEY": "\udcff"},
+            r"^MAILSLICE_S3_SECRET_KEY=\*\*\* \(in the environment\)",
+        ),
+    ],
+)
+def test_a_refusal_says_where_that_variable_is_set(tmp_path, written, given, words):
+    file = tmp_path / "settings.env"
+    file.write_text(f"MAILSLICE_CASSANDRA_PORT=19042\n{written}\n")
+    environ = {f"MAILSLICE_{name}": value for name, value in given.items()}
+    with pytest.raises(BadSetting, match=words.replace("FILE", re.escape(str(file)))):
+        load_settings(environ, file)
+
+
+def test_settings_know_where_each_variable_is_set(tmp_path):
+    file = tmp_path / "settings.env"
+    file.write_text("MAILSLICE_CASSANDRA_PORT=19042\n")
+    both = load_settings({"MAILSLICE_QUEUE_SHARED": "false"}, file)
+    assert both.where("MAILSLICE_QUEUE_SHARED") == "in the environment"
+    assert both.where("MAILSLICE_CASSANDRA_PORT") == f"in {file}"
+    alone = load_settings({"MAILSLICE_S3_ENDPOINT": "http://s3"}, file)
+    assert alone.where("MAILSLICE_CASSANDRA_PORT") == "in the environment"
+
+
 def test_the_variables_of_the_contract_are_all_there():
     contract = (
         "CASSANDRA_CONTACT_POINTS CASSANDRA_PORT CASSANDRA_KEYSPACE CASSANDRA_DATACENTER "

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mailslice.maintenance.params import DutyParams
-from mailslice.model.setting_types import Duration, Time
+from mailslice.maintenance.params import DutyParams, Unusual
+from mailslice.model.setting_types import Duration, Share, Time
 
 
 class Params(DutyParams):
@@ -30,21 +30,14 @@ class Params(DutyParams):
         description="deleted content stays so long in mailslice's own bucket "
         "(`mailslice blobs restore`); 0s = no copy",
     )
-    unusual: bool = Field(
-        False,
-        description="also when the plan is far larger than what the last runs did; needs a reason",
-    )
-    max_share: float | None = Field(
+    unusual: Unusual = False
+    max_share: Share | None = Field(
         None,
-        ge=0.0,
-        le=1.0,
         description="share of all blobs that one run may delete; more fails the gate. "
         "MAILSLICE_GC_MAX_SHARE when not given",
     )
-    max_shrink: float = Field(
+    max_shrink: Share = Field(
         0.5,
-        ge=0.0,
-        le=1.0,
         description="share of its references that a source may have lost since the last run; "
         "more fails the gate, 1 lets it pass",
     )

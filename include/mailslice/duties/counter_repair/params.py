@@ -6,8 +6,8 @@ from uuid import UUID
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from mailslice.maintenance.params import DutyParams
-from mailslice.model.setting_types import Time
+from mailslice.maintenance.params import DutyParams, Unusual
+from mailslice.model.setting_types import Share, Time
 
 
 def _words(value: object) -> object:
@@ -74,14 +74,9 @@ class Params(DutyParams):
         "the plan lists",
     )
 
-    unusual: bool = Field(
-        False,
-        description="also when the plan is far larger than what the last runs did; needs a reason",
-    )
-    max_share: float | None = Field(
+    unusual: Unusual = False
+    max_share: Share | None = Field(
         None,
-        ge=0.0,
-        le=1.0,
         description="share of all mailboxes that one run may correct; more fails the gate, unless "
         "mailboxes or users are named. MAILSLICE_DUTY_MAX_COUNTERS_SHARE when not given",
     )

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from mailslice.maintenance.slice_range import Moment, SlicedParams
-from mailslice.model.settings import Duration
+from mailslice.model.setting_types import Duration, Share
 
 
 class Params(SlicedParams):
@@ -21,10 +21,8 @@ class Params(SlicedParams):
         description="time after its end before a slice counts as closed (90s, 15m, 1h); "
         "MAILSLICE_DUTY_GRACE when not given",
     )
-    max_share: float = Field(
+    max_share: Share = Field(
         0.0,
-        ge=0.0,
-        le=1.0,
         description="has no effect any more: no plan holds a live row, and every planned row is "
         "judged; see unusual",
     )

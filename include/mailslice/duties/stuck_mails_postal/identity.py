@@ -60,7 +60,7 @@ def _require(stores: Stores, quarantine: PostalQuarantineTable, stored: str, now
     where = "MAILSLICE_OWN_KEYSPACE" if of_cassandra else "MAILSLICE_OWN_URL"
     kind = "keyspace" if of_cassandra else "database"
     raise ConfigurationDiffers(
-        f"MAILSLICE_POSTAL_URL (in the {stores.settings.source}) names the Postal {now}, and "
-        f"mailslice's own tables are those of the Postal {stored}: its quarantine would be taken "
-        f"for this one's. Name another {kind} for this one ({where}){way_out}"
+        f"MAILSLICE_POSTAL_URL ({stores.settings.where('MAILSLICE_POSTAL_URL')}) names the Postal "
+        f"{now}, and mailslice's own tables are those of the Postal {stored}: its quarantine would "
+        f"be taken for this one's. Name another {kind} for this one ({where}){way_out}"
     )

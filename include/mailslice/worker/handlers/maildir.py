@@ -20,8 +20,8 @@ class MaildirHandler:
     def __init__(self, settings: Settings) -> None:
         if settings.worker.maildir is None:
             raise BadSetting(
-                f"MAILSLICE_WORKER_MAILDIR is not set (in the {settings.source}): "
-                "the maildir handler needs a folder"
+                f"MAILSLICE_WORKER_MAILDIR is not set ({settings.where('MAILSLICE_WORKER_MAILDIR')}"
+                "): the maildir handler needs a folder"
             )
         self._folder = settings.worker.maildir
         try:

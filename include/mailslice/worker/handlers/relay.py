@@ -55,8 +55,8 @@ class Relay:
     ) -> None:
         if settings.relay.give_up is GiveUp.BOUNCE and settings.worker.bounce_queue is None:
             raise BadSetting(
-                f"MAILSLICE_RELAY_GIVE_UP=bounce (in the {settings.source}) needs "
-                "MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to"
+                f"MAILSLICE_RELAY_GIVE_UP=bounce ({settings.where('MAILSLICE_RELAY_GIVE_UP')}) "
+                "needs MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to"
             )
         self._settings = settings.relay
         self._hop = hop or NextHop(settings.relay)

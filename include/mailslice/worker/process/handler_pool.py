@@ -70,7 +70,7 @@ def policy_of(settings: Settings) -> Policy:
     worker = settings.worker
     if worker.give_up is GiveUp.BOUNCE and worker.bounce_queue is None:
         raise BadSetting(
-            f"MAILSLICE_WORKER_GIVE_UP=bounce (in the {settings.source}) needs "
+            f"MAILSLICE_WORKER_GIVE_UP=bounce ({settings.where('MAILSLICE_WORKER_GIVE_UP')}) needs "
             "MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to"
         )
     pauses = worker.back_off_base, worker.back_off_factor, worker.back_off_cap
