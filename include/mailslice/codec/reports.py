@@ -99,7 +99,7 @@ def _explained(failures: tuple[Failure, ...], reporter: str) -> str:
     lines = [f"This is the mail system at {_line(reporter)}.", ""]
     lines += ["Your mail could not be delivered to these recipients:", ""]
     for failure in failures:
-        lines += [f"<{_line(failure.recipient)}>: {_line(failure.reason)}"]
+        lines += [_line(f"<{failure.recipient}>: {failure.reason}")]
         lines += [f"    {_line(failure.diagnostic)}"] if failure.diagnostic else []
     return "\n".join([*lines, ""])
 
@@ -134,7 +134,8 @@ def _header(content: bytes | None) -> EmailMessage:
     if content is None:
         return _text("The content of the mail is lost.\n")
     part = EmailMessage(_POLICY)
-    header = b"\n".join(bytes(split(content)[0])[:_MOST_HEADER_BYTES].splitlines()) + b"\n"
+    lines = bytes(split(content)[0])[:_MOST_HEADER_BYTES].splitlines()
+    header = b"".join(line[:998] + b"\n" for line in lines)  # RFC 5322 2.1.1
     cte = "7bit" if header.isascii() else "8bit"
     part.set_content(header, maintype="text", subtype="rfc822-headers", cte=cte)
     return part
@@ -147,6 +148,6 @@ def _text(text: str) -> EmailMessage:
 
 
 def _line(text: str) -> str:
-    """One line, whatever a server or an address put into it."""
+    """One line of at most 900 bytes, whatever a server or an address put into it."""
     safe = (char if char.isprintable() or char.isspace() else "?" for char in text)
-    return " ".join("".join(safe).split())[:900]
+    return " ".join("".join(safe).split()).encode()[:900].decode("utf-8", "ignore")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from mailslice.model.errors import BadSetting, TakenOver
 from mailslice.model.mail import Mail, RecipientHeader
@@ -152,9 +154,25 @@ def test_more_recipients_than_every_server_takes_are_sent_in_several_transaction
 ) -> None:
     all_of_them = tuple(f"r{number}@next.example" for number in range(250))
     assert send(sink, to=all_of_them) == Complete()
-    assert [len(got[1]) for got in sink.got] == [100, 100, 50]
+    assert [len(got[1]) for got in sink.got] == [50] * 5
     assert tuple(recipient for got in sink.got for recipient in got[1]) == all_of_them
     assert sink.connections == 1
+
+
+class FiftyAtMost(Sink):
+    """Refuses a mail to more than 50 recipients only after its DATA, as Amazon SES does."""
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        if len(envelope.rcpt_tos) > 50:
+            return "554 Transaction failed: Recipient count exceeds 50."
+        return await super().handle_DATA(server, session, envelope)
+
+
+def test_a_server_that_takes_a_mail_to_fifty_recipients_at_most_gets_it_so() -> None:
+    recipients = tuple(f"r{number}@next.example" for number in range(120))
+    with running(FiftyAtMost()) as sink:
+        assert send(sink, to=recipients) == Complete()
+    assert [len(got[1]) for got in sink.got] == [50, 50, 20]
 
 
 def test_a_connection_that_breaks_before_the_data_serves_nobody(sink: Sink) -> None:
@@ -221,6 +239,33 @@ def test_no_address_is_logged_above_debug(sink: Sink, caplog: pytest.LogCaptureF
     )
     assert f"next hop 127.0.0.1:{sink.port} failed" in text
     assert "@" not in text
+
+
+def test_why_the_next_hop_takes_nothing_is_in_the_outcome_and_the_log_without_addresses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="mailslice")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet() -> None:
+            with listening.accept()[0] as one:
+                one.sendall(b"554 5.7.1 192.0.2.7 is listed, write to postmaster@next.example\r\n")
+                one.recv(100)
+
+        thread = threading.Thread(target=greet, daemon=True)
+        thread.start()
+        outcome = relay(listening.getsockname()[1])(Mail("m", None, (A,)), CONTENT)
+        thread.join(10)
+    assert isinstance(outcome, Retry)
+    for text in (outcome.why, caplog.text):
+        assert "SMTPConnectError: (554, b'5.7.1 192.0.2.7 is listed, write to ***" in text
+        assert "@" not in text
+
+
+def test_that_starttls_is_not_offered_is_in_the_outcome(sink: Sink) -> None:
+    outcome = relay(sink.port, starttls="must")(Mail("m", None, (A,)), CONTENT)
+    assert isinstance(outcome, Retry)
+    assert "STARTTLS extension not supported by server" in outcome.why
 
 
 @dataclass

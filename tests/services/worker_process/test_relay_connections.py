@@ -76,6 +76,80 @@ class Limited(Sink):
         return await super().handle_MAIL(server, session, envelope, address, options)
 
 
+@dataclass
+class Last(Sink):
+    """Gives `answer` to a whole mail, and closes."""
+
+    answer: str = ""
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        await super().handle_DATA(server, session, envelope)
+        server.loop.call_soon(server.transport.close)
+        return self.answer
+
+
+BAD = tuple(f"bad{number}@next.example" for number in range(40))
+GOOD = tuple(f"good{number}@next.example" for number in range(5))
+
+
+@dataclass
+class HardLimit(Sink):
+    """Ends a connection with `word` after 20 refused recipients (smtpd_hard_error_limit)."""
+
+    word: str = "421 4.7.0 sink Error: too many errors\r\n"
+    code: str = "550 5.1.1 no such user"
+
+    async def handle_RCPT(
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        if not address.startswith("bad"):
+            return await super().handle_RCPT(server, session, envelope, address, options)
+        session.errors = getattr(session, "errors", 0) + 1
+        if session.errors == 20:
+            server.transport.write(f"{self.code}\r\n{self.word}".encode())
+            server.transport.close()
+            await asyncio.Event().wait()  # what else is in the flight is not read
+        return self.code
+
+
+@pytest.mark.parametrize("word", [HardLimit.word, ""])
+@pytest.mark.parametrize(
+    ("code", "back_off"), [("550 5.1.1 no such user", False), ("450 4.1.2 no domain", True)]
+)
+def test_refusals_after_which_the_server_closes_do_not_starve_the_others(
+    word: str, code: str, *, back_off: bool, pipelining: bool
+) -> None:
+    bad = BAD[:20]
+    with running(HardLimit(pipelining=pipelining, word=word, code=code)) as sink:
+        send = relay(sink.port)
+        outcome = send(Mail("m", None, (*bad, *GOOD)), CONTENT)
+        assert outcome == Retry(recipients=bad, back_off=back_off)
+        assert ([got[1] for got in sink.got], sink.connections) == ([GOOD], 2)
+
+
+def test_refusals_alone_end_although_the_server_closes_after_each_twenty(
+    *, pipelining: bool
+) -> None:
+    with running(HardLimit(pipelining=pipelining)) as sink:
+        assert relay(sink.port)(Mail("m", None, BAD), CONTENT) == Reject(
+            "the next hop refused all recipients for good: 550 for 40"
+        )
+        late = relay(sink.port)(Mail("m", None, (*BAD[:5], *GOOD, *BAD[5:])), CONTENT)
+        assert late == Retry(recipients=BAD)
+    assert [got[1] for got in sink.got] == [GOOD]
+
+
+@pytest.mark.parametrize("answer", ["421 4.3.2 closing", ""])
+def test_a_server_that_closes_after_the_last_byte_does_not_get_the_mail_twice(
+    answer: str, *, pipelining: bool
+) -> None:
+    with running(Last(pipelining=pipelining, answer=answer)) as sink:
+        sink.refuse[A] = "550 5.1.1 no such user"
+        outcome = relay(sink.port)(Mail("m", None, (A, B)), CONTENT)
+        assert outcome == Retry(recipients=(A, B), back_off=True)
+        assert ([got[1] for got in sink.got], sink.connections) == ([(B,)], 1)
+
+
 def test_many_mails_go_on_one_connection_and_a_refused_one_does_not_end_it(
     *, pipelining: bool
 ) -> None:
@@ -328,12 +402,13 @@ def test_starttls_policies(
     assert sink.secured == ([by_tls] if sent else [])
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_may_sends_in_the_clear_where_no_tls_can_be_agreed_on(
-    cert: tuple[Path, Path], tmp_path: Path
+    version: ssl.TLSVersion, cert: tuple[Path, Path]
 ) -> None:
     wants_certificate = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     wants_certificate.load_cert_chain(*cert)
-    wants_certificate.maximum_version = ssl.TLSVersion.TLSv1_2
+    wants_certificate.minimum_version = wants_certificate.maximum_version = version
     wants_certificate.verify_mode = ssl.CERT_REQUIRED
     with running(Secured(), tls=wants_certificate) as sink:
         assert relay(sink.port, starttls="must")(MAIL, CONTENT) == LATER

@@ -156,6 +156,19 @@ def test_a_sender_that_cannot_stand_in_a_header_is_bad_input() -> None:
         )
 
 
+def test_no_line_is_longer_than_a_server_must_take() -> None:
+    """998 bytes (RFC 5322 2.1.1)."""
+    many = b"To: " + b", ".join(b"recipient%d@example.org" % number for number in range(160))
+    long = "\u96ea" * 900
+    failures = Failure("bob@example.net", "5.1.1", long, long), Failure("a" * 900, "5.1.1", long)
+    for to in ("alice@example.org", "j\u00fcrgen@example.org"):
+        parsed, made = report(*failures, content=many + b"\r\n\r\n", to=to, reporter=long)
+        assert max(map(len, made.split(b"\r\n"))) <= 998
+        assert b"To: recipient0@example.org, recipient1@" in made
+        text = next(iter(parsed.iter_parts())).get_content()
+        assert "\N{REPLACEMENT CHARACTER}" not in text, "no character is cut in two"
+
+
 def test_a_boundary_in_the_mail_does_not_end_a_part() -> None:
     parsed, _ = report(content=b"X: 1\r\n--===============1==\r\nY: 2\r\n\r\n")
     assert len(list(parsed.iter_parts())) == 3

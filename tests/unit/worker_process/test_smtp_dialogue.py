@@ -313,7 +313,10 @@ def test_after_a_refusal_the_next_transaction_begins_with_rset() -> None:
     assert third.commands[0] == "MAIL FROM:<s@x>"
 
 
-@pytest.mark.parametrize("closing", [b"421 4.4.2 idle\r\n", b""])
+@pytest.mark.parametrize(
+    "closing",
+    [b"421 4.4.2 idle\r\n", b"", b"451 4.4.2 Timeout waiting for data from client.\r\n"],
+)
 @pytest.mark.parametrize("features", [(), ("pipelining",)])
 def test_a_connection_that_ended_between_two_mails_is_no_answer_to_the_second(
     closing: bytes, features: tuple[str, ...]
@@ -334,6 +337,12 @@ def test_a_connection_that_ended_between_two_mails_is_no_answer_to_the_second(
     with pytest.raises(StaleConnection):
         second()
     assert (refused, first.connection.is_open) == (Refusals(), False)
+
+
+def test_a_timeout_of_the_server_after_an_answer_to_the_mail_is_a_refusal() -> None:
+    first = talk(OK, OK, GO, OK)
+    second = talk(OK, b"451 4.4.2 Timeout waiting\r\n", connection=first.connection)
+    assert (second.refused.for_now, second.broken) == ({A: 451}, False)
 
 
 @dataclass
@@ -386,6 +395,41 @@ def test_a_lack_of_time_is_a_failed_attempt_only_where_nobody_was_served(
     hop = Hop([connected(*answers)])
     send = Relay(Settings.model_validate({}), hop=hop, begin_within=-1.0)
     assert send(Mail("m", "s@x", (A, B)), CONTENT) == outcome
+
+
+CLOSING = b"421 4.7.0 too many errors\r\n"
+
+
+def test_after_a_server_has_closed_those_without_an_answer_are_named_and_nobody_else() -> None:
+    second = connected(OK, OK, GO, OK)
+    hop = Hop([connected(OK, b"450 later\r\n", b"550 no\r\n", CLOSING), second])
+    send = Relay(Settings.model_validate({}), hop=hop)
+    assert send(Mail("m", "s@x", (A, B, C)), CONTENT) == Retry(recipients=(A, B), back_off=True)
+    wire: Any = second._server.sock
+    assert wire.sent[:2] == [b"MAIL FROM:<s@x>\r\n", f"RCPT TO:<{C}>\r\n".encode()]
+
+
+@pytest.mark.parametrize("features", [(), ("pipelining",)])
+def test_a_server_that_closes_without_a_new_refusal_has_failed(features: tuple[str, ...]) -> None:
+    first, second = (OK, b"550 no\r\n", CLOSING), (OK, CLOSING)
+    hop = Hop([connected(*first, features=features), connected(*second, features=features)])
+    outcome = Relay(Settings.model_validate({}), hop=hop)(Mail("m", "s@x", (A, B)), CONTENT)
+    assert outcome == Retry(recipients=(A, B), back_off=True)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_no_connection_is_opened_after_that_when_the_worker_ends_or_it_is_late(
+    *, ends: bool
+) -> None:
+    connection, stopping = connected(), threading.Event()
+    replies = Slow(OK + b"550 no\r\n" + CLOSING)
+    replies.at_reply = lambda number: stopping.set() if ends and number == 3 else None
+    connection._server.file = replies
+    send = Relay(
+        Settings.model_validate({}), hop=Hop([connection]), begin_within=60 if ends else 0.1
+    )
+    mail = Mail("m", "s@x", (A, B))
+    assert send(mail, CONTENT, stopping=stopping) == Retry(recipients=(A, B), back_off=True)
 
 
 @pytest.mark.parametrize("answer", [b"450 later\r\n", b"502 no RSET here\r\n", b"354 go\r\n"])

@@ -32,15 +32,17 @@ CLOSING = 421
 
 
 class StaleConnection(smtplib.SMTPServerDisconnected):
-    """A connection that was kept has ended since its last mail: nothing of this one was begun."""
+    """The connection has ended since its last mail, or after refusals, before this mail's first
+    byte: no recipient has it. Those without an answer are to be named on a fresh connection.
+    """
 
 
 class LoginRefused(smtplib.SMTPException):
     """The next hop does not take our user and password: the settings are wrong, not the mail."""
 
     def __init__(self, code: int, words: str) -> None:
-        super().__init__(f"{code} to AUTH")
-        self.code = code
+        super().__init__(f"{code} to AUTH (MAILSLICE_RELAY_USERNAME)")
+        self.code = 535 if code // 100 == 5 else code  # 535 is never a refusal of the mail
         self.words = words
 
 
@@ -124,7 +126,7 @@ class Connection:
         except (OSError, smtplib.SMTPException) as error:
             self._check_fresh(error)
             raise
-        if code == CLOSING:
+        if code == CLOSING or words.startswith(b"4.4.2"):  # SES: 451 4.4.2 Timeout
             self._check_fresh(None)
         return code, words.decode("utf-8", "replace")
 
@@ -172,10 +174,9 @@ class NextHop:
 
     def connection(self, *, fresh: bool = False) -> Connection:
         """An idle one, last used first, or a new one. OSError, SMTPException, LoginRefused."""
-        if not fresh:
-            with self._lock:
-                if self._idle:
-                    return self._idle.pop()
+        with self._lock:
+            if self._idle and not fresh:
+                return self._idle.pop()
         try:
             return Connection(self._opened(self.tls.context()))
         except ssl.SSLError as error:
@@ -190,9 +191,7 @@ class NextHop:
 
     def release(self, connection: Connection) -> None:
         """Keeps it for the next mail, or closes it: after its last mail, or when it has ended."""
-        if not connection.is_open:
-            return
-        if connection.mails >= self._settings.mails_per_connection:
+        if not connection.is_open or connection.mails >= self._settings.mails_per_connection:
             connection.quit()
             return
         connection.idle_since = time.monotonic()
@@ -243,21 +242,23 @@ def start_tls(server: smtplib.SMTP, tls: ssl.SSLContext, *, only_if_offered: boo
         return
     try:
         server.starttls(context=tls)
+        sock: Any = server.sock
+        only_if_offered &= sock.version() == "TLSv1.3"  # there it may be refused yet
+        server.ehlo_or_helo_if_needed()
     except OSError as error:  # smtplib's errors are such, too
-        if not only_if_offered or getattr(error, "smtp_code", 0) == CLOSING:
+        of_command = isinstance(error, smtplib.SMTPHeloError)  # EHLO's own failure, not that of TLS
+        of_command |= isinstance(error.__context__, TimeoutError)
+        if of_command or not only_if_offered or getattr(error, "smtp_code", 0) == CLOSING:
             raise
         if not isinstance(error, smtplib.SMTPResponseException):
             raise ssl.SSLError(type(error).__name__) from error  # on to a connection without TLS
-        return
-    server.ehlo_or_helo_if_needed()
 
 
 def log_in(server: smtplib.SMTP, username: str, password: str) -> None:
     """AUTH PLAIN, or LOGIN where that is not offered (RFC 4954, 4616). Raises LoginRefused."""
     offered = server.esmtp_features.get("auth", "").upper().split()
     if "PLAIN" in offered:
-        both = f"\x00{username}\x00{password}"
-        code, words = server.docmd("AUTH", f"PLAIN {_base64(both)}")
+        code, words = server.docmd("AUTH PLAIN", _base64(f"\x00{username}\x00{password}"))
     elif "LOGIN" in offered:
         code, words = server.docmd("AUTH", f"LOGIN {_base64(username)}")
         if code == 334:

@@ -10,10 +10,9 @@ When the worker ends it returns what was not sent whole at once, and waits only 
 """
 
 import logging
-import smtplib
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -25,6 +24,7 @@ from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting, MailsliceError
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import GiveUp, Settings
+from mailslice.worker.events import redacted
 from mailslice.worker.handlers.next_hop import Connection, LoginRefused, NextHop, StaleConnection
 from mailslice.worker.handlers.smtp_dialogue import (
     BEGIN_WITHIN,
@@ -41,10 +41,8 @@ from mailslice.worker.stages.handler_stage import UNMARKED, BlockingStage
 
 log = logging.getLogger(__name__)
 
-_LOGIN_REFUSED = 535
-"""Stands for any 5yz answer to AUTH: it is no refusal of the mail."""
-_MOST_RECIPIENTS = 100
-"""Every server takes so many (RFC 5321, 4.5.3.1.8)."""
+_MOST_RECIPIENTS = 50
+"""Amazon SES takes no more; Postfix sends so many (default_destination_recipient_limit)."""
 
 
 class Relay:
@@ -82,10 +80,8 @@ class Relay:
         timeouts = Timeouts(step, answer, began, stopping, self._begin_within)
         with throttle.entering({domain_of(recipient) for recipient in mail.recipients}) as waits:
             now = tuple(one for one in mail.recipients if domain_of(one) not in waits)
-            unsent: frozenset[str] = frozenset()
-            if now or not mail.recipients:
-                to_now = replace(mail, recipients=now)
-                unsent = self._send(to_now, content, refused, stage, timeouts)
+            to_now = replace(mail, recipients=now)
+            unsent = self._send(to_now, content, refused, stage, timeouts) if now else frozenset()
         throttled = frozenset(mail.recipients) - frozenset(now)
         if unsent:
             left = {*unsent, *throttled, *refused.for_now, *refused.for_good}
@@ -96,8 +92,7 @@ class Relay:
                 answer=refused.accepted,
             )
         outcome = outcome_of(mail, refused, throttled, max(waits.values(), default=timedelta(0)))
-        late = bool(refused.for_now or throttled)
-        return self._final_outcome(mail, outcome, refused, stage, late=late)
+        return self._final_outcome(mail, outcome, refused, stage)
 
     def _send(
         self,
@@ -112,7 +107,7 @@ class Relay:
         body = Body.of(content)
         transact = partial(send, body=body, refused=refused, stage=stage, timeouts=timeouts)
         connection: Connection | None = None
-        stopped, problem = False, "too late to begin"
+        stopped, code, problem = False, NO_ANSWER, "too late to begin"
         try:
             connection = self._hop.connection()
             while pending:
@@ -120,7 +115,7 @@ class Relay:
                     transact(connection, mail.sender, pending[0])
                 except StaleConnection:
                     connection = self._hop.connection(fresh=True)
-                    transact(connection, mail.sender, pending[0])
+                    continue
                 pending.popleft()
                 if timeouts.stopping.is_set() or timeouts.is_late:
                     break
@@ -131,39 +126,38 @@ class Relay:
         except Stopping:
             stopped = True
         except LoginRefused as error:
-            code = _LOGIN_REFUSED if error.code // 100 == 5 else error.code
-            refused.add(_recipients(pending), code, error.words)
+            code, problem = error.code, error.words
             self._log_failure(error)
         except MailsliceError:
             raise  # the worker's business: another one has the mail, or a store is away
         except Exception as error:  # noqa: BLE001 - whatever it is, who was served is served
-            problem = type(error).__name__
-            self._log_failure(error)
+            problem = self._log_failure(error)
         finally:
             if connection is not None:
                 connection.close()  # replies that were not read are no answers to the next mail
-        unsent = frozenset((*_recipients(pending), *refused.unnamed))
+        pending_recipients = (one for transaction in pending for one in transaction.recipients)
+        unsent = frozenset((*pending_recipients, *refused.unnamed))
         if stopped:
             return unsent
-        refused.add((r for r in unsent if r not in refused), NO_ANSWER, problem)
+        refused.add((r for r in unsent if r not in refused), code, problem)
         return frozenset()
 
-    def _log_failure(self, error: Exception) -> None:
-        """A server's text may name addresses: it is logged at DEBUG."""
+    def _log_failure(self, error: Exception) -> str:
+        """What is logged: a server's text may name addresses, which only DEBUG shows."""
         refuses_us = isinstance(error, LoginRefused)
-        usual = isinstance(error, OSError | smtplib.SMTPException) and not refuses_us
-        what = f"{error} (MAILSLICE_RELAY_USERNAME)" if refuses_us else type(error).__name__
+        what = str(error) if refuses_us else redacted(f"{type(error).__name__}: {error}")
         facts = (self._settings.host, self._settings.port, what)
-        level = logging.INFO if usual else logging.WARNING
+        level = logging.INFO if isinstance(error, OSError) and not refuses_us else logging.WARNING
         log.log(level, "next hop %s:%d failed: %s", *facts, extra={"action": "relay_failed"})
         log.debug("next hop failed", exc_info=error)
+        return what
 
     def _final_outcome(
-        self, mail: Mail, outcome: Outcome, refused: Refusals, stage: BlockingStage, *, late: bool
+        self, mail: Mail, outcome: Outcome, refused: Refusals, stage: BlockingStage
     ) -> Outcome:
-        """`late`: some wait for a later attempt, which a mail that is too old does not get."""
+        """A mail that is too old does not get a later attempt."""
         is_old = stage.age is not None and stage.age > self._settings.max_age
-        if isinstance(outcome, Retry) and late and is_old:
+        if isinstance(outcome, Retry) and (outcome.back_off or outcome.throttled) and is_old:
             # Who was served is done; for the others this was the last attempt.
             if len(outcome.recipients or ()) < len(mail.recipients):
                 return Retry(recipients=outcome.recipients, why=outcome.why, answer=outcome.answer)
@@ -181,7 +175,7 @@ class Relay:
 
 
 def transactions(mail: Mail) -> Iterator[Transaction]:
-    """Recipients without headers of their own together, up to 100, each of the others alone."""
+    """Recipients without headers of their own together, up to 50, each of the others alone."""
     own: dict[str, list[RecipientHeader]] = {}
     for header in mail.per_recipient_headers:
         own.setdefault(header.recipient.lower(), []).append(header)
@@ -192,10 +186,6 @@ def transactions(mail: Mail) -> Iterator[Transaction]:
     for recipient in recipients:
         if headers := own.get(recipient.lower()):
             yield Transaction((recipient,), tuple(headers))
-
-
-def _recipients(pending: Iterable[Transaction]) -> list[str]:
-    return [recipient for transaction in pending for recipient in transaction.recipients]
 
 
 def outcome_of(
@@ -209,19 +199,12 @@ def outcome_of(
         return Reject("the mail has no recipient")
     if not remaining:
         return Complete(refused.accepted)
-    why, answer = refused.answers(), refused.accepted
+    why, back_off = refused.answers(), bool(refused.for_now)
+    later = Retry(recipients=remaining, back_off=back_off, why=why, answer=refused.accepted)
     if throttled:
         waiting = f"{len(throttled)} recipients wait for destinations that take no more now"
-        return Retry(
-            after=wait,
-            recipients=remaining,
-            back_off=bool(refused.for_now),
-            throttled=True,
-            why="; ".join(filter(None, [why, waiting])),
-            answer=answer,
-        )
-    if refused.for_now:
-        return Retry(recipients=remaining, back_off=True, why=why, answer=answer)
-    if len(remaining) < len(mail.recipients):
-        return Retry(recipients=remaining, why=why, answer=answer)
+        why = f"{why}; {waiting}" if why else waiting
+        return replace(later, after=wait, throttled=True, why=why)
+    if back_off or len(remaining) < len(mail.recipients):
+        return later
     return Reject(f"the next hop refused all recipients for good: {refused.counted()}", why)

@@ -10,6 +10,7 @@ the mail's own 2yz. Before the last byte is sent no recipient has the mail. Afte
 refusal proves this; everything else leaves the recipients in doubt.
 """
 
+import smtplib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from threading import Event
 
 from mailslice.model.mail import RecipientHeader
-from mailslice.worker.handlers.next_hop import CLOSING, Connection
+from mailslice.worker.handlers.next_hop import CLOSING, Connection, StaleConnection
 from mailslice.worker.handlers.smtp_refusals import (
     BAD_RECIPIENT,
     BAD_SENDER,
@@ -101,9 +102,10 @@ def send(
     """One transaction; adds the recipients that were not served to `refused`.
 
     Raises when the connection is to be closed: no recipient was served then, or, after the last
-    byte, it is unknown. Raises StaleConnection when nothing of the mail was begun, Stopping when it
-    was abandoned because the worker ends.
+    byte, it is unknown. Raises StaleConnection when this is to be repeated for those without an
+    answer, Stopping when it was abandoned because the worker ends.
     """
+    sender = sender or ""
     recipients = _addressable(connection, sender, transaction.recipients, refused)
     if not recipients:
         return
@@ -111,7 +113,15 @@ def send(
     mail = _mail_command(connection, sender, recipients, body, len(head) + body.size)
     connection.begin()
     envelope = _Envelope(connection, recipients, refused)
-    envelope.exchange(mail, timeouts)
+    try:
+        envelope.exchange(mail, timeouts)
+    except smtplib.SMTPServerDisconnected as error:
+        rest = refused.unanswered(recipients)
+        if len(rest) == len(recipients) or timeouts.is_late or timeouts.stopping.is_set():
+            raise
+        if not rest:
+            return
+        raise StaleConnection("ended after refusals") from error
     accepted, code, words = envelope.accepted, envelope.code, envelope.words
     if code == _GO_ON and not accepted:
         connection.send(b".\r\n")  # a mail for nobody: the server refuses it (RFC 2920 3.1)
@@ -236,13 +246,12 @@ def _answer(
 
 
 def _addressable(
-    connection: Connection, sender: str | None, recipients: tuple[str, ...], refused: Refusals
+    connection: Connection, sender: str, recipients: tuple[str, ...], refused: Refusals
 ) -> tuple[str, ...]:
     """Those that can be named to this server: beyond ASCII (sender, too) it needs SMTPUTF8."""
     utf8 = connection.offers("smtputf8")
-    sender = sender or ""
     good = []
-    for recipient in recipients:
+    for recipient in refused.unanswered(recipients):
         if not is_sendable(recipient):
             refused.add_local(recipient, BAD_RECIPIENT)
         elif not is_sendable(sender):
@@ -250,20 +259,21 @@ def _addressable(
         elif not (utf8 or (recipient.isascii() and sender.isascii())):
             refused.add_local(recipient, NO_UTF8)
         else:
-            refused.for_good.pop(recipient, None)  # by a connection that had ended
+            refused.for_now.pop(recipient, None)  # by a connection that had ended
+            refused.for_good.pop(recipient, None)
             refused.local.pop(recipient, None)
             good.append(recipient)
     return tuple(good)
 
 
 def _mail_command(
-    connection: Connection, sender: str | None, recipients: tuple[str, ...], body: Body, size: int
+    connection: Connection, sender: str, recipients: tuple[str, ...], body: Body, size: int
 ) -> str:
-    words = [f"MAIL FROM:<{sender or ''}>"]
+    words = [f"MAIL FROM:<{sender}>"]
     if connection.offers("size"):
         words.append(f"SIZE={size}")
     if connection.offers("8bitmime") and not body.is_ascii:
         words.append("BODY=8BITMIME")
-    if not all(address.isascii() for address in (sender or "", *recipients)):
+    if not all(address.isascii() for address in (sender, *recipients)):
         words.append("SMTPUTF8")
     return " ".join(words)

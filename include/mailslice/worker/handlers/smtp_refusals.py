@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mailslice.codec.reports import Failure
 from mailslice.worker.events import redacted
+from mailslice.worker.handlers.next_hop import CLOSING
 
 NO_ANSWER = 0
 NO_UTF8, BAD_RECIPIENT, BAD_SENDER = "5.6.7", "5.1.3", "5.1.7"
@@ -56,6 +57,11 @@ class Refusals:
         """Refuses permanently, without asking the server."""
         self.add((recipient,), _BAD_ADDRESS)
         self.local[recipient] = status
+
+    def unanswered(self, recipients: Iterable[str]) -> list[str]:
+        """Those to whom the server itself gave no answer; 421 is about the connection."""
+        codes = self.for_now | self.for_good
+        return [r for r in recipients if r in self.local or codes.get(r, CLOSING) == CLOSING]
 
     def failure(self, recipient: str) -> Failure:
         """The entry of a report for a recipient that is given up."""

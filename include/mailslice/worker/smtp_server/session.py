@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import orjson
-from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session, TLSSetupException
 
 from mailslice.codec.addresses import is_address, james_takes
 from mailslice.codec.content import header_end
@@ -94,9 +94,8 @@ class Intake:
     ) -> list[str]:
         """AUTH is announced only where it can succeed."""
         session.host_name = hostname
-        announced = responses
-        if not self._policy.offers_auth:
-            announced = [line for line in responses if not line.startswith("250-AUTH")]
+        offered = self._policy.offers_auth
+        announced = [line for line in responses if offered or not line.startswith("250-AUTH")]
         return [*announced[:-1], "250-PIPELINING", "250-ENHANCEDSTATUSCODES", announced[-1]]
 
     async def handle_MAIL(
@@ -154,7 +153,11 @@ class Intake:
 
     async def handle_exception(self, error: Exception) -> str:
         """Logs the error. No internal detail reaches the client."""
-        log.error("SMTP session failed: %s", type(error).__name__, extra={"action": "smtp_fault"})
+        gave_up = isinstance(error, TLSSetupException)  # the client, in its TLS handshake
+        level, why = (logging.INFO, error.__cause__) if gave_up else (logging.ERROR, error)
+        log.log(
+            level, "SMTP session failed: %s", type(why).__name__, extra={"action": "smtp_fault"}
+        )
         log.debug("SMTP session failed", exc_info=error)
         return "451 4.3.0 Local error, try again later"
 
@@ -190,9 +193,8 @@ class Intake:
         except Exception as error:  # noqa: BLE001 - whatever it is, the client keeps the mail
             return await self.handle_exception(error)
         self.metrics.bytes.inc(len(content))
-        text = "accepted %d bytes as %s"
         extra = about("smtp_accepted", queued.enqueue_id)
-        log.info(text, len(content), queued.enqueue_id, extra=extra)
+        log.info("accepted %d bytes as %s", len(content), queued.enqueue_id, extra=extra)
         return f"250 2.0.0 OK queued as {queued.enqueue_id}"
 
     def _wrong_address(self, address: str, envelope: Envelope) -> str | None:
