@@ -98,7 +98,7 @@ def decide(monkeypatch):
     """Does the action on a quarantine; its result, and the facts of its decision."""
     monkeypatch.setattr(perform.queues, "require", lambda *_: None)
     monkeypatch.setattr(
-        perform, "ConfigurationGuard", lambda *_: SimpleNamespace(agreed=lambda: None)
+        perform, "ConfigurationGuard", lambda *_: SimpleNamespace(ensure=lambda: None)
     )
     kept = []
     monkeypatch.setattr(perform, "write_decision", lambda *_, facts, **__: kept.append(facts))
