@@ -221,7 +221,7 @@ class Quarantine(Releases):
 
     def waiting(self) -> Iterator[QuarantinedMail]:
         """What is in quarantine, or on its way out or back."""
-        return (mail for mail in self.mails() if mail.state not in {State.NOTED, State.RELEASED})
+        return (mail for mail in self.mails() if mail.state is not State.NOTED)
 
     def _add_row(
         self, existing: QuarantinedMail | None, item: QueuedMail, row: QuarantinedMail, state: State
