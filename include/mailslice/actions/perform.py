@@ -42,7 +42,7 @@ class Deed:
 def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> dict[str, Any]:
     """Act on the mails of the selection that are still there; the counts, and `failed` or None.
 
-    Done again, also after a kill, it ends the same; what an earlier try did counts as `gone`.
+    Done again, also after a kill, it ends the same; of a preview what is done counts as `gone`.
     Raises UnknownQueue, ConfigurationDiffers, Refused, StoreUnavailable. A decision is written in
     any case: what was done until then was done.
     """
@@ -190,6 +190,7 @@ class _Act:
                 outcome=moved,
                 due=due,
             )
+            moved.gone += len({*(self.selection.ids or ())} - moved.examined)
         finally:
             self.counts = moved.counts
             self.ids = moved.shown_ids(_MOST_IDS)
@@ -218,8 +219,7 @@ class _Act:
                     done[row] = None if discards else str(new)
         finally:
             self.ids = done
-            name = "discarded" if discards else "released"
-            self.counts = {name: len(done), "gone": gone}
+            self.counts = {"discarded" if discards else "released": len(done), "gone": gone}
         if failures:
             self.failed = f"{len(failures)} mails are left, such as {failures[0]}"
 

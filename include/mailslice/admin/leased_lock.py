@@ -1,5 +1,6 @@
 """The right to change something, for half a minute at a time: who is killed gives it up."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,9 +8,10 @@ from datetime import timedelta
 from uuid import uuid4
 
 from mailslice.model.clock import elapsed_seconds
-from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.errors import Refused, StoreUnavailable, TryAgain
 from mailslice.stores import Stores
 
+log = logging.getLogger(__name__)
 LEASE = timedelta(seconds=30)
 _PART = 0.7
 """Of the lease, after which nothing new is begun under it."""
@@ -56,8 +58,11 @@ class LeasedLock:
         return True
 
     def give_back(self) -> None:
-        """Others may take it."""
-        self._locks.release(self._name, self._me)
+        """Others may take it; when that fails, after its TTL."""
+        try:
+            self._locks.release(self._name, self._me)
+        except TryAgain as error:
+            log.warning("lock %s is left to its TTL: %s", self._name, error)
 
     def renew(self) -> None:
         """Waits for another holder, who may have been killed. Raises Refused where it goes on."""

@@ -26,7 +26,7 @@ from mailslice.codec.row import epoch_ms, instant
 from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock
-from mailslice.model.errors import QueueMissing, Refused, StoreUnavailable
+from mailslice.model.errors import QueueMissing, Refused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
@@ -57,11 +57,14 @@ class MoveOutcome:
     `gone`: completed or deleted meanwhile. `in_handler`: a worker has them, so they were left.
     `lost`: without content; they stay. `pending`: taken out of the queue, and not in the other one
     yet, because a handler still has them: move again to finish. `doubtful`: taken out of the queue,
-    and nothing shows whether they were delivered since; their content is kept. Of a delay
-    `moved` are the delayed ones; `later`: they wait until then, or for longer, anyway.
+    and nothing shows whether they were delivered since; their content is kept. `finished`: as
+    `moved`, of earlier moves to other queues. Of a delay `moved` are the delayed ones; `later`:
+    they wait until then, or for longer, anyway. `examined`: the mails that are counted.
     """
 
     moved: dict[EnqueueId, EnqueueId] = field(default_factory=dict)
+    finished: dict[EnqueueId, EnqueueId] = field(default_factory=dict)
+    examined: set[EnqueueId] = field(default_factory=set)
     gone: int = 0
     in_handler: int = 0
     lost: int = 0
@@ -82,6 +85,7 @@ class MoveOutcome:
             "contentLost": self.lost,
             "pending": self.pending,
             "doubtful": self.doubtful,
+            "finished": len(self.finished),
             **delay,
         }
 
@@ -155,6 +159,8 @@ class Moves:
             stores, queue, clock, table=stores.own.moving_mails, folder=FOLDER_OF_MOVES, sleep=sleep
         )
         self._threads: ThreadPoolExecutor
+        self._into: QueueName
+        self._kept_anew: set[EnqueueId] = set()
 
     def move(
         self,
@@ -173,7 +179,7 @@ class Moves:
 
         Raises Refused while another moves mails of the queue, ClockSkew, StoreUnavailable: again.
         """
-        outcome = outcome or MoveOutcome()
+        outcome, self._into = outcome or MoveOutcome(), into
         if due is not None:
             require_delays(self._stores, into, self._clock)
             due, outcome.later = instant(epoch_ms(due)), outcome.later or 0  # as it is stored
@@ -182,8 +188,8 @@ class Moves:
             self._finish_earlier(outcome, accept_duplicates=accept_duplicates)
             for batch in batches(rows, self._at_once):
                 taken: _Mails = []
-                where = (self._stores, self._queue)
-                sooner = _sooner(*where, batch, self._clock, outcome, due=due)
+                outcome.examined.update(row.enqueue_id for row in batch)
+                sooner = _sooner(self._stores, self._queue, batch, self._clock, outcome, due=due)
                 try:
                     for part in batches(sooner, _BETWEEN_RENEWALS):
                         self._right.renew()
@@ -211,13 +217,21 @@ class Moves:
                     marked.append(mail)
                 elif mail.enqueue_id in over or not self._may_be_marked(mail):
                     self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
-                elif accept_duplicates:
+                    continue
+                elif accept_duplicates and mail.content is Content.KEPT:
                     self._right.require()
-                    marked.append(self._marked(mail))
+                    self._mark(mail, marked)
                 elif mail.enqueue_id in in_flight:
                     outcome.pending += 1
                 else:
                     outcome.doubt(mail)
+                outcome.examined.add(mail.enqueue_id)
+        for into in {mail.moved_to for mail in marked}:
+            if not self._stores.rabbitmq.exists(QueueName(into)):
+                raise UnknownQueue(
+                    f"mails of {self._queue} wait for {into}, to which an earlier move was cut off "
+                    f"and which was removed since: `mailslice queue create {into}` creates it"
+                )
         for batch in batches(marked, self._at_once):
             self._bring(batch, outcome, accept_duplicates=accept_duplicates)
         self._quarantine.sweep()
@@ -261,12 +275,18 @@ class Moves:
             self._quarantine.withdraw(decided or mail)
             return
         self._right.require()  # the next move withdraws what is decided and has no mark
-        taken.append(self._marked(decided))
+        self._mark(decided, taken)
 
-    def _marked(self, decided: QuarantinedMail) -> QuarantinedMail:
+    def _mark(self, decided: QuarantinedMail, taken: _Mails) -> None:
+        """In doubt where another move withdrew it meanwhile; not `taken` where that brings it."""
         self._stores.tables.deleted.mark_many(self._queue, [decided.enqueue_id])
         crash.point("move:marked")
-        return decided
+        marked, anew = self._quarantine.keep_marked(decided)
+        crash.point("move:kept")
+        if anew:
+            self._kept_anew.add(marked.enqueue_id)
+        if marked.state is State.KEPT:
+            taken.append(marked)
 
     def _proved(self, marked: QuarantinedMail) -> QuarantinedMail | None:
         """Taken, since no worker completed it; None: another works on it."""
@@ -297,9 +317,8 @@ class Moves:
         closed = {one for one, record in stages.items() if record.closed}
         sending = {one for one, record in stages.items() if record.those(Stage.SENDING)}
         done = marked & (self._history.done | closed)
-        doubtful = (marked if self._history.missed else marked & sending) - in_flight - done
-        if accept_duplicates:
-            doubtful = set()
+        unknown = marked if self._history.missed else marked & (sending | self._kept_anew)
+        doubtful = set() if accept_duplicates else unknown - in_flight - done
         outcome.pending += len(in_flight - done)
         outcome.gone += len(done)
         for mail in mails:
@@ -314,8 +333,10 @@ class Moves:
         def release(mail: QuarantinedMail) -> None:
             left = _for_those_left(mail, stages.get(mail.enqueue_id))
             new_id = self._quarantine.release_within(left, right=self._right)
-            outcome.moved[mail.enqueue_id] = new_id
+            brought = outcome.moved if mail.moved_to == self._into else outcome.finished
+            brought[mail.enqueue_id] = new_id
 
+        outcome.gone += proved.count(None)
         for part in batches((mail for mail in proved if mail is not None), _BETWEEN_RENEWALS):
             self._right.renew()
             self._each(release, part)
@@ -364,7 +385,7 @@ def foreseen(
         ids = [row.enqueue_id for row in sooner]
         stages = {} if table is None else dict(table.by_ids(queue, ids))
         moved += len(outcome.without_holder(sooner, in_flight, stages))
-    unknown = {"contentLost", "pending", "doubtful"}
+    unknown = {"contentLost", "pending", "doubtful", "finished"}
     counts = outcome.counts | {"moved" if due is None else "delayed": moved}
     return {name: count for name, count in counts.items() if name not in unknown}
 

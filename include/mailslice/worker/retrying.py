@@ -128,8 +128,8 @@ async def _retry(worker: QueueWorker, row: DelayedMail, outcome: Retried, dry_ru
 
 
 async def deliver_due(worker: QueueWorker, ids: Iterable[EnqueueId]) -> int:
-    """Waits until these mails are in the work queue; how many are not after 30 s. Without a hop
-    consumer this process is one.
+    """Waits until these mails are in the work queue; how many are not after 30 s. Those that failed
+    again are due later, and not waited for. Without a hop consumer this process is one.
     """
     waiting = list(ids)
     if not waiting:
@@ -145,7 +145,8 @@ async def deliver_due(worker: QueueWorker, ids: Iterable[EnqueueId]) -> int:
     try:
         while waiting and loop.time() < end:
             await asyncio.sleep(_PAUSE)
-            waiting = list(await asyncio.to_thread(table.waiting, queue, waiting))
+            due = await asyncio.to_thread(table.waiting, queue, waiting)
+            waiting = [one for one, at in due.items() if at <= worker.context.clock()]
     finally:
         if consumer is not None:
             await consumer.close()

@@ -16,6 +16,7 @@ from mailslice.admin.holds import active_holds
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.admin.queues import create
+from mailslice.model import crash
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, Refused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import Mail
@@ -237,6 +238,39 @@ def test_a_move_brings_the_previewed_mails_to_the_other_queue(queue, stores, fre
     assert (decision["to"], len(decision["ids"])) == (other.name, 1)
     with pytest.raises(UnknownQueue):
         queue.previewed(ActionRequest.of({"queue": "none", "action": "clear"}))
+
+
+def test_a_move_counts_previewed_mails_that_are_done_as_gone(queue, stores):
+    other = Queue(stores)
+    queue.add("spam-1", "spam-2")
+    request = queue.request("move", to=other.name)
+    digest = queue.previewed(request)["digest"]
+    (done, _) = MailQueue(stores, queue.name, system_clock).browse()
+    stores.tables.deleted.mark_many(queue.name, [done.enqueue_id])
+    result = queue.act(request, digest)
+    assert (result["selected"], result["moved"], result["gone"]) == (2, 1, 1)
+    again = queue.act(request, digest)
+    assert (again["selected"], again["moved"], again["gone"]) == (2, 0, 2)
+
+
+def test_of_a_move_that_was_cut_off_each_previewed_mail_is_counted_once(queue, stores):
+    other = Queue(stores)
+    queue.add("spam-1", "spam-2")
+    request = queue.request("move", to=other.name)
+    digest = queue.previewed(request)["digest"]
+
+    def cut_off(point):
+        if point == "move:taken":
+            crash.arm(None)
+            raise StoreUnavailable("no answer")
+
+    crash.arm(cut_off)
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        queue.act(request, digest)
+    again = queue.act(request, digest)
+    assert again["moved"] in {1, 2}
+    assert again["moved"] + again["gone"] == 2
+    assert sorted(other.names) == ["spam-1", "spam-2"]
 
 
 def test_a_delay_is_about_the_previewed_mails_and_ends_when_it_was_to_end(queue, stores):

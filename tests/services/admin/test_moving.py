@@ -28,12 +28,14 @@ from mailslice.admin.worker_history import WorkerHistory
 from mailslice.bench.clearing import drop_marks
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.errors import Refused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import EnqueueId, Mail, QueuedMail, QueueName
+from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
+from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker import open_queue
 from mailslice.worker.queue_worker import worker_of
 from tests.acceptance.command import Cli
@@ -44,7 +46,7 @@ pytestmark = pytest.mark.new_keyspaces
 CONTENT = b"Subject: tide\r\n\r\nhigh water \xff"
 EVERY = MailFilter()
 BEFORE_MARK = ("quarantine:noted", "quarantine:copied", "quarantine:kept", "move:decided")
-IN_DOUBT = ("move:marked",)
+IN_DOUBT = ("move:marked", "move:kept")
 AFTER_MARK = (
     *("move:taken", "release:claimed", "release:row", "release:published", "release:recorded"),
     "quarantine:emptied",
@@ -193,7 +195,9 @@ def test_a_delayed_mail_is_delivered_whole_and_once_when_it_is_due(two: Two) -> 
     due = system_clock() + timedelta(seconds=8)
     outcome = two.delay(MailFilter(name="one"), timedelta(seconds=8))
     assert outcome.counts == {
-        **dict.fromkeys(("gone", "inHandler", "contentLost", "pending", "doubtful", "later"), 0),
+        **dict.fromkeys(
+            ("gone", "inHandler", "contentLost", "pending", "doubtful", "finished", "later"), 0
+        ),
         "delayed": 1,
     }
     assert [item.mail.name for item, _ in two.delivered(two.source)] == ["two"]
@@ -322,11 +326,14 @@ def _holder(two: Two) -> str:
     return str(two.stores.own.locks.holder(f"move/{two.source}"))
 
 
+@pytest.mark.parametrize(
+    "point", [IN_DOUBT[0], *(pytest.param(point, marks=pytest.mark.soak) for point in IN_DOUBT[1:])]
+)
 def test_killed_right_at_its_mark_a_mail_is_in_doubt_and_moves_on_demand_alone(
-    two: Two, fresh_module: Any
+    two: Two, fresh_module: Any, point: str
 ) -> None:
     (item,) = two.enqueue(mail())
-    killed(two, fresh_module, "move:marked")
+    killed(two, fresh_module, point)
     two.stores.own.locks.release(f"move/{two.source}", _holder(two))
     again = moved_again(two, fresh_module, code=1)
     assert (again["moved"], again["doubtful"]) == (0, 1)
@@ -599,6 +606,69 @@ def test_a_move_that_stood_still_marks_nothing_that_another_gave_back(two: Two) 
     assert two.left() == 0
 
 
+def test_a_mark_that_comes_after_another_move_gave_the_mail_back_leaves_it_in_doubt(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine stood still between the last look at the lock and the write of the mark."""
+    two.enqueue(mail())
+    mark_many = DeletedMails.mark_many
+
+    def late(self: DeletedMails, *asked: Any) -> None:
+        monkeypatch.setattr(DeletedMails, "mark_many", mark_many)
+        time.sleep(1.2)
+        assert two.move(MailFilter(name="another")).moved == {}
+        assert two.left() == 0
+        mark_many(self, *asked)
+
+    monkeypatch.setattr(DeletedMails, "mark_many", late)
+    outcome = two.move(moves=two.moves(sleep=lambda _: None, lease=timedelta(seconds=1)))
+    assert (outcome.moved, outcome.doubtful, outcome.doubtful_names) == ({}, 1, ["m-1"])
+    assert (two.delivered(two.source), two.left()) == ([], 3)
+    assert two.move().doubtful == 1
+    assert len(two.move(accept_duplicates=True).moved) == 1
+    [(_, content)] = two.delivered(two.target)
+    assert content == CONTENT
+    assert two.left() == 0
+
+
+def test_a_mark_that_comes_while_another_move_has_the_mail_loses_nothing(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other kept the mail anew, and sees a mark now that is not its own."""
+    two.enqueue(mail())
+    mark_many, number = DeletedMails.mark_many, count(1)
+    decided, marked = threading.Event(), threading.Event()
+    outcomes: list[MoveOutcome] = []
+    other = threading.Thread(target=lambda: outcomes.append(two.move()))
+
+    def late(self: DeletedMails, *asked: Any) -> None:
+        monkeypatch.setattr(DeletedMails, "mark_many", mark_many)
+        time.sleep(2.2)
+        other.start()
+        assert decided.wait(30)
+        mark_many(self, *asked)
+
+    def reached(point: str) -> None:
+        if point == "move:decided" and next(number) == 2:
+            decided.set()
+            assert marked.wait(30)
+        elif point == "move:marked":
+            marked.set()
+            time.sleep(1)
+
+    crash.arm(reached)
+    monkeypatch.setattr(DeletedMails, "mark_many", late)
+    outcomes.append(two.move(moves=two.moves(sleep=lambda _: None, lease=timedelta(seconds=2))))
+    other.join(60)
+    crash.arm(None)
+    assert len(outcomes) == 2
+    assert two.delivered(two.source) == []
+    assert two.move().doubtful == 1
+    assert len(two.move(accept_duplicates=True).moved) == 1
+    assert len(two.delivered(two.target)) == 1
+    assert two.left() == 0
+
+
 def test_an_error_at_one_mail_leaves_no_other_in_doubt(two: Two) -> None:
     """What is marked by then comes to its end: later nobody knows whether a worker completed it."""
     two.enqueue(mail("m-1"), mail("m-2"))
@@ -638,6 +708,51 @@ def test_an_error_at_one_proof_leaves_no_other_mail_in_doubt(
         two.move()
     again = two.move()
     assert (len(again.moved), again.doubtful) == (150, 0)
+    assert two.left() == 0
+
+
+def cut_off(two: Two) -> None:
+    """One mail is taken, and not in its new queue yet."""
+
+    def reached(point: str) -> None:
+        if point == "move:taken":
+            raise StoreUnavailable("no answer")
+
+    two.enqueue(mail("first"))
+    crash.arm(reached)
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        two.move()
+    crash.arm(None)
+    two.enqueue(mail("second"))
+
+
+def test_what_an_earlier_move_left_is_not_counted_as_moved_to_another_queue(two: Two) -> None:
+    cut_off(two)
+    elsewhere = replace(two, target=create(two.stores, f"other-{uuid4().hex}"))
+    outcome = elsewhere.move()
+    assert [item.mail.name for item, _ in two.delivered(elsewhere.target)] == ["second"]
+    assert [item.mail.name for item, _ in two.delivered(two.target)] == ["first"]
+    assert (outcome.counts["moved"], outcome.counts["finished"]) == (1, 1)
+
+
+def test_a_mail_for_a_queue_that_was_removed_is_named_and_nothing_is_written_for_it(
+    two: Two,
+) -> None:
+    cut_off(two)
+    elsewhere = replace(two, target=create(two.stores, f"other-{uuid4().hex}"))
+    names = RabbitNames(two.target)
+    with blocking_connection(two.stores.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        channel.exchange_delete(names.exchange)
+        channel.queue_delete(names.work_queue)
+    with pytest.raises(UnknownQueue, match=f"`mailslice queue create {two.target}`"):
+        elsewhere.move()
+    assert list(two.view(two.target).browse()) == []
+    assert [row.item.mail.name for row in two.view(two.source).browse()] == ["second"]
+    create(two.stores, two.target)
+    assert len(elsewhere.move().moved) == 1
+    assert [item.mail.name for item, _ in two.delivered(two.target)] == ["first"]
+    assert [item.mail.name for item, _ in two.delivered(elsewhere.target)] == ["second"]
     assert two.left() == 0
 
 

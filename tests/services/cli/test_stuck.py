@@ -11,10 +11,13 @@ from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.cli.output import Output
 from mailslice.codec import message
+from mailslice.model import crash
 from mailslice.model.clock import system_clock
+from mailslice.model.errors import StoreUnavailable
 from mailslice.model.settings import load_settings
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
+from mailslice.stores.own.locks import Locks
 from tests.acceptance.command import Cli
 
 pytestmark = pytest.mark.new_keyspaces
@@ -114,6 +117,58 @@ def test_release_is_a_new_entry_with_the_same_bytes(cli, stores):
     for time in ((), ("--since", "0001-01-01", "--until", "2099-12-31")):
         listed = cli.json("decisions", "list", "--queue", "spool", *time)
         assert [each["action"] for each in listed if each["by"] != "a person"] == ["released"]
+
+
+def releases(cli, stores):
+    now, day = system_clock(), timedelta(days=1)
+    rows = stores.own.decisions.list(cli.spool, now - day, now + day)
+    return [row.why for row in rows if row.action == "released"]
+
+
+@pytest.fixture
+def recorded():
+    """A release is cut off when the row says that it is done, before its decision."""
+
+    def reached(point):
+        if point == "release:recorded":
+            crash.arm(None)
+            raise KeyboardInterrupt
+
+    crash.arm(reached)
+    yield
+    crash.arm(None)
+
+
+def test_a_release_that_was_cut_off_and_is_asked_again_has_its_decision(cli, stores, recorded):
+    set_aside(cli, stores, "one")
+    cli("stuck", "release", "spool", "--name", "one", code=130)
+    assert releases(cli, stores) == []
+    (line,) = cli.json("stuck", "release", "spool", "--name", "one")
+    assert [line["newEnqueueId"] in why for why in releases(cli, stores)] == [True]
+    assert [one["enqueueId"] for one in cli.json("queue", "browse", "spool")] == [
+        line["newEnqueueId"]
+    ]
+    assert cli.json("stuck", "list", "spool") == []
+
+
+def test_a_mail_that_a_release_brought_to_its_queue_is_not_discarded(cli, stores, recorded):
+    set_aside(cli, stores, "one")
+    cli("stuck", "release", "spool", "--name", "one", code=130)
+    assert (
+        "cannot be discarded: it is released"
+        in cli("stuck", "discard", "spool", "--all", "--yes", code=1).err
+    )
+    assert [one["name"] for one in cli.json("queue", "browse", "spool")] == ["one"]
+
+
+def test_a_release_whose_lock_is_not_given_back_is_done(cli, stores, monkeypatch):
+    def away(*_):
+        raise StoreUnavailable("no answer")
+
+    set_aside(cli, stores, "one")
+    monkeypatch.setattr(Locks, "release", away)
+    (line,) = cli.json("stuck", "release", "spool", "--name", "one")
+    assert [line["newEnqueueId"] in why for why in releases(cli, stores)] == [True]
 
 
 def test_what_was_decided_when_a_signal_came_is_recorded(cli, stores, monkeypatch):

@@ -34,6 +34,7 @@ from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.names import file_name
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores, open_stores
+from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
 from mailslice.worker.queue_worker import worker_of
 from tests.acceptance.command import Cli, Inside
 
@@ -449,6 +450,20 @@ def test_a_mail_that_a_worker_has_is_told_and_comes_back_on_demand_alone(spool: 
     assert spool.names() == []
     assert spool.undelete().undeleted == 1
     assert spool.names() == ["m-1"]
+
+
+def test_a_mail_whose_worker_lost_its_connection_may_be_delivered(spool: Spool) -> None:
+    """The broker has given it back, and the handler may still send it."""
+    (item,) = spool.enqueue(mail())
+    about = ("m-1", timedelta(0), "handler", 1)
+    returned = InFlightMail(item.enqueue_id, *about, begun=True, returned=True)
+    record = WorkerRecord("w", "h", 1, system_clock(), timedelta(minutes=1), 1, (returned,))
+    spool.stores.own.worker_records.save_future(spool.queue, record).result()
+    spool.clear()
+    (kept,) = spool.deleted()
+    assert kept.as_json()["mayBeDelivered"] is True
+    assert spool.undelete(accept_duplicates=False).doubtful == 1
+    assert spool.names() == []
 
 
 def test_a_mail_that_is_delivered_while_its_content_is_copied_was_not_deleted(

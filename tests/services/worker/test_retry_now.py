@@ -79,6 +79,18 @@ async def test_a_mail_that_fails_again_keeps_its_new_delay(spool: Any) -> None:
         assert row.due > datetime.now(UTC) + timedelta(minutes=50)
 
 
+async def test_a_mail_that_fails_again_at_once_is_not_waited_for(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue, tuning=SHORT) as worker:
+        await worker.enqueue(mail(), CONTENT, delay=HOUR)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            first = asyncio.ensure_future(anext(deliveries))
+            await asyncio.sleep(1)
+            outcome = await retry_now(worker, EVERY)
+            await (await asyncio.wait_for(first, 20)).retry(after=HOUR)
+            async with asyncio.timeout(5):
+                assert await deliver_due(worker, outcome.retried) == 0
+
+
 async def test_without_a_worker_the_asker_brings_the_mails_to_the_queue(spool: Any) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         items = [await worker.enqueue(mail(f"m-{n}"), CONTENT, delay=HOUR) for n in range(3)]

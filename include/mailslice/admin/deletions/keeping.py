@@ -179,7 +179,7 @@ class _Keeping:
     def _in_hands(self, mails: Sequence[KeptMail]) -> list[KeptMail]:
         """With a note on those that workers have or began, as far as these have said so."""
         records = self._stores.worker_records(self._queue)
-        ids = {mail.enqueue_id for record in records for mail in record.held}
+        ids = {mail.enqueue_id for one in records if one.is_alive for mail in one.in_flight}
         wanted = [mail.item.enqueue_id for mail in mails]
         stages = self._stores.own.mail_stages.by_ids(self._queue, wanted)
         ids.update(one for one, record in stages.items() if record.recipients)

@@ -6,6 +6,7 @@ mail is in the queue or here. A note whose row was taken meanwhile is refused, a
 James deletes the blobs of a marked mail when it drops its message: nothing here refers to them.
 """
 
+import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
@@ -18,13 +19,10 @@ from mailslice.model.clock import Clock
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import QueuedMail, QueueName
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own.quarantine import (
-    Content,
-    QuarantinedMail,
-    QuarantineTable,
-    State,
-)
+from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail, QuarantineTable
+from mailslice.stores.cassandra.own.quarantine import Content, State
 
+log = logging.getLogger(__name__)
 OVER = timedelta(minutes=10)
 """A setting aside that is this old and not finished was cut off."""
 
@@ -106,11 +104,40 @@ class Quarantine(Releases):
         """`keep`, for a person. A row that is on its way out is forgotten first, whoever claimed
         it: a kill may have left it, and no duty come to finish it.
         """
-        row = self.keep(item, holder, decided, State.KEPT)
-        if row.state is State.DISCARDING:
+        while (row := self.keep(item, holder, decided, State.KEPT)).state is State.DISCARDING:
             self._forget(row)
-            row = self.keep(item, holder, decided, State.KEPT)
         return row
+
+    def keep_marked(self, mail: QuarantinedMail) -> tuple[QuarantinedMail, list[str]]:
+        """`mail`, which is marked now, as it waits for a person, and alarms: it is kept anew where
+        it was withdrawn at this very moment. Who takes, recovers or releases it goes on.
+        """
+        holder = Holder(mail.worker, mail.stage, mail.since, mail.age, mail.attempt)
+        reason = Decided(mail.action, mail.why, mail.who, mail.run, mail.moved_to, mail.due)
+        kept = self.advance(mail, State.KEPT)
+        while kept is None:
+            row = self.keep_for_good(codec.decode(mail.message), holder, reason)
+            if row.state not in {State.CLOSING, State.KEPT}:
+                return row, []
+            kept = self.advance(row, State.KEPT)  # else another sees the mark, and withdraws it
+        if kept.copy_id == mail.copy_id:
+            return kept, []
+        words = (
+            f"{mail.enqueue_id} was withdrawn from {self._table.TABLE} while it was marked: kept "
+            f"anew, its content is {kept.content}"
+        )
+        log.error(words, extra={"action": "kept_anew", "enqueue_id": str(mail.enqueue_id)})
+        return kept, [words]
+
+    def record(
+        self, item: QueuedMail, holder: Holder, decided: Decided, verdict: str, at: datetime
+    ) -> None:
+        """A row in `decisions`, for as long as MAILSLICE_DUTY_RETENTION says."""
+        mail = (item.enqueue_id, item.mail.name, holder.stage, holder.worker, holder.age, verdict)
+        row = DecisionRow(
+            *mail, decided.action, decided.why, at, decided.who, decided.run, holder.attempt
+        )
+        self._stores.own.decisions.save(self._queue, row, self._stores.settings.duty.retention)
 
     def keep_failed(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         """Quarantine recipients whose delivery is unknown. No duty withdraws the row.
@@ -221,7 +248,7 @@ class Quarantine(Releases):
 
     def waiting(self) -> Iterator[QuarantinedMail]:
         """What is in quarantine, or on its way out or back."""
-        return (mail for mail in self.mails() if mail.state not in {State.NOTED, State.RELEASED})
+        return (mail for mail in self.mails() if mail.state is not State.NOTED)
 
     def _add_row(
         self, existing: QuarantinedMail | None, item: QueuedMail, row: QuarantinedMail, state: State

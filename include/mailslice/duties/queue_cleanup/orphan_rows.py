@@ -5,7 +5,6 @@ they stay. With `aside` they go to quarantine: `mailslice stuck release` enqueue
 discard` drops them. mailslice never delivers one by itself.
 """
 
-import logging
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -18,14 +17,11 @@ from mailslice.model.mail import ViewRow
 from mailslice.model.slices import is_live
 from mailslice.stores.cassandra.own.quarantine import State
 
-log = logging.getLogger(__name__)
-
 ACTION = "stray"
 _WHY = (
     "a row without a mark before contentStart: nobody browses it, and nobody can say whether its "
     "mail was delivered"
 )
-_IN_QUARANTINE = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
 def quarantine_rows(run: Run, rows: Sequence[RowKey], window: timedelta) -> tuple[int, list[str]]:
@@ -67,7 +63,7 @@ def _is_behind(run: Run, row_key: RowKey, window: timedelta) -> bool:
 
 
 def _quarantine_row(run: Run, row: ViewRow, alarms: list[str]) -> bool:
-    quarantine, enqueue_id = Quarantine(run.stores, run.queue, run.clock), row.enqueue_id
+    quarantine = Quarantine(run.stores, run.queue, run.clock)
     since = row.enqueued_time or row.partition.slice_start
     holder = Holder("-", ACTION, since, run.clock() - since)
     decided = Decided(ACTION, _WHY, run.request.who, run.request.run)
@@ -79,15 +75,7 @@ def _quarantine_row(run: Run, row: ViewRow, alarms: list[str]) -> bool:
         quarantined_mail = quarantine.name(quarantined_mail, row.item, decided)
     if quarantined_mail is None:
         return False
-    run.stores.tables.deleted.mark_many(run.queue, [enqueue_id])
-    if quarantine.settle(quarantined_mail).state in _IN_QUARANTINE:
-        return True
-    # The mail is marked, and its copy went at this very moment.
-    content = quarantine.keep_for_good(row.item, holder, decided).content
-    words = (
-        f"{enqueue_id} was withdrawn from quarantine while it was set aside: kept anew, "
-        f"its content is {content}; look at 'mailslice stuck list {run.queue}'"
-    )
-    log.error(words, extra={"action": "kept_anew", "enqueue_id": str(enqueue_id)})
-    alarms.append(words)
+    run.stores.tables.deleted.mark_many(run.queue, [row.enqueue_id])
+    _, anew = quarantine.keep_marked(quarantined_mail)
+    alarms.extend(f"{one}; look at 'mailslice stuck list {run.queue}'" for one in anew)
     return True

@@ -36,13 +36,12 @@ from mailslice.model.errors import BadInput, ContentMissing
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, DeliveryVerdict
-from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
+from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import Content, State
 
 log = logging.getLogger(__name__)
 
 _SECOND = timedelta(seconds=1)
-_STAYS = {State.KEPT, State.RELEASING, State.RELEASED}
 
 
 class LeftAlone(Exception):
@@ -150,22 +149,9 @@ class StuckMailActions:
         crash.point("apply:renewed")
         deleted.mark_many(queue, [stuck_mail.enqueue_id])
         crash.point("apply:marked")
-        quarantined = self.quarantine.settle(renewed)
-        if quarantined.state not in _STAYS:
-            quarantined = self._quarantine_again(stuck_mail, decided)
+        quarantined, anew = self.quarantine.keep_marked(renewed)
+        self.alarms.extend(f"{one}; look at 'mailslice stuck list {queue}'" for one in anew)
         return stuck_mail.quarantined_entry(Action.CLOSED, quarantined)
-
-    def _quarantine_again(self, stuck_mail: StuckMail, decided: Decided) -> QuarantinedMail:
-        """The mail is marked, and its copy went at this very moment: it is kept anew."""
-        quarantined = self.quarantine.keep_for_good(stuck_mail.item, stuck_mail.holder, decided)
-        words = (
-            f"{stuck_mail.enqueue_id} was withdrawn from quarantine while it was closed: kept "
-            f"anew, its content is {quarantined.content}; look at 'mailslice stuck list "
-            f"{self.run.queue}'"
-        )
-        log.error(words, extra={"action": "kept_anew", "enqueue_id": str(stuck_mail.enqueue_id)})
-        self.alarms.append(words)
-        return quarantined
 
     def _recover(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
         """By its stage marks. From `_take` on those of the holder are refused."""
@@ -285,22 +271,7 @@ class StuckMailActions:
         return Decided(action, why, self.run.request.who, self.plan.run)
 
     def _save(self, stuck_mail: StuckMail, decided: Decided, action: Action, at: datetime) -> None:
-        holder = stuck_mail.holder
-        row = DecisionRow(
-            enqueue_id=stuck_mail.enqueue_id,
-            name=stuck_mail.item.mail.name,
-            stage=holder.stage,
-            worker=holder.worker,
-            age=holder.age,
-            verdict=action.verdict,
-            action=decided.action,
-            why=decided.why,
-            decided=at,
-            who=decided.who,
-            run=decided.run,
-            attempt=holder.attempt,
-        )
-        self.run.stores.own.decisions.save(self.run.queue, row, self.run.settings.duty.retention)
+        self.quarantine.record(stuck_mail.item, stuck_mail.holder, decided, action.verdict, at)
 
     def send_bounce(self, quarantined: QuarantinedMail) -> None:
         """Enqueue a report (RFC 3464) of these recipients, to MAILSLICE_WORKER_BOUNCE_QUEUE.

@@ -17,7 +17,6 @@ from mailslice.codec.reports import in_doubt
 from mailslice.model import crash
 from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.stages import Decision, MailStage, Stage
-from mailslice.stores.cassandra.own import DecisionRow
 from mailslice.worker.enqueue.bounce_reports import Reporter
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.logs import about
@@ -95,37 +94,27 @@ class InDoubt:
         await asyncio.to_thread(self._correct, item, record)
 
     def _quarantine_recipients(self, item: QueuedMail, record: MailStage) -> None:
-        now = self._context.clock()
-        since = record.updated or now
-        age = max(timedelta(0), now - since)
-        holder = Holder(record.owner, Stage.SENDING.value, since, age, record.attempt)
-        self._quarantine.keep_failed(item, holder, Decided("failed", WHY, self._context.worker))
-        self._decide(item, record, "failed", WHY)
+        decided = Decided("failed", WHY, self._context.worker)
+        self._quarantine.keep_failed(item, self._holder(record), decided)
+        self._record(item, record, decided)
 
     def _correct(self, item: QueuedMail, record: MailStage) -> None:
         table, queue = self._context.stores.own.quarantine, self._context.queue
         row = table.get(queue, item.enqueue_id, record.attempt)
         if row is not None:
             self._quarantine.finished(row, self._context.clock())
-        self._decide(item, record, "sent", _SENT_AFTER_ALL)
+        self._record(item, record, Decided("sent", _SENT_AFTER_ALL, self._context.worker))
 
     @property
     def _quarantine(self) -> Quarantine:
         return Quarantine(self._context.stores, self._context.queue, self._context.clock)
 
-    def _decide(self, item: QueuedMail, record: MailStage, action: str, why: str) -> None:
-        context, now = self._context, self._context.clock()
-        row = DecisionRow(
-            enqueue_id=item.enqueue_id,
-            name=item.mail.name,
-            stage=Stage.SENDING.value,
-            worker=record.owner,
-            age=max(timedelta(0), now - (record.updated or now)),
-            verdict="in doubt",
-            action=action,
-            why=why,
-            decided=now,
-            who=context.worker,
-            attempt=record.attempt,
-        )
-        context.stores.own.decisions.save(context.queue, row, context.settings.duty.retention)
+    def _record(self, item: QueuedMail, record: MailStage, decided: Decided) -> None:
+        now = self._context.clock()
+        self._quarantine.record(item, self._holder(record), decided, "in doubt", now)
+
+    def _holder(self, record: MailStage) -> Holder:
+        now = self._context.clock()
+        since = record.updated or now
+        age = max(timedelta(0), now - since)
+        return Holder(record.owner, Stage.SENDING.value, since, age, record.attempt)

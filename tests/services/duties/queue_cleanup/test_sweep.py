@@ -310,14 +310,13 @@ def test_a_row_that_no_message_can_hold_stops_no_other(view):
 def test_a_copy_that_is_withdrawn_right_after_the_mark_is_kept_anew_and_the_run_fails(
     view, monkeypatch
 ):
-    stray, settle = stray_of(view), Quarantine.settle
+    stray, keep_marked = stray_of(view), Quarantine.keep_marked
 
     def withdrawn_first(self, kept):
-        monkeypatch.setattr(Quarantine, "settle", settle)
         assert self.withdraw(kept)
-        return settle(self, kept)
+        return keep_marked(self, kept)
 
-    monkeypatch.setattr(Quarantine, "settle", withdrawn_first)
+    monkeypatch.setattr(Quarantine, "keep_marked", withdrawn_first)
     report = view.clean(sweep=True, aside=True)
     assert (report["status"], report["aside"], view.is_marked(stray)) == ("failed", 1, True)
     assert f"{stray} was withdrawn from quarantine" in report["message"]
