@@ -57,7 +57,6 @@ def test_what_is_planned_is_found_and_the_plan_is_read_to_its_end(tmp_path_facto
         1000,
         0,
         ((of_packed(pack(group)), np.arange(len(group), dtype=np.int64)) for group in groups),
-        "why",
     )
     writer.close()
     planned, there = (

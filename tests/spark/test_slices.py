@@ -19,7 +19,7 @@ PLACE = Partition(instant(0), 0)
 def count(live, dead, *, latest_us=10, written=5):
     deleted, ids = MemoryDeletedMails(), [uuid.uuid4() for _ in range(live + dead)]
     deleted.mark_many("spool", ids[live:])
-    spec = Scan(None, "spool", (), 1, None, "", "why", latest_us)
+    spec = Scan(None, "spool", (), 1, None, "", latest_us)
     found = _Count(spec, QueueTable.V4, PLACE, spool=False)
     pages = [of_packed(pack(ids[at : at + 700])) for at in range(0, len(ids), 700)]
     times = [np.full(len(page), written, np.int64) for page in pages]

@@ -1,28 +1,31 @@
 """Deleted marks in Python workers: list those without a row, and drop those that a plan names.
 
-Ids are rows of 16 bytes (`engine.id_arrays`), in files of at most IDS_A_FILE: a worker loads one.
+Ids are rows of 16 bytes (`engine.id_arrays`), in row groups: a worker loads one.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from mailslice.engine.errors import meaning, naming
 from mailslice.engine.frames import Session, run_on_keys, shared
 from mailslice.engine.id_arrays import among, low_halves, of_packed, of_texts, pack
 from mailslice.engine.partition_scan import READS_IN_FLIGHT, Marks
-from mailslice.engine.row_files import PlanFiles, PlanPart, PlanReader
+from mailslice.engine.row_files import (
+    PlanFiles,
+    PlanPart,
+    PlanReader,
+    RowGroup,
+    RowWriter,
+    read_groups,
+)
 from mailslice.engine.worker_stores import stores_of
-from mailslice.model.errors import PlanRefused
 from mailslice.stores.cassandra.ids import cut
 from mailslice.stores.cassandra.ranges import TokenRange
 
@@ -34,8 +37,8 @@ Retained = Callable[[], tuple[Halves, Halves]]
 if TYPE_CHECKING:
     from mailslice.engine.id_arrays import Ids
 
-IDS_A_FILE = 50_000
-"""Seconds of work, so that whoever drops them can look at the time between two files."""
+IDS_A_GROUP = 50_000
+"""Seconds of work, so that whoever drops them can look at the time between two groups."""
 _AT_ONCE = 10_000
 """Marks between two looks at the allowed rate."""
 _COLUMN = "enqueue_id"
@@ -59,39 +62,35 @@ class Dropped:
         return Dropped(self.dropped + other.dropped, self.blocked + other.blocked)
 
 
-class MarkFile(NamedTuple):
-    """A Parquet file of ids, and the SHA-256 of its bytes."""
-
-    file: str
-    marks: int
-    sha256: str
-
-
 def list_marks(
     spark: Session, spec: Dropping, ranges: Sequence[TokenRange], rows: Halves
-) -> list[MarkFile]:
-    """Write the ids of all marks in these token ranges that are not among `rows`; the files."""
+) -> list[RowGroup]:
+    """Write the ids of all marks in these token ranges that are not among `rows`."""
     with shared(spark, rows) as row_halves:
 
-        def read(batches: Iterator[Sequence[TokenRange]]) -> Iterator[MarkFile]:
-            deleted, writer = stores_of(spec.settings).tables.deleted, _MarkWriter(spec)
-            for batch in batches:
-                for page in deleted.packed_ids_of(spec.queue, batch):
-                    ids = of_packed(page)
-                    writer.add(ids[~among(low_halves(ids), row_halves())])
-            yield from writer.close()
+        def read(batches: Iterator[Sequence[TokenRange]]) -> Iterator[RowGroup]:
+            deleted = stores_of(spec.settings).tables.deleted
+            waiting: list[Ids] = []
+            with RowWriter(spec.location, spec.folder, f"marks-{uuid4()}.parquet") as writer:
+                for batch in batches:
+                    for page in deleted.packed_ids_of(spec.queue, batch):
+                        ids = of_packed(page)
+                        waiting.append(ids[~among(low_halves(ids), row_halves())])
+                        _write(writer, waiting, IDS_A_GROUP)
+                _write(writer, waiting, 1)
+            yield from writer.groups  # the file is whole by now
 
         return run_on_keys(spark, ranges, read)
 
 
 def drop_listed(
-    spark: Session, spec: Dropping, files: Sequence[MarkFile], retained: Retained
+    spark: Session, spec: Dropping, groups: Sequence[RowGroup], retained: Retained
 ) -> Dropped:
-    """Drop the marks that files of `list_marks` name and that are still there.
+    """Drop the marks that groups of `list_marks` name and that are still there.
 
     Those of `retained` ids stay. Raises PlanRefused for a file that was changed.
     """
-    return _drop(spark, spec, files, lambda batches: _listed(spec, batches), retained)
+    return _drop(spark, spec, groups, lambda batches: _listed(spec, batches), retained)
 
 
 def drop_planned(
@@ -108,7 +107,7 @@ def drop_planned(
 def _drop(
     spark: Session,
     spec: Dropping,
-    keys: Sequence[MarkFile] | Sequence[PlanPart],
+    keys: Sequence[RowGroup] | Sequence[PlanPart],
     read: Callable[..., Iterator[Ids]],
     retained: Retained,
 ) -> Dropped:
@@ -140,62 +139,22 @@ def _tables(spec: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[p
                 yield from reader.groups(part)
 
 
-def _listed(spec: Dropping, batches: Iterator[Sequence[MarkFile]]) -> Iterator[Ids]:
-    """The ids of the files that are marked now: a sweep that was killed here has dropped some."""
+def _write(writer: RowWriter, waiting: list[Ids], least: int) -> None:
+    """Write the ids as one row group, where there are so many."""
+    if sum(map(len, waiting)) >= least:
+        ids = np.concatenate(waiting)
+        waiting.clear()
+        values = [None, pa.py_buffer(ids.tobytes())]
+        column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(ids), values)
+        writer.add(pa.table({_COLUMN: column}), len(ids))
+
+
+def _listed(spec: Dropping, batches: Iterator[Sequence[RowGroup]]) -> Iterator[Ids]:
+    """The ids of the groups that are marked now: a sweep that was killed here has dropped some."""
     marks = Marks(stores_of(spec.settings).tables.deleted, spec.queue)
     for batch in batches:
-        for file in batch:
-            ids = _read(spec, file)
+        for _, table in read_groups(spec.location, spec.folder, batch):
+            column = pa.concat_arrays(table.column(_COLUMN).chunks)
+            first, end = 16 * column.offset, 16 * (column.offset + len(column))
+            ids = np.frombuffer(column.buffers()[1], np.uint8)[first:end].reshape(-1, 16)
             yield ids[marks.of(ids)]
-
-
-def _read(spec: Dropping, file: MarkFile) -> Ids:
-    name = f"{spec.folder}/{file.file}"
-    try:
-        with spec.location.filesystem.open_input_stream(spec.location.path(name)) as stream:
-            data = stream.read()
-    except OSError as error:
-        why = " ".join(str(error).split())[:200]
-        refused = PlanRefused(f"the list of marks {name} cannot be read ({why})")
-        raise meaning(str(error)) or refused from error
-    if hashlib.sha256(data).hexdigest() != file.sha256:
-        raise PlanRefused(f"the list of marks {name} was changed")
-    column = pq.read_table(pa.BufferReader(data)).column(_COLUMN)
-    ids = b"".join(
-        chunk.buffers()[1].slice(16 * chunk.offset, 16 * len(chunk)).to_pybytes()
-        for chunk in column.chunks
-    )
-    return np.frombuffer(ids, np.uint8).reshape(-1, 16)
-
-
-@dataclass
-class _MarkWriter:
-    """Collects ids, and writes a file whenever there are enough for one."""
-
-    spec: Dropping
-    files: list[MarkFile] = field(default_factory=list)
-    waiting: list[Ids] = field(default_factory=list)
-
-    def add(self, ids: Ids) -> None:
-        self.waiting.append(ids)
-        if sum(map(len, self.waiting)) >= IDS_A_FILE:
-            self._write()
-
-    def close(self) -> list[MarkFile]:
-        if sum(map(len, self.waiting)):
-            self._write()
-        return self.files
-
-    def _write(self) -> None:
-        ids = np.concatenate(self.waiting)
-        self.waiting = []
-        values = pa.py_buffer(ids.tobytes())
-        column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(ids), [None, values])
-        out = pa.BufferOutputStream()
-        pq.write_table(pa.table({_COLUMN: column}), out, compression="none", use_dictionary=False)
-        data = out.getvalue().to_pybytes()
-        name, location = f"marks-{uuid4()}.parquet", self.spec.location
-        path = location.path(f"{self.spec.folder}/{name}")
-        with naming(path), location.filesystem.open_output_stream(path) as file:
-            file.write(data)
-        self.files.append(MarkFile(name, len(ids), hashlib.sha256(data).hexdigest()))

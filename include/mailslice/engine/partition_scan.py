@@ -134,9 +134,9 @@ class PartitionScan(PartitionKey):
 class Scan:
     """What to read: a queue, the tables and the buckets of each slice.
 
-    Also where planned rows are written, and why they are planned. A row that was written after
-    `latest_us` (microseconds since the epoch) is not planned: its clock is ahead. The delete would
-    have that write time, and remove a late insert of today.
+    Also where planned rows are written. A row that was written after `latest_us` (microseconds
+    since the epoch) is not planned: its clock is ahead. The delete would have that write time, and
+    remove a late insert of today.
     """
 
     settings: Settings
@@ -145,7 +145,6 @@ class Scan:
     buckets: int
     location: Location
     folder: str
-    why: str
     latest_us: int
 
 
@@ -287,7 +286,7 @@ class _Count:
         planned, newest, part, digest = 0, 0, NO_PART, Digest()
         if writer is not None and self._spool is not None and self._spool.count:
             planned, newest = self._spool.count, self._spool.newest_us
-            part, digest = writer.add(*self._name, self._spool.chunks(), self._spec.why)
+            part, digest = writer.add(*self._name, self._spool.chunks())
         counts = (self._rows, self._rows - self.unmarked, self.unmarked, self.undated)
         survivors = self._survivors.shown(self._rows)
         return PartitionScan(*self._name, *counts, planned, newest, part, digest, survivors)

@@ -29,7 +29,7 @@ from mailslice.engine.row_files import (
     PlanFiles,
     PlanPart,
     PlanReader,
-    digest_of_table,
+    digest_of,
 )
 from mailslice.engine.worker_stores import stores_of
 from mailslice.model.mail import Partition
@@ -184,5 +184,5 @@ def _planned(reader: PlanReader, part: PlanPart) -> tuple[Ids, Digest]:
     ids, digest = [np.empty((0, 16), np.uint8)], Digest()
     for table in reader.groups(part):
         ids.append(of_texts(table.column("enqueue_id")))
-        digest += digest_of_table(table)
+        digest += digest_of(table)
     return np.concatenate(ids), digest

@@ -1,20 +1,21 @@
-"""Plans as Parquet files that workers write and read, and a digest that no layout changes.
+"""Parquet files that workers write and read: each row group has a digest, so apply acts on it only.
 
-One file a task, one or more row groups a partition, never a row group of two partitions: the rows
-of a partition are read without the rest of the file.
+A digest covers every column's name, type and values. Row groups add up in any order.
+Two writers: `RowWriter` takes Arrow tables, `PlanWriter` ids of the view. Of the latter no row
+group has rows of two partitions.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from uuid import uuid4
 
 from mailslice.engine.errors import meaning, naming
-from mailslice.engine.id_arrays import of_texts, texts
+from mailslice.engine.id_arrays import texts
 from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
@@ -57,12 +58,12 @@ _MODULUS = 1 << 128
 
 @cache
 def plan_schema() -> pa.Schema:
-    """Columns of a plan: partition, id, write time (WRITETIME, microseconds), and the reason."""
+    """Columns of a plan: partition, id and write time (WRITETIME, microseconds)."""
     import pyarrow as pa
 
     start, text = pa.timestamp("ms", "UTC"), pa.string()
     columns = {"table": text, "slice_start": start, "bucket": pa.int32(), "enqueue_id": text}
-    columns |= {"written_us": pa.int64(), "why": text}
+    columns |= {"written_us": pa.int64()}
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
 
 
@@ -89,19 +90,66 @@ class Digest:
         return cls(int(count), int(total, 16), int(xor, 16))
 
 
-def digest_of(  # noqa: PLR0917 - a row group's columns
-    table: str, slice_ms: int, bucket: int, ids: Ids, written: Times, why: str
-) -> Digest:
-    """The digest of a row group of one place: of its bytes, in their order."""
-    if not len(ids):
+def digest_of(rows: pa.Table) -> Digest:
+    """The digest of one row group: its columns' names, types and values, in their order."""
+    if not rows.num_rows:
         return Digest()
-    rows = hashlib.blake2b(
-        f"{table}|{slice_ms}|{bucket}|{why}|{len(ids)}|".encode(), digest_size=16
-    )
-    rows.update(ids.tobytes())
-    rows.update(written.astype("<i8").tobytes())
-    value = int.from_bytes(rows.digest(), "little")
-    return Digest(len(ids), value, value)
+    value = hashlib.blake2b(digest_size=16)
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        value.update(f"{name}|{column.type}|{rows.num_rows}|".encode())
+        for data in _bytes_of(column):
+            value.update(data)
+    number = int.from_bytes(value.digest(), "little")
+    return Digest(rows.num_rows, number, number)
+
+
+def _bytes_of(column: pa.ChunkedArray) -> Iterator[bytes | memoryview]:
+    """Which values are missing, then the values: of text and bytes the lengths first."""
+    import numpy as np
+    import pyarrow as pa
+
+    nulls = column.null_count
+    yield column.is_null().to_numpy().tobytes() if nulls else bytes(len(column))
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    numbers = pa.types.is_primitive(column.type)
+    if not numbers:  # text, bytes and ids of fixed size; nested columns are not implemented
+        column = column.cast(pa.large_binary())
+    if nulls:
+        column = column.fill_null(pa.scalar(0 if numbers else b"").cast(column.type))
+    if numbers:
+        yield column.to_numpy().tobytes()
+        return
+    binary = column.combine_chunks()
+    _, offsets, data = binary.buffers()
+    ends = np.frombuffer(offsets, "<i8")[binary.offset : binary.offset + len(binary) + 1]
+    yield np.diff(ends).tobytes()
+    yield memoryview(data or b"")[ends[0] : ends[-1]]
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One row group, the unit of a worker's task. `file` is relative to the run's folder."""
+
+    file: str
+    number: int
+    rows: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """A file of a plan, relative to the run's folder. There is no file for no rows."""
+
+    file: str
+    rows: int
+    digest: str
+
+    @classmethod
+    def of(cls, file: str, groups: Iterable[RowGroup]) -> RowFile:
+        """The file of these row groups."""
+        digest = sum((Digest.parse(group.digest) for group in groups), Digest())
+        return cls(file, digest.count, str(digest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +173,50 @@ class GroupWriter:
         self._path = location.path(f"{folder}/{file}")
         self._writer: Any = None
 
-    def _write(self, group: pa.Table) -> None:
+    def _write(self, group: pa.Table) -> Digest:
         import pyarrow.parquet as pq
 
         with naming(self._path):
             if self._writer is None:
-                files = self._location.filesystem
                 self._writer = pq.ParquetWriter(
-                    self._path, group.schema, filesystem=files, compression="zstd"
+                    self._path,
+                    group.schema,
+                    filesystem=self._location.filesystem,
+                    compression="zstd",
+                    use_dictionary=False,  # most values differ
                 )
             self._writer.write_table(group, row_group_size=group.num_rows)
+        return digest_of(group)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> Any:
         if self._writer is not None:
             with naming(self._path):
                 self._writer.close()
+
+
+class RowWriter(GroupWriter):
+    """From Arrow tables, also on executors. A repeated task needs another name (`uuid4`)."""
+
+    def __init__(self, location: Location, folder: str, file: str) -> None:
+        super().__init__(location, folder, file)
+        self.groups: list[RowGroup] = []
+
+    def add(self, rows: pa.Table, rows_per_group: int = ROWS_A_GROUP) -> None:
+        """Append rows, as groups of at most so many."""
+        for first in range(0, rows.num_rows, rows_per_group):
+            digest = self._write(rows.slice(first, rows_per_group))
+            self.groups.append(RowGroup(self._file, len(self.groups), digest.count, str(digest)))
+
+    def close(self) -> RowFile:
+        """Finish the file."""
+        super().close()
+        return RowFile.of(self._file, self.groups)
 
 
 class PlanWriter(GroupWriter):
@@ -149,14 +226,8 @@ class PlanWriter(GroupWriter):
         super().__init__(location, folder, file or f"part-{uuid4()}.parquet")
         self._groups = 0
 
-    def __enter__(self) -> PlanWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def add(
-        self, table: str, slice_ms: int, bucket: int, chunks: Iterable[tuple[Ids, Times]], why: str
+        self, table: str, slice_ms: int, bucket: int, chunks: Iterable[tuple[Ids, Times]]
     ) -> tuple[PlanPart, Digest]:
         """Append a partition's rows, at most ROWS_A_GROUP a chunk; where they are, their digest."""
         import pyarrow as pa
@@ -170,11 +241,9 @@ class PlanWriter(GroupWriter):
                 pa.repeat(pa.scalar(bucket, pa.int32()), count),
                 texts(ids),
                 pa.array(written, pa.int64()),
-                pa.repeat(why, count),
             ]
-            self._write(pa.Table.from_arrays(columns, schema=plan_schema()))
+            digest += self._write(pa.Table.from_arrays(columns, schema=plan_schema()))
             self._groups += 1
-            digest += digest_of(table, slice_ms, bucket, ids, written, why=why)
         return PlanPart(self._file, first, self._groups - first), digest
 
 
@@ -238,14 +307,16 @@ class PlanReader:
         return self._open[1]
 
 
-def digest_of_table(table: pa.Table) -> Digest:
-    """The digest of a row group as it is in the file: every column counts."""
-    import pyarrow.compute as pc
-
-    columns = [table.column(name) for name in ("table", "slice_start", "bucket", "why")]
-    if any(pc.count_distinct(column).as_py() != 1 for column in columns):
-        return Digest(table.num_rows)  # rows of several places, as no group is written
-    columns[1] = columns[1].cast("int64")
-    name, start, bucket, why = (column[0].as_py() for column in columns)
-    ids, written = of_texts(table.column("enqueue_id")), table.column("written_us").to_numpy()
-    return digest_of(name, start, bucket, ids, written, why=why)
+def read_groups(
+    location: Location, folder: str, groups: Sequence[RowGroup]
+) -> Iterator[tuple[RowGroup, pa.Table]]:
+    """Row groups with their rows. Raises PlanRefused at the first that differs."""
+    with PlanReader(location, folder) as reader:
+        for group in groups:
+            table = reader.group(group.file, group.number)
+            if str(digest_of(table)) != group.digest:
+                raise PlanRefused(
+                    f"the file {group.file} of the plan was changed: the rows of its group "
+                    f"{group.number} have another digest; plan again"
+                )
+            yield group, table

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.artifacts import FILES, Artifacts, RunFolder, artifacts
 from mailslice.maintenance.json_model import JsonModel
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.plan import QueuePlan, read_plan
 from mailslice.maintenance.report import DONE, DRY_RUN
-from mailslice.maintenance.row_file import RowFile, require_same_rows, stream_rows
+from mailslice.maintenance.row_file import require_same_rows, stream_rows
 from mailslice.maintenance.slice_range import limited_to_slices
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.mail import QueueName

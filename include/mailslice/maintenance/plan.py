@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from pydantic import AwareDatetime, ValidationError
 
+from mailslice.engine.row_files import RowFile, RowGroup
 from mailslice.maintenance.json_model import JsonModel
-from mailslice.maintenance.row_file import RowFile, RowGroup
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import QueueName

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.artifacts import FILES, PLAN_FOLDER, RunFolder
 from mailslice.maintenance.lock import PATIENCE, Lock, locked
 from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.rate_limit import Throttle
-from mailslice.maintenance.row_file import RowFile, read_tables, stream_rows, write_rows
+from mailslice.maintenance.row_file import read_tables, stream_rows, write_rows
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.clock import Clock
 from mailslice.model.durations import format_duration

@@ -9,18 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mailslice.engine.row_files import Digest
+from mailslice.engine.row_files import Digest, RowFile, RowWriter, digest_of, read_groups
 from mailslice.maintenance import row_file
 from mailslice.maintenance.artifacts import Artifacts
-from mailslice.maintenance.row_file import (
-    RowFile,
-    RowWriter,
-    digest_of,
-    read_groups,
-    read_tables,
-    stream_rows,
-    write_rows,
-)
+from mailslice.maintenance.row_file import read_tables, stream_rows, write_rows
 from mailslice.model.errors import BadSetting, PlanRefused
 from mailslice.model.mail import EnqueueId
 from mailslice.model.settings import S3Settings
@@ -75,7 +67,7 @@ def test_no_row_is_no_file(location, tmp_path):
 
 
 def test_rows_are_written_and_read_a_group_at_a_time(location, monkeypatch):
-    monkeypatch.setattr(row_file, "ROWS_PER_GROUP", 2)
+    monkeypatch.setattr(row_file, "ROWS_A_GROUP", 2)
     file = write_rows(location, "run", "rows.parquet", iter(ROWS), Row)
     assert pq.ParquetFile(location.path("run/rows.parquet")).num_row_groups == 2
     assert list(stream_rows(location, "run", file, Row)) == ROWS

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.checks.expectations import Expectation, Frame
+from mailslice.engine.row_files import RowFile
 from mailslice.maintenance import gates, runner
 from mailslice.maintenance.artifacts import FILES
 from mailslice.maintenance.duty import Duty, ReportDuty
@@ -15,7 +16,6 @@ from mailslice.maintenance.lock import LockHeld
 from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.result import PROGRESS
-from mailslice.maintenance.row_file import RowFile
 from mailslice.model.errors import GateFailed, PlanRefused, StoreUnavailable, TryAgain
 from tests.services.duties.running import judged_plainly
 from tests.unit.duties.judging import NOW, Locks, run_of

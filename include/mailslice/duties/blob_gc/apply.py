@@ -24,11 +24,10 @@ from mailslice.duties.blob_gc.sources import sources_of
 from mailslice.duties.blob_gc.trash import PRESENT, RESTORED, Kept, KeptBlobs
 from mailslice.engine.dataset import KEY, Dataset, collected, referenced
 from mailslice.engine.frames import InProcess, Session, run_on_keys, shared, slots_of
-from mailslice.engine.row_files import Location
+from mailslice.engine.row_files import Location, RowGroup, read_groups
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.rate_limit import Throttle
-from mailslice.maintenance.row_file import RowGroup, read_groups
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.clock import elapsed_seconds

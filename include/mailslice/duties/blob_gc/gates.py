@@ -14,9 +14,9 @@ from mailslice.duties.blob_gc.apply import ALREADY_DELETED
 from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.plan import VIEW, CopyToRestore, GcPlan, SourceScan
 from mailslice.duties.blob_gc.trash import Kept, KeptBlobs
+from mailslice.engine.row_files import read_groups
 from mailslice.maintenance.gates import planned_rows
 from mailslice.maintenance.result import Result
-from mailslice.maintenance.row_file import read_groups
 from mailslice.maintenance.run import Run
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings

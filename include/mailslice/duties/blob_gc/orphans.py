@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from mailslice.codec.blob_ids import is_active, is_blob_id, parse
 from mailslice.engine.dataset import Summary, give
-from mailslice.engine.row_files import Location
+from mailslice.engine.row_files import Location, RowGroup, RowWriter
 from mailslice.maintenance.artifacts import PLAN_FOLDER
-from mailslice.maintenance.row_file import RowGroup, RowWriter, schema_of
+from mailslice.maintenance.row_file import schema_of
 from mailslice.model.mail import BlobId
 from mailslice.stores.blobs.store import StoredBlob
 

@@ -13,10 +13,10 @@ from datetime import timedelta
 
 from pydantic import AwareDatetime, Field
 
+from mailslice.engine.row_files import RowFile, RowGroup
 from mailslice.maintenance.artifacts import Artifacts, queue_folder
 from mailslice.maintenance.json_model import JsonModel
 from mailslice.maintenance.plan import Plan, digest_of
-from mailslice.maintenance.row_file import RowFile, RowGroup
 from mailslice.maintenance.run_request import NO_QUEUE
 
 VIEW = ("enqueuedMailsV3", "enqueuedMailsV4")

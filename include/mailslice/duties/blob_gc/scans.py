@@ -6,8 +6,7 @@ from mailslice.duties.blob_gc.sources import ReferenceSource
 from mailslice.duties.blob_gc.trash import TRASH_PREFIX, KeptBlobs
 from mailslice.engine.dataset import KEY, REFERENCE, Dataset, RowBatch, Summary, read_once
 from mailslice.engine.frames import Session
-from mailslice.engine.row_files import Location
-from mailslice.maintenance.row_file import RowGroup, read_groups
+from mailslice.engine.row_files import Location, RowGroup, read_groups
 from mailslice.model.settings import Settings
 
 _PLANNED = {KEY: "string", "size": "long", "modified_s": "long", "since_ms": "long"}

@@ -32,10 +32,10 @@ from mailslice.duties.counter_repair.reading import Chunk, Groups, ids_of
 from mailslice.engine.errors import translated
 from mailslice.engine.frames import frame_of_keys
 from mailslice.engine.page_decoder import decode
-from mailslice.engine.row_files import Location
+from mailslice.engine.row_files import Location, RowFile, RowWriter
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import PLAN_FOLDER
-from mailslice.maintenance.row_file import RowFile, RowWriter, read_tables, schema_of
+from mailslice.maintenance.row_file import read_tables, schema_of
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.mailboxes import USER_FLAGS

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from pydantic import AwareDatetime
 
 from mailslice.duties.counter_repair.fingerprints import MessageDigest
+from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.json_model import JsonModel
 from mailslice.maintenance.plan import Plan
-from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run import Run
 from mailslice.stores.cassandra.mailboxes import Counters
 

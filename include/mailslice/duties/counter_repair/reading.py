@@ -28,10 +28,9 @@ from mailslice.duties.counter_repair.fingerprints import (
     without_id,
 )
 from mailslice.engine.page_decoder import LONG, UUID, Columns, Layout, decode
-from mailslice.engine.row_files import Location
+from mailslice.engine.row_files import Location, RowFile, RowWriter
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import PLAN_FOLDER
-from mailslice.maintenance.row_file import RowFile, RowWriter
 from mailslice.model.names import (
     IMAP_UID_TABLE,
     MAILBOX,

@@ -37,7 +37,7 @@ from mailslice.duties.counter_repair.reading import (
 )
 from mailslice.engine.errors import translated
 from mailslice.engine.frames import frame_of_keys
-from mailslice.maintenance.row_file import RowFile
+from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.run import Run
 from mailslice.model.names import (
     IMAP_UID_TABLE,

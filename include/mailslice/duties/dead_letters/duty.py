@@ -18,11 +18,11 @@ from mailslice.duties.dead_letters.letters import (
 )
 from mailslice.duties.dead_letters.lookups import LetterLookups
 from mailslice.duties.dead_letters.params import Params
+from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
-from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.dead_letters import Cause

@@ -22,10 +22,9 @@ from mailslice.codec.row import to_row
 from mailslice.duties.migrate_v3_to_v4.source import PlannedGroup, Source, copies_in_v4, first_slice
 from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.partition_scan import READS_IN_FLIGHT
-from mailslice.engine.row_files import Digest
+from mailslice.engine.row_files import Digest, read_groups
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.row_file import read_groups
 from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition, ViewRow

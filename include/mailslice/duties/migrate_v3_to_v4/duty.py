@@ -31,13 +31,13 @@ from mailslice.duties.migrate_v3_to_v4.source import (
     v3_partitions,
 )
 from mailslice.engine.frames import slots_of
+from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.gates import Reads, planned_rows
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
-from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model import crash

@@ -16,9 +16,8 @@ from mailslice.codec.row import epoch_ms, instant
 from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.id_arrays import texts
 from mailslice.engine.partition_scan import READS_IN_FLIGHT, Spool, pages_by_partition
-from mailslice.engine.row_files import PlanFiles
+from mailslice.engine.row_files import PlanFiles, RowGroup, RowWriter
 from mailslice.engine.worker_stores import stores_of
-from mailslice.maintenance.row_file import RowGroup, RowWriter
 from mailslice.model.errors import Refused
 from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.model.names import QueueTable

@@ -16,10 +16,10 @@ from mailslice.codec.row import epoch_ms, epoch_us
 from mailslice.duties.queue_audit.rules import CONTENT_MATTERS, Evidence, MailFacts, classify
 from mailslice.engine.frames import Session, run_on_keys, shared
 from mailslice.engine.partition_scan import READS_IN_FLIGHT, PartitionKey, Spool, pages_by_partition
-from mailslice.engine.row_files import PlanFiles, PlanPart, PlanReader, PlanWriter
+from mailslice.engine.row_files import PlanFiles, PlanPart, PlanReader, PlanWriter, RowFile
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import PLAN_FOLDER
-from mailslice.maintenance.row_file import RowFile, write_rows
+from mailslice.maintenance.row_file import write_rows
 from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition
 from mailslice.model.verdicts import MailVerdict, Verdict
@@ -113,8 +113,7 @@ class _FirstRead:
         start = epoch_ms(partition.slice_start)
         for delayed, spool in zip((False, True), spools, strict=True):
             if spool.count or not delayed:
-                why = "delayed" if delayed else "live"
-                part, _ = self.writer.add(table, start, partition.bucket, spool.chunks(), why)
+                part, _ = self.writer.add(table, start, partition.bucket, spool.chunks())
                 yield OldMails(
                     table, start, partition.bucket, delayed, spool.count, spool.newest_us, part
                 )

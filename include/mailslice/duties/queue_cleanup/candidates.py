@@ -9,7 +9,8 @@ import logging
 from collections.abc import Sequence
 
 from mailslice.duties.queue_cleanup.plan import Candidates
-from mailslice.engine.mark_deletion import Dropping, Halves, MarkFile, list_marks
+from mailslice.engine.mark_deletion import Dropping, Halves, list_marks
+from mailslice.engine.row_files import RowGroup
 from mailslice.maintenance.artifacts import queue_folder
 from mailslice.maintenance.plan import digest_of
 from mailslice.maintenance.run import Run
@@ -49,7 +50,7 @@ def retained(context: Run) -> Sequence[str]:
     return [f"{MARKS_FOLDER}/{file.file}" for file in listed.files]
 
 
-def reduce_to(context: Run, candidates: Candidates, files: Sequence[MarkFile]) -> None:
+def reduce_to(context: Run, candidates: Candidates, files: Sequence[RowGroup]) -> None:
     """The marks of other files are dropped, or cannot be used; without a file the list is over.
 
     A list that a later sweep recorded stays.

@@ -147,14 +147,15 @@ def _drop(  # noqa: PLR0917 - which marks, which of them stay, and how fast
                 drop_parts = partial(drop_planned, spark, retained=retained)
                 _in_rounds(run, spec, parts, drop_parts, pace, outcome)
                 continue
-            files = [(file, file.marks) for file in batch.listed.files]
+            files = [(file, file.rows) for file in batch.listed.files]
             drop_files = partial(drop_listed, spark, retained=retained)
             before = outcome.dropped
             try:
                 left = _in_rounds(run, spec, files, drop_files, pace, outcome)
             except PlanRefused as error:
                 waiting = batch.marks - (outcome.dropped - before)
-                outcome.wait(waiting, f"{error}: the next sweep lists its marks again")
+                unusable = f"the list in {folder} cannot be used ({error})"
+                outcome.wait(waiting, f"{unusable}: the next sweep lists its marks again")
                 left = []
             candidates.reduce_to(run, batch.listed, left)
 

@@ -8,21 +8,17 @@ from uuid import UUID
 
 from pydantic import AwareDatetime
 
-from mailslice.engine.mark_deletion import MarkFile
 from mailslice.engine.partition_scan import PartitionKey, PartitionScan
-from mailslice.engine.row_files import Digest, PlanPart
+from mailslice.engine.row_files import Digest, PlanPart, RowFile, RowGroup
 from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.gates import Reads
 from mailslice.maintenance.json_model import JsonModel
 from mailslice.maintenance.plan import QueuePlan
-from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import EnqueueId
 from mailslice.model.names import QueueTable
 from mailslice.view.configuration import Shape
-
-WHY = "deleted mark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +62,11 @@ class Candidates(JsonModel):
 
     run: str
     listed_at: AwareDatetime
-    files: tuple[MarkFile, ...]
+    files: tuple[RowGroup, ...]
 
     @property
     def marks(self) -> int:
-        return sum(file.marks for file in self.files)
+        return sum(file.rows for file in self.files)
 
 
 class CleanupPlan(QueuePlan):

@@ -12,7 +12,7 @@ from mailslice.codec.row import epoch_ms, epoch_us
 from mailslice.duties.queue_cleanup import candidates, decide
 from mailslice.duties.queue_cleanup.decide import RowCounts, SliceRows
 from mailslice.duties.queue_cleanup.params import Params
-from mailslice.duties.queue_cleanup.plan import WHY, CleanupPlan, PlannedPartition, RowKey
+from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition, RowKey
 from mailslice.duties.queue_cleanup.view import (
     Starts,
     range_of,
@@ -167,7 +167,7 @@ def _read(run: Run, grace: timedelta) -> _Reading:
         swept, needed = slices_before(stores, queue, slices[0])
         slices, buckets = [*swept, *slices], max(buckets, needed)
     location, folder = run.folder.artifacts, run.folder.file(PLAN_FOLDER)
-    spec = Scan(run.settings, queue, tables, buckets, location, folder, WHY, epoch_us(now))
+    spec = Scan(run.settings, queue, tables, buckets, location, folder, epoch_us(now))
     keys = [
         (epoch_ms(start), decide.closed(start, open_for, now=now, grace=grace)) for start in slices
     ]

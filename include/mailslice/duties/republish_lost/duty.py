@@ -21,6 +21,7 @@ from mailslice.duties.republish_lost.publishing import (
     Publication,
     SkipReason,
 )
+from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.audits import (
     CENSUS_PATIENCE,
@@ -34,7 +35,7 @@ from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
-from mailslice.maintenance.row_file import RowFile, schema_of
+from mailslice.maintenance.row_file import schema_of
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.durations import format_duration

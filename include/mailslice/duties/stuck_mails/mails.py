@@ -9,10 +9,10 @@ from pydantic.alias_generators import to_camel
 
 from mailslice.admin.quarantine import Holder
 from mailslice.codec import message as codec
+from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.plan import QueuePlan
-from mailslice.maintenance.row_file import RowFile
 from mailslice.model.mail import EnqueueId, Partition, QueuedMail, QueueName
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, DeliveryVerdict, decide

@@ -9,9 +9,9 @@ from pydantic import AwareDatetime
 
 from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState
 from mailslice.duties.stuck_mails_postal.survey import SurveyedRow
+from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.plan import Plan
-from mailslice.maintenance.row_file import RowFile
 from mailslice.model.settings import PostalMode
 from mailslice.stores.postal.rows import NO_TIME, QueuedMessage
 

@@ -24,7 +24,7 @@ from mailslice.duties.counter_repair.duty import CounterRepair
 from mailslice.duties.counter_repair.planned import Difference, Drift
 from mailslice.duties.counter_repair.reading import Key, ScanSpec
 from mailslice.duties.counter_repair.survey import RangeRead, Totals
-from mailslice.maintenance.row_file import RowFile
+from mailslice.engine.row_files import RowFile
 
 ABSENT = (None, None, None)
 

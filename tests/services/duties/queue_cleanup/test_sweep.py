@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mailslice.admin.quarantine import Quarantine
@@ -104,7 +106,7 @@ def candidates(view):
     parent = Path(world.uri(queue_folder("queue_cleanup", view.queue)))
     note = parent / "candidates.json"
     value = json.loads(note.read_text())
-    return note, parent / value["run"] / "marks" / value["files"][0][0]
+    return note, parent / value["run"] / "marks" / value["files"][0]["file"]
 
 
 def edit_note(note, _):
@@ -114,9 +116,8 @@ def edit_note(note, _):
 
 
 def edit_list(_, file):
-    content = bytearray(file.read_bytes())
-    content[40] ^= 1
-    file.write_bytes(bytes(content))
+    other = pa.array([uuid.uuid4().bytes], pa.binary(16))
+    pq.write_table(pa.table({"enqueue_id": other}), file)
 
 
 def remove_list(_, file):
@@ -178,7 +179,7 @@ def test_a_sweep_lists_only_the_marks_of_its_queue_that_have_no_row(view, monkey
     for _ in range(30):
         view.insert(3, dead=True)
     view.insert(3, dead=False)
-    monkeypatch.setattr(spark_marks, "IDS_A_FILE", 1)
+    monkeypatch.setattr(spark_marks, "IDS_A_GROUP", 1)
     orphans = [uuid.uuid4() for _ in range(3)]
     for each in orphans:
         view.mark(each)

@@ -26,9 +26,9 @@ from mailslice.duties.blob_gc.plan import (
 )
 from mailslice.duties.blob_gc.trash import TRASH_PREFIX, Kept, KeptBlobs
 from mailslice.engine.frames import InProcess
+from mailslice.engine.row_files import RowFile, RowGroup, read_groups
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.maintenance.plan import load_plan
-from mailslice.maintenance.row_file import RowFile, RowGroup, read_groups
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import BadInput, BadSetting, PlanRefused
 from mailslice.model.mail import BlobId

@@ -8,8 +8,8 @@ import pytest
 from mailslice.duties.blob_gc.gates import deletes, sources, totals, view
 from mailslice.duties.blob_gc.orphans import DELETE, BlobWriter, PlannedBlob
 from mailslice.duties.blob_gc.plan import GcPlan, Listing, SourceScan
+from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.gates import gate_summary
-from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import BlobId

@@ -30,10 +30,10 @@ from mailslice.duties.counter_repair.gates import read_after
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import CounterPlan, Difference, Drift, ScanFacts
 from mailslice.duties.counter_repair.survey import drift_of
+from mailslice.engine.row_files import RowFile
 from mailslice.maintenance import runner
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Summaries
-from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import GateFailed, PlanRefused

@@ -11,9 +11,9 @@ from mailslice.duties.migrate_v3_to_v4.copying import Copying
 from mailslice.duties.migrate_v3_to_v4.duty import DUTY, MigrationPlan
 from mailslice.duties.migrate_v3_to_v4.source import PlannedGroup, Source
 from mailslice.engine.frames import InProcess
+from mailslice.engine.row_files import RowWriter
 from mailslice.maintenance.gates import Reads
 from mailslice.maintenance.result import Result, Summaries
-from mailslice.maintenance.row_file import RowWriter
 from mailslice.maintenance.runner import partial_report
 from mailslice.model.errors import PlanRefused
 from tests.unit.duties.judging import NOW, QUEUE, broken, rewritten, run_of

@@ -3,6 +3,7 @@
 What a run counts, keeps for its next try, and is blamed for.
 """
 
+import hashlib
 import json
 import uuid
 from contextlib import suppress
@@ -11,6 +12,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from mailslice.bench.clearing import drop_marks
@@ -25,7 +27,7 @@ from mailslice.duties.queue_cleanup.view import move_browse_start
 from mailslice.engine import id_arrays, partition_scan, plan_comparison
 from mailslice.engine import mark_deletion as spark_marks
 from mailslice.engine.frames import InProcess
-from mailslice.engine.mark_deletion import MarkFile
+from mailslice.engine.row_files import RowGroup
 from mailslice.maintenance import gates, runner
 from mailslice.maintenance.artifacts import FILES, iso
 from mailslice.maintenance.engine import Engine
@@ -419,7 +421,7 @@ def test_a_sweep_that_is_planned_again_keeps_what_it_has_listed(view, monkeypatc
     listed = []
 
     def record(run, _rows):
-        file = MarkFile("marks-1.parquet", 1, "0")
+        file = RowGroup("marks-1.parquet", 0, 1, "0")
         run.folder.artifacts.write(run.folder.file("marks/marks-1.parquet"), b"x")
         found = Candidates(run=run.request.run, listed_at=NOW, files=(file,))
         value = found.as_json()
@@ -458,6 +460,62 @@ def test_marks_that_a_sweep_lists_go_by_a_later_run(view, monkeypatch):
     assert (report["marks"]["dropped"], report["marks"]["waiting"]) == (1, 0)
     assert [deleted.is_marked(QUEUE, one) for one in (held, orphan)] == [True, False]
     assert candidates.recorded(run_of(view.folder, "queue_cleanup")) is None
+
+
+def remove(path):
+    path.unlink()
+
+
+def shorten(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def rewrite(path, order):
+    groups = [pq.ParquetFile(path).read_row_group(number) for number in range(3)]
+    with pq.ParquetWriter(path, groups[0].schema) as writer:
+        for number in order:
+            writer.write_table(groups[number])
+
+
+def of_an_earlier_version(path):
+    """A list of one file, its marks and their SHA-256."""
+    note = path.parents[2] / "candidates.json"
+    value = json.loads(note.read_text())
+    value["files"] = [[path.name, 3, hashlib.sha256(path.read_bytes()).hexdigest()]]
+    del value["digest"]
+    note.write_text(json.dumps({**value, "digest": digest_of(value)}))
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (remove, "cannot be read, it was changed or removed"),
+        (shorten, "cannot be read, it was changed or removed"),
+        (lambda path: rewrite(path, [1, 0, 2]), "the rows of its group 0 have another digest"),
+        (lambda path: rewrite(path, [1, 2]), "the rows of its group 0 have another digest"),
+        (of_an_earlier_version, None),
+    ],
+)
+def test_a_list_of_marks_that_differs_drops_nothing_and_is_made_anew(view, monkeypatch, harm, why):
+    monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
+    monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
+    monkeypatch.setattr(spark_marks, "IDS_A_GROUP", 1)
+    orphans = [EnqueueId(uuid.uuid4()) for _ in range(3)]
+    pages = [pack([one]) for one in orphans]
+    monkeypatch.setattr(MemoryDeletedMails, "packed_ids_of", lambda *_: pages)
+    view.start_at(5)
+    view.insert(6, dead=False)
+    view.tables.deleted.mark_many(QUEUE, orphans)
+    steps, sweep = ("plan", "check", "apply", "verify", "report"), Params(grace=HOUR, sweep=True)
+    assert view.take(*steps, params=sweep)["marks"]["listed"] == 3
+    (path,) = view.folder.rglob("marks-*.parquet")
+    harm(path)
+    report = view.take(*steps, clock=lambda: NOW + 2 * HOUR)["marks"]
+    assert (report["dropped"], report["waiting"]) == (0, 3 if why else 0)
+    assert not why or (why in report["why"][0] and f"the file {path.name} " in report["why"][0])
+    assert view.tables.deleted.marked(QUEUE, orphans) == set(orphans)
+    assert view.take(*steps, params=sweep)["marks"]["listed"] == 3
+    assert view.take(*steps, clock=lambda: NOW + 2 * HOUR)["marks"]["dropped"] == 3
 
 
 def test_a_sweep_that_finds_more_rows_without_a_mark_than_it_names_says_so(view, monkeypatch):
@@ -544,7 +602,7 @@ def test_a_lock_that_is_lost_ends_the_marks_after_a_round(view, monkeypatch, rou
 def test_a_list_of_marks_that_the_time_limit_left_is_gone_on_with(view, monkeypatch, rounds):
     monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
     monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
-    monkeypatch.setattr(spark_marks, "IDS_A_FILE", 1)
+    monkeypatch.setattr(spark_marks, "IDS_A_GROUP", 1)
 
     orphans = [EnqueueId(uuid.uuid4()) for _ in range(3)]
 
@@ -617,7 +675,7 @@ def test_a_sweep_over_many_marks_is_no_small_run(view, monkeypatch, marks, used)
 
 
 def test_many_marks_of_an_earlier_sweep_are_no_small_run(view, monkeypatch):
-    found = Candidates(run="r-0", listed_at=NOW, files=(MarkFile("f", 11, "0"),))
+    found = Candidates(run="r-0", listed_at=NOW, files=(RowGroup("f", 0, 11, "0"),))
     monkeypatch.setattr(candidates, "recorded", lambda _: found)
     view.start_at(0)
     engine = Engine(view.settings, "cleanup", 10, in_process=True)
