@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 app = group("Stuck mails: list what stuck_mails set aside, enqueue it anew, or throw it away.")
 
 All = Annotated[bool, option("--all", "Every mail that is in quarantine.")]
-_COLUMNS = ("enqueueId", "name", "stage", "worker", "since", "action")
+_COLUMNS = (
+    *("enqueueId", "name", "stage", "worker", "since", "action"),
+    *("finished", "content", "why"),
+)
 
 
 @command(app, "list")

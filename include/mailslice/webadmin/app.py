@@ -17,7 +17,14 @@ from starlette.exceptions import HTTPException
 
 from mailslice.cockpit.rights import Guards, Right
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import BadInput, MailsliceError, Refused, TryAgain, UnknownQueue
+from mailslice.model.errors import (
+    BadInput,
+    BadSetting,
+    MailsliceError,
+    Refused,
+    TryAgain,
+    UnknownQueue,
+)
 from mailslice.webadmin import parsing
 from mailslice.webadmin.answers import (
     ARGUMENTS,
@@ -431,7 +438,7 @@ def _answer(request: Request, error: Exception) -> JSONResponse:
             halt = invalid(ARGUMENTS, "; ".join(problems))
         case UnknownQueue():
             halt = Halt(404, NOT_FOUND, str(error))
-        case BadInput():
+        case BadInput() if not isinstance(error, BadSetting):
             halt = invalid(ARGUMENTS, str(error))
         case TryAgain() | Refused():
             halt = Halt(503, SERVER_ERROR, str(error))

@@ -1,7 +1,7 @@
 """What the tasks do: the code of `mailslice queue` and of the duties, with James' figures."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from mailslice.admin.deletions import Deletion
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.maintenance.decision_files import write_decision
+from mailslice.maintenance.report import FAILED, REFUSED
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.maintenance.runner import record_refusal, run_all
 from mailslice.model.clock import Clock, system_clock
@@ -49,11 +50,15 @@ class Watch:
 
 
 def perform(
-    request: TaskRequest, settings: Settings, watch: Watch, clock: Clock = system_clock
+    request: TaskRequest,
+    settings: Settings,
+    watch: Watch,
+    clock: Clock = system_clock,
+    run_duty: Callable[..., dict[str, Any]] = run_all,
 ) -> None:
     """Do the work of a task to its end. Raises MailsliceError, and Canceled."""
     watch.check()
-    work = _Work(request, settings, watch, clock)
+    work = _Work(request, settings, watch, clock, run_duty)
     if request.type in {TaskType.DELETE, TaskType.CLEAR}:
         work.delete()
     elif request.type is TaskType.REPUBLISH:
@@ -75,6 +80,7 @@ class _Work:
     settings: Settings
     watch: Watch
     clock: Clock
+    run_duty: Callable[..., dict[str, Any]]
 
     def delete(self) -> None:
         request = self.request
@@ -97,15 +103,8 @@ class _Work:
                     facts = {"filter": mail_filter.as_json()}
                     queue.delete(mail_filter, deletion=deletion)
             finally:
-                write_decision(
-                    self.settings,
-                    self.clock(),
-                    who=request.who,
-                    action=f"queue {'clear' if request.type is TaskType.CLEAR else 'delete'}",
-                    queue=request.queue,
-                    reason=request.reason,
-                    facts={"task": str(request.id), **deletion.as_json(), **facts},
-                )
+                action = f"queue {'clear' if request.type is TaskType.CLEAR else 'delete'}"
+                self._record(action, {**deletion.as_json(), **facts})
             self._report(about, remainingCount=queue.size())
 
     def republish(self) -> None:
@@ -114,16 +113,23 @@ class _Work:
         older_than = request.params["olderThan"]
         about = {"mailQueue": request.queue, "olderThan": request.params["before"]}
         self._report(about, nbRequeuedMails=0)
-        audit = {"older_than": older_than, "census": True}
-        audited = self._run("queue_audit", audit, suffix="-audit")
-        self.watch.check()
-        params = {
-            "audit": audited["run"],
-            "older_than": older_than,
-            "accept_duplicates": request.params["acceptDuplicates"],
-        }
-        report = self._run("republish_lost", params)
-        self._report(about, nbRequeuedMails=report["nbRequeuedMails"], run=report["run"])
+        audit, count = {"older_than": older_than, "census": True}, None
+        try:
+            audited = self._run("queue_audit", audit, suffix="-audit")
+            _ended_well(audited)
+            self.watch.check()
+            params = {
+                "audit": audited["run"],
+                "older_than": older_than,
+                "accept_duplicates": request.params["acceptDuplicates"],
+            }
+            report = self._run("republish_lost", params)
+            count = report["nbRequeuedMails"]
+            self._report(about, nbRequeuedMails=count, run=report["run"])
+            _ended_well(report)
+        finally:
+            run = (self.watch.task.information or {}).get("run")
+            self._record("queue republish", {"republished": count, "run": run})
 
     def one_duty(self) -> None:
         request = self.request
@@ -136,6 +142,19 @@ class _Work:
         self._report(about, **figures(request.type, {}))
         report = self._run(DUTIES[request.type], params)
         self._report(about, **figures(request.type, report))
+        _ended_well(report)
+
+    def _record(self, action: str, facts: Information) -> None:
+        """The decision of who asked for the task, whatever came of it."""
+        write_decision(
+            self.settings,
+            self.clock(),
+            who=self.request.who,
+            action=action,
+            queue=self.request.queue,
+            reason=self.request.reason,
+            facts={"task": str(self.request.id), **facts},
+        )
 
     def _report(self, about: Information, **more: Any) -> None:
         """How far it is."""
@@ -166,4 +185,12 @@ class _Work:
                 record_refusal("apply", Refused("canceled: nothing was changed"), run, settings)
                 raise
 
-        return run_all(run, settings, step_ended, clock=self.clock)
+        # A step that raises leaves a row in the ledger, and no report.
+        self.watch.change(information={**(self.watch.task.information or {}), "run": run.run})
+        return self.run_duty(run, settings, step_ended, clock=self.clock)
+
+
+def _ended_well(report: Mapping[str, Any]) -> None:
+    """Raises MailsliceError with the message of a run that was refused or has failed."""
+    if report["status"] in {REFUSED, FAILED}:
+        raise MailsliceError(report["message"])

@@ -33,11 +33,13 @@ if TYPE_CHECKING:  # `as` tells type checkers that a name is public
     from mailslice.model.mail import EnqueueId as EnqueueId
     from mailslice.model.mail import Mail as Mail
     from mailslice.model.mail import QueuedMail as QueuedMail
+    from mailslice.model.mail import QueueName as QueueName
     from mailslice.model.mail import ViewRow as ViewRow
     from mailslice.model.settings import Settings as Settings
     from mailslice.model.settings import load_settings as load_settings
     from mailslice.worker.dequeue.delivery import Delivery as Delivery
     from mailslice.worker.dequeue.dequeuer import Deliveries as Deliveries
+    from mailslice.worker.events import EventLog as EventLog
     from mailslice.worker.io.destination_throttle import BlockingThrottle as BlockingThrottle
     from mailslice.worker.mails import mail_of as mail_of
     from mailslice.worker.mails import new_mail as new_mail
@@ -64,7 +66,7 @@ _HOMES = {
         "BadInput BadSetting ConfigurationDiffers DeadLetter MailsliceError Refused "
         "StoreUnavailable TakenOver TryAgain Unconfirmed UnknownQueue"
     ),
-    "model.mail": "EnqueueId Mail QueuedMail ViewRow",
+    "model.mail": "EnqueueId Mail QueueName QueuedMail ViewRow",
     "model.settings": "Settings load_settings",
     "admin.filters": "MailFilter",
     "admin.mail_queue": "MailQueue",
@@ -72,6 +74,7 @@ _HOMES = {
     "worker.dequeue.delivery": "Delivery",
     "worker.dequeue.dequeuer": "Deliveries",
     "worker.stages.handler_stage": "AsyncStage BlockingStage",
+    "worker.events": "EventLog",
     "worker.mails": "mail_of new_mail",
     "worker.outcome": "Bounce Complete Outcome Reject Retry",
     "worker.queue_worker": "QueueWorker open_worker",

@@ -136,7 +136,7 @@ class QueueWorker:
 @asynccontextmanager
 async def open_worker(
     settings: Settings,
-    queue: QueueName,
+    queue: str,
     *,
     clock: Clock = system_clock,
     tuning: Tuning | None = None,
@@ -149,9 +149,10 @@ async def open_worker(
     Creates a missing bucket and stored configuration, as James does. Raises UnknownQueue,
     ConfigurationDiffers, BadSetting, and StoreUnavailable with the address, each within 15 s.
     """
+    name = queue_name(queue)
     stores = open_stores(settings)
     try:
-        opening = worker_of(stores, queue, clock=clock, tuning=tuning, event_log=event_log)
+        opening = worker_of(stores, name, clock=clock, tuning=tuning, event_log=event_log)
         async with opening as worker:
             yield worker
     finally:
@@ -231,7 +232,7 @@ def _prepare_stages(stores: Stores, queue: QueueName) -> None:
         try:
             require(stores, queue_name(settings.worker.bounce_queue))
         except BadInput as error:
-            raise type(error)(f"MAILSLICE_WORKER_BOUNCE_QUEUE: {error}") from error
+            raise BadSetting(f"MAILSLICE_WORKER_BOUNCE_QUEUE: {error}") from error
     if queue not in settings.queue.stage_marks:
         return
     if not settings.worker.record_every:

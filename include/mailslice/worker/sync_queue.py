@@ -15,7 +15,6 @@ from mailslice.admin.mail_queue import MailQueue
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadInput, MailsliceError, TryAgain
 from mailslice.model.mail import Mail, QueuedMail, QueueName
-from mailslice.model.names import queue_name
 from mailslice.model.settings import Settings, load_settings
 from mailslice.stores.loop_thread import LoopThread
 from mailslice.worker.dequeue.delivery import Delivery
@@ -139,7 +138,8 @@ class SyncQueue:
         """Enqueues mails as they are drawn from `mails`; gives each when it is durable or refused.
 
         An iterator, in any order: nothing happens beyond what is asked of it. At most `in_flight`
-        mails, or 64 MiB, are held. StoreUnavailable is raised after what was under way is given.
+        mails, or 64 MiB, are held. StoreUnavailable, and what `mails` raises, is raised after what
+        was under way is given.
         """
         check_count("in_flight", in_flight)
         check_span("delay", delay)
@@ -202,13 +202,17 @@ class SyncQueue:
     ) -> Iterator[Enqueued]:
         ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]] = SimpleQueue()
         flying = bytes_in_flight = 0
-        away: TryAgain | None = None
+        last: Exception | None = None
         more = True
         try:
             while more or flying:
                 has_room = flying < in_flight and bytes_in_flight < _BYTES_IN_FLIGHT
                 if more and ended.empty() and (has_room or not flying):
-                    drawn = next(mails, None)
+                    drawn = None
+                    try:
+                        drawn = next(mails, None)
+                    except Exception as error:  # noqa: BLE001 - raised at the end
+                        last = error
                     if drawn is None:
                         more = False
                         continue
@@ -219,13 +223,13 @@ class SyncQueue:
                 flying, bytes_in_flight = flying - 1, bytes_in_flight - size
                 result = _result(mail, done)
                 if isinstance(result.error, TryAgain):
-                    away, more = away or result.error, False
+                    last, more = last or result.error, False
                 yield result
         finally:
             for _ in range(flying if self._loop.is_here else 0):
                 ended.get()
-        if away is not None:
-            raise away
+        if last is not None:
+            raise last
 
     def _begin(
         self,
@@ -255,7 +259,7 @@ def open_queue(
     loop.start()
     try:
         stack = AsyncExitStack()
-        opening = open_worker(settings, queue_name(queue), clock=clock)
+        opening = open_worker(settings, queue, clock=clock)
         worker = loop.call(stack.enter_async_context(opening))
         opened = SyncQueue(loop, worker)
         try:

@@ -97,6 +97,19 @@ def test_list_has_a_line_a_mail_and_a_table_for_people(cli, stores):
     assert all(word in table for word in (*FIELDS, "one", "closed", "host:1:abc"))
 
 
+def test_the_table_says_that_a_worker_completed_a_mail_after_all_and_why_it_was_set_aside(
+    cli, stores
+):
+    set_aside(cli, stores, "one")
+    quarantine = Quarantine(stores, cli.spool, system_clock)
+    for mail in quarantine.mails():
+        quarantine.finished(mail, system_clock())
+    finished = cli.json("stuck", "list", "spool")[0]["finished"]
+    table = cli("stuck", "list", "spool").out.decode()
+    words = ("finished", finished, "content", "kept", "why", "held for 1h, allowed are 10m")
+    assert [word for word in words if word not in table] == []
+
+
 def test_release_is_a_new_entry_with_the_same_bytes(cli, stores):
     set_aside(cli, stores, "one", "two")
     (line,) = cli.json("stuck", "release", "spool", "--name", "one", "--reason", "it was a test")

@@ -7,6 +7,7 @@ from fastapi.testclient import TestClient
 
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
+from mailslice.model.errors import BadSetting
 from mailslice.model.settings import load_settings
 from mailslice.testing.memory import MemoryStores
 from mailslice.webadmin import queues
@@ -65,3 +66,14 @@ def test_a_size_that_nobody_knows_closes_no_stores_that_other_requests_use(store
     assert [one.status_code for one in answers] == [503, 503]
     assert "was never measured" in answers[0].json()["message"]
     assert len(opened) == 1
+
+
+def test_a_setting_of_mailslice_that_is_wrong_is_no_fault_of_the_request():
+    def open_stores(_settings):
+        raise BadSetting("MAILSLICE_S3_ACCESS_KEY=*** is refused")
+
+    facts = Facts(lambda: load_settings({}), lambda: NOW, open_stores=open_stores)
+    client = TestClient(webadmin(queues.Queues(facts), None, dict.fromkeys(Right, lambda: None)))
+    answer = client.get("/mailQueues/spool")
+    assert (answer.status_code, answer.json()["type"]) == (500, "ServerError")
+    assert answer.json()["details"] == "MAILSLICE_S3_ACCESS_KEY=*** is refused"

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import typing
 
+import pytest
+
 import mailslice.worker
 
 
@@ -28,6 +30,19 @@ def test_public_functions_and_methods_are_typed_and_documented() -> None:
         assert function.__doc__
         assert "return" in function.__annotations__
     assert typing.get_type_hints(worker.SyncQueue.enqueue)["return"] is worker.QueuedMail
+
+
+def test_the_types_that_public_functions_take_are_public_and_a_queue_is_named_by_a_text() -> None:
+    taken = typing.get_type_hints(mailslice.worker.open_worker)
+    assert taken["queue"] is str
+    assert {"EventLog", "QueueName"} <= set(mailslice.worker.__all__)
+
+
+async def test_a_name_that_no_queue_can_have_is_bad_input_before_any_store_is_opened() -> None:
+    worker = mailslice.worker
+    with pytest.raises(worker.BadInput, match="a/b"):
+        async with worker.open_worker(worker.load_settings({}), "a/b"):
+            pass
 
 
 def test_importing_the_package_is_quick_and_brings_no_driver() -> None:

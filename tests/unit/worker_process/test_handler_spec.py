@@ -23,7 +23,9 @@ def plain(mail, content): return (mail.name, content)
 async def slow(mail, content): return None
 def with_id(mail, content, enqueue_id): return enqueue_id
 def many(mail, content, *, stage, redelivered, arrived, stopping, throttle): return None
-async def slow_many(mail, content, *, redelivered, stopping, throttle=None): return None
+async def slow_many(mail, content, *, redelivered, stopping): return None
+async def slow_throttled(mail, content, *, throttle): return None
+async def slow_maybe(mail, content, *, throttle=None): return None
 def any(mail, content, **keywords): return None
 def too_few(mail): return None
 VALUE = 3
@@ -99,6 +101,8 @@ def test_a_class_is_built_with_the_settings(handlers: str) -> None:
         ("{}:absent", "has no 'absent'"),
         ("{}:VALUE", "is a int, which cannot be called"),
         ("{}:too_few", "cannot be called as (mail, content)"),
+        ("{}:slow_throttled", "throttle, which is for plain functions"),
+        ("{}:slow_maybe", "throttle, which is for plain functions"),
         ("{}:Unbuildable", "cannot be built with the settings"),
         ("{}_broken:f", "nothing_of_this_name"),
         ("{}_script:f", "cannot be imported: SystemExit: 0"),

@@ -20,6 +20,7 @@ from uuid import uuid4
 from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.throttling import LEASE, Ask, Book, Freed, Limit, Limits, decide, destination
 from mailslice.stores.cassandra.own import Destinations
+from mailslice.stores.loop_thread import call_from_thread
 from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
@@ -222,8 +223,7 @@ class BlockingThrottle:
         connection = str(uuid4())
         books = {domain: destination(domain) for domain in domains}
         asked = set(books.values())
-        entering = throttle.enter(connection, asked, waited=self._waited)
-        waits = asyncio.run_coroutine_threadsafe(entering, loop).result()
+        waits = call_from_thread(loop, throttle.enter(connection, asked, waited=self._waited))
         try:
             yield {domain: waits[book] for domain, book in books.items() if book in waits}
         finally:

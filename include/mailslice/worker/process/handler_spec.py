@@ -8,7 +8,7 @@ names it gets more:
 - `redelivered`: whether the mail may have been in a handler before;
 - `arrived`: when the broker delivered the mail, by `time.monotonic()`;
 - `stopping`: a `threading.Event`, set when the worker ends: begin nothing that can wait;
-- `throttle`: plain functions only, to ask whether destinations take a mail now (`throttle`).
+- `throttle`: plain functions only, asks whether destinations take a mail now (`throttle`).
 
 A class is built once a process, with the settings, and its instance is called.
 """
@@ -119,8 +119,8 @@ def _keywords(subject: str, handler: Callable[..., Any]) -> frozenset[str]:
     any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     takes = {name for name in _BY_ANY_KEYWORD if any_keyword or name in parameters}
     takes |= {name for name in _BY_NAME if name in parameters}
-    if _is_async(handler):
-        takes.discard("throttle")
+    if "throttle" in takes and _is_async(handler):
+        raise BadInput(f"{subject} is async and names throttle, which is for plain functions")
     try:
         inspect.signature(handler).bind(None, b"", **dict.fromkeys(takes))
     except TypeError as error:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
 
+from mailslice.stores.loop_thread import call_from_thread
 from mailslice.worker.stages.stage_log import StageMarks
 
 
@@ -33,17 +34,17 @@ class BlockingStage:
     def sending(self, recipients: Iterable[str] | None = None) -> None:
         """About to send to these. Raises TakenOver, StoreUnavailable: then do not."""
         if self._marks is not None and self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._marks.sending(recipients), self._loop).result()
+            call_from_thread(self._loop, self._marks.sending(recipients))
 
     def sent(self, recipients: Iterable[str] | None = None) -> None:
         """These recipients have the mail."""
         if self._marks is not None and self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._marks.sent(recipients), self._loop).result()
+            call_from_thread(self._loop, self._marks.sent(recipients))
 
     def not_sent(self, recipients: Iterable[str] | None = None) -> None:
         """These surely do not have it, and may be tried again."""
         if self._marks is not None and self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._marks.not_sent(recipients), self._loop).result()
+            call_from_thread(self._loop, self._marks.not_sent(recipients))
 
 
 class AsyncStage:

@@ -1,0 +1,49 @@
+"""`enqueue_many` with a worker that enqueues in no time, and mails that end with an error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
+from mailslice.stores.loop_thread import LoopThread
+from mailslice.worker.sync_queue import SyncQueue
+
+
+class FakeWorker:
+    def __init__(self) -> None:
+        self.enqueued: list[str] = []
+
+    async def enqueue(self, mail: Mail, content: bytes, *, delay: timedelta | None) -> QueuedMail:
+        await asyncio.sleep(0.05)
+        self.enqueued.append(mail.name)
+        return QueuedMail(EnqueueId(UUID(int=1)), mail, BlobId("h"), BlobId("b"))
+
+
+@pytest.mark.parametrize("error", [KeyError("row 4"), KeyboardInterrupt()])
+def test_mails_under_way_are_given_before_the_error_of_the_iterator_is_raised(
+    error: BaseException,
+) -> None:
+    def mails() -> Iterator[tuple[Mail, bytes]]:
+        for number in range(3):
+            yield Mail(f"m{number}", "a@b", ("c@d",)), b""
+        raise error
+
+    loop, worker, results = LoopThread("queue"), FakeWorker(), []
+    loop.start()
+    try:
+        opened = SyncQueue(loop, worker)  # type: ignore[arg-type]
+        with pytest.raises(type(error)) as raised:
+            results.extend(opened.enqueue_many(mails()))
+    finally:
+        loop.stop()
+    assert raised.value is error
+    if isinstance(error, Exception):
+        assert sorted(result.mail.name for result in results) == ["m0", "m1", "m2"]
+        assert all(result.item is not None for result in results)
+    else:
+        assert results == []
