@@ -28,7 +28,7 @@ from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.gates import Reads
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
-from mailslice.model.errors import BadInput, MailsliceError, Undecodable
+from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.names import DELETED_MAILS, QueueTable
 from mailslice.model.slices import is_live
 from mailslice.stores.cassandra.repairs import table_repairs
@@ -242,17 +242,14 @@ def _words(
 def _bytes_a_row(run: Run, planned: Sequence[PlannedPartition]) -> float:
     """About the bytes of a planned row, as James' message has them: the mean of a few, or 0."""
     step = max(1, len(planned) // _SAMPLED_PARTITIONS)
-    rows = (
-        row
-        for partition in planned[::step][:_SAMPLED_PARTITIONS]
-        for row in islice(
-            rows_of(run.stores, partition.table).rows(run.queue, partition.partition), _SAMPLED_ROWS
-        )
-    )
-    with suppress(Undecodable):  # one that no message can hold
-        sizes = [len(message.encode(row.item)) for row in rows]
-        return sum(sizes) / max(1, len(sizes))
-    return 0.0
+    sizes: list[int] = []
+    with suppress(MailsliceError):  # it is for the report alone
+        for one in planned[::step][:_SAMPLED_PARTITIONS]:
+            table = rows_of(run.stores, one.table)
+            first = islice(table.ids(run.queue, one.partition), _SAMPLED_ROWS)
+            rows = table.by_ids(run.queue, [(one.partition, [row.enqueue_id for row in first])])
+            sizes += [len(message.encode(row.item)) for row in rows]
+    return sum(sizes) / max(1, len(sizes))
 
 
 def unrepaired_tables(

@@ -264,6 +264,24 @@ def test_a_browse_start_that_james_moves_on_while_v3_is_read_is_no_alarm(old, mo
     assert set(old.v4) == {kept.enqueue_id}
 
 
+def test_a_browse_start_that_james_moves_on_while_the_tables_are_compared_is_no_alarm(
+    old, monkeypatch
+):
+    """James deletes what it has delivered: marks, and rows of V4, never those of V3."""
+    from mailslice.duties.migrate_v3_to_v4 import duty
+
+    request, row, at = copied(old)
+    compare = duty.compare_partitions
+
+    def meanwhile(*args, **kwargs):
+        old.stores.tables.browse_starts.write(old.queue, old.at(1), 2**52)
+        old.stores.tables.v4.delete_partition_future(old.queue, row.partition, at + 1).result()
+        return compare(*args, **kwargs)
+
+    monkeypatch.setattr(duty, "compare_partitions", meanwhile)
+    assert old.steps(request, "verify")["success"]
+
+
 def test_a_cleanup_and_a_migration_wait_for_each_other(old, monkeypatch):
     from mailslice.duties.migrate_v3_to_v4.duty import DUTY
 

@@ -347,6 +347,20 @@ def test_a_row_that_no_message_can_hold_goes_as_any_other(view):
     assert view.take("plan")["planned"] == 1
 
 
+def test_what_a_row_takes_is_measured_by_a_few_ids_and_fails_no_plan(view, monkeypatch):
+    """Pages of whole rows may be larger than Cassandra reads in time."""
+
+    def unanswered(*_):
+        raise StoreUnavailable("no answer")
+
+    view.start_at(0)
+    view.insert(0, dead=True)
+    monkeypatch.setattr(MemoryEnqueuedMails, "rows", unanswered)
+    assert view.take("plan")["bytes"] > 0
+    monkeypatch.setattr(MemoryEnqueuedMails, "by_ids", unanswered)
+    assert view.take("plan")["bytes"] == 0
+
+
 def test_content_start_passes_no_slice_that_was_open_when_it_was_read(view, monkeypatch):
     """What comes into it later is found by the next run."""
     view.start_at(0)
