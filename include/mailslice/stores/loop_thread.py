@@ -15,15 +15,13 @@ T = TypeVar("T")
 
 def call_from_thread(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
     """What `work` gives on `loop`, for another thread. BadInput on the loop's own thread."""
-    here = None
     with suppress(RuntimeError):  # a thread without a loop
-        here = asyncio.get_running_loop()
-    if here is loop:
-        work.close()
-        raise BadInput(
-            f"{getattr(work, '__qualname__', work)} would block its own event loop: an async "
-            "handler behind a plain decorator is called as plain; make its wrapper 'async def'"
-        )
+        if asyncio.get_running_loop() is loop:
+            work.close()
+            raise BadInput(
+                f"{getattr(work, '__qualname__', work)} would block its own event loop: an async "
+                "handler behind a plain decorator is called as plain; make its wrapper 'async def'"
+            )
     return asyncio.run_coroutine_threadsafe(work, loop).result()
 
 

@@ -17,14 +17,7 @@ from starlette.exceptions import HTTPException
 
 from mailslice.cockpit.rights import Guards, Right
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import (
-    BadInput,
-    BadSetting,
-    MailsliceError,
-    Refused,
-    TryAgain,
-    UnknownQueue,
-)
+from mailslice.model.errors import BadInput, MailsliceError, Refused, TryAgain, UnknownQueue
 from mailslice.webadmin import parsing
 from mailslice.webadmin.answers import (
     ARGUMENTS,
@@ -438,7 +431,7 @@ def _answer(request: Request, error: Exception) -> JSONResponse:
             halt = invalid(ARGUMENTS, "; ".join(problems))
         case UnknownQueue():
             halt = Halt(404, NOT_FOUND, str(error))
-        case BadInput() if not isinstance(error, BadSetting):
+        case BadInput() if type(error) is BadInput:  # a BadSetting is no fault of the request
             halt = invalid(ARGUMENTS, str(error))
         case TryAgain() | Refused():
             halt = Halt(503, SERVER_ERROR, str(error))

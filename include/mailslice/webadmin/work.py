@@ -110,19 +110,15 @@ class _Work:
     def republish(self) -> None:
         """An audit that takes a census, and then the mails that it proves lost."""
         request = self.request
-        older_than = request.params["olderThan"]
+        age, again = request.params["olderThan"], request.params["acceptDuplicates"]
         about = {"mailQueue": request.queue, "olderThan": request.params["before"]}
         self._report(about, nbRequeuedMails=0)
-        audit, count = {"older_than": older_than, "census": True}, None
+        audit, count = {"older_than": age, "census": True}, None
         try:
             audited = self._run("queue_audit", audit, suffix="-audit")
             _ended_well(audited)
             self.watch.check()
-            params = {
-                "audit": audited["run"],
-                "older_than": older_than,
-                "accept_duplicates": request.params["acceptDuplicates"],
-            }
+            params = {"audit": audited["run"], "older_than": age, "accept_duplicates": again}
             report = self._run("republish_lost", params)
             count = report["nbRequeuedMails"]
             self._report(about, nbRequeuedMails=count, run=report["run"])
@@ -146,14 +142,11 @@ class _Work:
 
     def _record(self, action: str, facts: Information) -> None:
         """The decision of who asked for the task, whatever came of it."""
+        request, now = self.request, self.clock()
+        who, queue, reason = request.who, request.queue, request.reason
+        facts = {"task": str(request.id), **facts}
         write_decision(
-            self.settings,
-            self.clock(),
-            who=self.request.who,
-            action=action,
-            queue=self.request.queue,
-            reason=self.request.reason,
-            facts={"task": str(self.request.id), **facts},
+            self.settings, now, who=who, action=action, queue=queue, reason=reason, facts=facts
         )
 
     def _report(self, about: Information, **more: Any) -> None:
@@ -169,13 +162,8 @@ class _Work:
                 subject = queues.require(stores, request.queue)
                 ConfigurationGuard(stores.tables, stores.settings).agreed()
                 settings = stores.settings
-        run = RunRequest(
-            duty,
-            subject,
-            request.run + suffix,
-            who=request.who,
-            params={**params, "reason": request.reason or "webadmin"},
-        )
+        params = {**params, "reason": request.reason or "webadmin"}
+        run = RunRequest(duty, subject, request.run + suffix, who=request.who, params=params)
 
         def step_ended(step: str, _summary: Mapping[str, Any]) -> None:
             try:

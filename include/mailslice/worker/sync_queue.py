@@ -138,8 +138,7 @@ class SyncQueue:
         """Enqueues mails as they are drawn from `mails`; gives each when it is durable or refused.
 
         An iterator, in any order: nothing happens beyond what is asked of it. At most `in_flight`
-        mails, or 64 MiB, are held. StoreUnavailable, and what `mails` raises, is raised after what
-        was under way is given.
+        mails, or 64 MiB, are held. StoreUnavailable, or the error of `mails`, is raised at the end.
         """
         check_count("in_flight", in_flight)
         check_span("delay", delay)
@@ -208,11 +207,10 @@ class SyncQueue:
             while more or flying:
                 has_room = flying < in_flight and bytes_in_flight < _BYTES_IN_FLIGHT
                 if more and ended.empty() and (has_room or not flying):
-                    drawn = None
                     try:
                         drawn = next(mails, None)
                     except Exception as error:  # noqa: BLE001 - raised at the end
-                        last = error
+                        drawn, last = None, error
                     if drawn is None:
                         more = False
                         continue
