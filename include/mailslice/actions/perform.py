@@ -15,6 +15,7 @@ from mailslice.admin.moving import MoveOutcome, Moves
 from mailslice.admin.quarantine import Quarantine
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.decision_files import write_decision
+from mailslice.maintenance.report import BAD
 from mailslice.model.clock import Clock
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import MailsliceError, Refused, TryAgain
@@ -233,6 +234,7 @@ class _Act:
         doubtful = 0 if again else int(audit["verdicts"].get("lost or ghost") or 0)
         self.counts = {"republished": count, "mayBeDelivered": doubtful}
         self.information = {"nbRequeuedMails": count, "run": report["run"]}
+        self.failed = next((of["message"] for of in (audit, report) if of["status"] in BAD), None)
 
     def _run(self, duty: str, run: str, age: str | None, **params: object) -> dict[str, Any]:
         from mailslice.maintenance.run_request import RunRequest

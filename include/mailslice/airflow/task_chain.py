@@ -23,14 +23,13 @@ from mailslice.airflow.versions import AirflowFailException, AirflowSkipExceptio
 from mailslice.maintenance.artifacts import folder_of
 from mailslice.maintenance.params import QUEUES
 from mailslice.maintenance.registry import load
+from mailslice.maintenance.report import BAD
 from mailslice.maintenance.report import DRY_RUN as WAS_DRY
-from mailslice.maintenance.report import FAILED, REFUSED
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import BadInput
 from mailslice.stores import open_stores
 
 GROUP = "queue"
-BAD = (FAILED, REFUSED)
 """Statuses of a report that fail the DAG run."""
 
 

@@ -8,6 +8,7 @@ from mailslice.maintenance.run_request import STEPS, RunRequest
 
 DONE, NOTHING, DRY_RUN = "done", "nothing to do", "dry run"
 REFUSED, FAILED, RUNNING = "refused", "failed", "running"
+BAD = (FAILED, REFUSED)
 
 Report = dict[str, Any]
 

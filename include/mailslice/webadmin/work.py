@@ -10,7 +10,7 @@ from mailslice.admin.deletions import Deletion
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.maintenance.decision_files import write_decision
-from mailslice.maintenance.report import FAILED, REFUSED
+from mailslice.maintenance.report import BAD
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.maintenance.runner import record_refusal, run_all
 from mailslice.model.clock import Clock, system_clock
@@ -180,5 +180,5 @@ class _Work:
 
 def _ended_well(report: Mapping[str, Any]) -> None:
     """Raises MailsliceError with the message of a run that was refused or has failed."""
-    if report["status"] in {REFUSED, FAILED}:
+    if report["status"] in BAD:
         raise MailsliceError(report["message"])

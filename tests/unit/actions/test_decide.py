@@ -10,6 +10,7 @@ from mailslice.actions import perform
 from mailslice.actions.perform import Deed, StuckMailDecision
 from mailslice.actions.preview import Selection
 from mailslice.actions.request import ActionRequest
+from mailslice.maintenance import runner
 from mailslice.model.errors import Refused
 from mailslice.model.mail import EnqueueId
 from mailslice.worker import retrying
@@ -117,6 +118,18 @@ def decide(monkeypatch):
         return result, kept[-1]
 
     return decide
+
+
+@pytest.mark.parametrize("bad", ["queue_audit", "republish_lost"])
+def test_a_republish_whose_audit_or_run_failed_has_failed(decide, monkeypatch, bad):
+    def run_all(run, *_, **__):
+        status = "failed" if run.duty == bad else "done"
+        report = {"run": run.run, "status": status, "message": f"{run.duty} {status}"}
+        return {**report, "nbRequeuedMails": 2, "verdicts": {}}
+
+    monkeypatch.setattr(runner, "run_all", run_all)
+    result, _ = decide(Rows(), "republish")
+    assert (result["republished"], result["failed"]) == (2, f"{bad} failed")
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,9 @@ class Prover:
         self._window = view_shape(stores).window
         self._dead_letters = dead_letter_ids(run.settings, queue)
         records = stores.own.worker_records.list(queue)
-        self._in_flight = {mail.enqueue_id for record in records for mail in record.held}
+        self._in_flight = {
+            mail.enqueue_id for one in records if one.is_alive for mail in one.in_flight
+        }
         self._done = {enqueue_id for record in records for enqueue_id in record.done}
         self._quarantined = held(stores, queue)
         self.in_delay_queues = in_delay_queues(stores.management, queue)
