@@ -28,8 +28,8 @@ def planned(view, request, monkeypatch, change):
     """The plan step, of which `change` makes other rows, (enqueue ids, write times)."""
     add = spark_slices.PlanWriter.add
 
-    def changed(self, table, slice_ms, bucket, chunks, why):
-        return add(self, *change(table, slice_ms, bucket, list(chunks)), why)
+    def changed(self, table, slice_ms, bucket, chunks):
+        return add(self, *change(table, slice_ms, bucket, list(chunks)))
 
     with monkeypatch.context() as patch:
         patch.setattr(spark_slices.PlanWriter, "add", changed)
