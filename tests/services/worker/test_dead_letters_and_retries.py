@@ -458,10 +458,10 @@ async def test_on_an_own_queue_an_old_mail_that_still_has_its_row_is_handled(
             ours = await worker.enqueue(mail("ours"), CONTENT)
             if began != "now":
                 tables = worker.context.tables
-                tables.__dict__["existing"] = (tables.v3,)
+                tables.__dict__["existing"] = ()
             await asyncio.sleep(4.5)
             async with aclosing(worker.deliveries(3)) as deliveries:
-                found = [await next_of(deliveries), await next_of(deliveries)]
+                found = [await next_of(deliveries, 30.0), await next_of(deliveries, 30.0)]
                 assert {delivery.item.enqueue_id for delivery in found} == {
                     unknown().enqueue_id,
                     ours.enqueue_id,

@@ -55,7 +55,7 @@ class Message:
         return True
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Consumer:
     """Consumes `queue` until stopped. Callbacks run on the loop: `on_message(message)`,
     `on_lost(link, why)`, `on_ready()`.
