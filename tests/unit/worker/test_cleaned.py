@@ -29,7 +29,6 @@ def context(*, shared: bool = False) -> Any:
     settings = SimpleNamespace(queue=SimpleNamespace(shared=shared))
     return SimpleNamespace(
         is_marked=unmarked,
-        tables=SimpleNamespace(existing_now=tuple),
         settings=settings,
         clock=lambda: NOW,
         shape=Shape(HOUR, 2 * HOUR, (1,)),

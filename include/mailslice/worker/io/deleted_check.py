@@ -55,10 +55,6 @@ async def delivery_status(
         await asyncio.sleep(pause)
         if await row_of(context, item, partition) is not None:
             return DeliveryStatus.LIVE
-    if partition is not None:  # a migration may have made V4 since this worker began
-        tables = await asyncio.to_thread(context.tables.existing_now)
-        if await _is_in_one(context, tables, [partition], item.enqueue_id):
-            return DeliveryStatus.LIVE
     return (
         DeliveryStatus.DONE if await context.is_marked(item.enqueue_id) else DeliveryStatus.CLEANED
     )
