@@ -110,6 +110,19 @@ def test_a_server_that_hangs_up_in_the_handshake_gets_mail_in_the_clear_where_th
     assert (CONTENT + b".\r\n" in got) is (starttls == "may")
 
 
+def test_a_server_that_closes_at_starttls_gets_nothing_in_the_clear() -> None:
+    got: list[bytes] = []
+
+    def closing(one: socket.socket) -> None:
+        for word in (b"220 sink\r\n", TLS, b"421 4.3.2 shutting down\r\n"):
+            one.sendall(word)
+            got.append(one.recv(1000))
+
+    with serving(closing) as port:
+        outcome = relay(port, starttls="may")(MAIL, CONTENT)
+    assert (outcome, got[1:]) == (LATER, [b"STARTTLS\r\n", b""])
+
+
 @pytest.fixture(scope="module")
 def server_tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
