@@ -297,6 +297,8 @@ class MemoryTables:
 
     def refresh(self) -> None: ...
 
+    def extend(self) -> None: ...
+
     def missing(self) -> tuple[str, ...]:
         return ()
 

@@ -441,7 +441,11 @@ async def test_a_mail_without_row_and_mark_is_cleaned_on_an_own_queue_and_handle
         assert spool.ready(spool.names.dead_letter_queue) == (0 if shared == "true" else 1)
 
 
-async def test_on_an_own_queue_an_old_mail_that_still_has_its_row_is_handled(fresh: Any) -> None:
+@pytest.mark.parametrize("began", ["now", "before V4 was made"])
+async def test_on_an_own_queue_an_old_mail_that_still_has_its_row_is_handled(
+    fresh: Any, began: str
+) -> None:
+    """By the partition of its message, or without one, as James publishes it."""
     for spool in at(
         fresh.but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_QUEUE_SLICE_WINDOW="2s").settings
     ):
@@ -453,6 +457,8 @@ async def test_on_an_own_queue_an_old_mail_that_still_has_its_row_is_handled(fre
         )
         async with open_worker(spool.settings, spool.queue) as worker:
             ours = await worker.enqueue(mail("ours"), CONTENT)
+            if began != "now":
+                worker.context.tables.__dict__["existing"] = ()
             await asyncio.sleep(4.5)
             async with aclosing(worker.deliveries(3)) as deliveries:
                 found = [await next_of(deliveries), await next_of(deliveries)]

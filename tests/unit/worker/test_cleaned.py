@@ -56,3 +56,27 @@ async def test_a_delivery_without_a_row(
     monkeypatch.setattr(deleted_check, "row_of", none)
     partition = None if minutes is None else Partition(NOW - timedelta(minutes=minutes), 0)
     assert await delivery_status(context(shared=shared), ITEM, partition) is expected
+
+
+@pytest.mark.parametrize(
+    ("row_in", "expected", "known"),
+    [
+        ("V3", DeliveryStatus.LIVE, ["V3"]),
+        ("V4", DeliveryStatus.LIVE, ["V3", "V4"]),
+        ("none", DeliveryStatus.CLEANED, ["V3", "V4"]),
+    ],
+)
+async def test_the_schema_is_asked_only_after_no_known_table_had_the_row(
+    monkeypatch: pytest.MonkeyPatch, row_in: str, expected: DeliveryStatus, known: list[str]
+) -> None:
+    """Of a worker that began before V4 was made."""
+    old = context()
+    old.tuning = Tuning(row_reads=(0.0, 0.001), recent_row_reads=())
+    old.tables = SimpleNamespace(existing=["V3"])
+    old.tables.extend = lambda: old.tables.existing.append("V4")
+
+    async def row_of(asked: Any, *_: object) -> object | None:
+        return "a row" if row_in in asked.tables.existing else None
+
+    monkeypatch.setattr(deleted_check, "row_of", row_of)
+    assert (await delivery_status(old, ITEM, None), old.tables.existing) == (expected, known)

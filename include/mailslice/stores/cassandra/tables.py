@@ -72,10 +72,13 @@ class QueueTables:
         return tables
 
     def refresh(self) -> None:
-        """Look up `existing` again, in a process that outlives a migration. Not where a mail would
-        be dropped by it: a coordinator whose schema is late hides a table.
-        """
+        """Look up `existing` again, in a process that outlives a migration."""
         self.__dict__["existing"] = self.existing_now()
+
+    def extend(self) -> None:
+        """As `refresh`. A coordinator whose schema is late hides no table that was known."""
+        known = {*self.existing, *self.existing_now()}
+        self.__dict__["existing"] = tuple(rows for rows in (self.v3, self.v4) if rows in known)
 
     def require_keyspace(self) -> None:
         """Raises BadSetting when the keyspace is missing."""

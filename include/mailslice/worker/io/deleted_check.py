@@ -52,7 +52,7 @@ async def delivery_status(
         return DeliveryStatus.LIVE
     is_recent = partition is not None and _over_for(context, partition) < _RECENTLY
     for pause in context.tuning.recent_row_reads if is_recent else context.tuning.row_reads:
-        await asyncio.sleep(pause)
+        await _wait(context, pause)
         if await row_of(context, item, partition) is not None:
             return DeliveryStatus.LIVE
     return (
@@ -86,22 +86,21 @@ async def was_cleaned(
     if ended < timedelta(0):
         return False
     for pause in context.tuning.recent_row_reads if ended < _LATELY else context.tuning.row_reads:
-        await asyncio.sleep(pause)
-        # A migration may have created the other table since this worker began. That is asked only
-        # after no known table had the row.
-        tables = context.tables.existing
-        if pause:
-            tables = await asyncio.to_thread(context.tables.existing_now)
-        if await _is_in_one(context, tables, partitions, enqueue_id):
+        await _wait(context, pause)
+        if await _is_in_one(context, partitions, enqueue_id):
             return False
     return True
 
 
+async def _wait(context: QueueContext, pause: float) -> None:
+    """After a pause, when no known table had the row, asks whether a migration has made another."""
+    await asyncio.sleep(pause)
+    if pause:
+        await asyncio.to_thread(context.tables.extend)
+
+
 async def _is_in_one(
-    context: QueueContext,
-    tables: Iterable[EnqueuedMails],
-    partitions: Iterable[Partition],
-    enqueue_id: EnqueueId,
+    context: QueueContext, partitions: Iterable[Partition], enqueue_id: EnqueueId
 ) -> bool:
     """By the id alone: a row that cannot be read is one, too."""
     ids = [(partition, [enqueue_id]) for partition in partitions]
@@ -109,7 +108,8 @@ async def _is_in_one(
     def has_row(rows: EnqueuedMails) -> bool:
         return any(page for _, page in rows.existing_ids(context.queue, ids))
 
-    return any(await asyncio.gather(*(asyncio.to_thread(has_row, rows) for rows in tables)))
+    reads = (asyncio.to_thread(has_row, rows) for rows in context.tables.existing)
+    return any(await asyncio.gather(*reads))
 
 
 async def row_of(
