@@ -145,7 +145,7 @@ class QueueCleanup(Duty[CleanupPlan]):
             (f"{' and '.join(moved)} moved" if moved else "the starts stay", True),
             (f"{quarantined} rows set aside (mailslice stuck list {queue})", quarantined),
             (f"{marks['dropped']} deleted marks dropped ({marks['proof']})", marks["dropped"]),
-            (f"{left} without a mark stay before contentStart {command}", left != "0 rows"),
+            (f"{left} without a mark stay {command}", left != "0 rows"),
         ]
         return ", ".join(text for text, is_true in parts if is_true) + _waiting(marks)
 

@@ -1,4 +1,5 @@
-"""Rows without a mark before contentStart, which a sweep finds.
+"""Rows without a mark before contentStart, which a sweep finds. Where the queue is not shared: all
+before browseStart, for no clear of James can be there between marks and rows.
 
 Nobody browses them, and whether their mail was delivered nobody can say. The report names them, and
 they stay. With `aside` they go to quarantine: `mailslice stuck release` enqueues them anew, `stuck
@@ -19,7 +20,7 @@ from mailslice.stores.cassandra.own.quarantine import State
 
 ACTION = "stray"
 _WHY = (
-    "a row without a mark before contentStart: nobody browses it, and nobody can say whether its "
+    "a row without a mark before browseStart: nobody browses it, and nobody can say whether its "
     "mail was delivered"
 )
 
@@ -53,11 +54,11 @@ def _earlier(run: Run) -> int:
 
 
 def _is_behind(run: Run, row_key: RowKey, window: timedelta) -> bool:
-    """Whether both starts have passed it and nobody has marked it."""
-    starts = starts_of(run.stores, run.queue)
+    """Whether the starts have passed it and nobody has marked it."""
+    starts, shared = starts_of(run.stores, run.queue), run.settings.queue.shared
     passed = all(
         start is not None and not is_live(row_key.slice_start, start, window)
-        for start in (starts.browse, starts.content)
+        for start in (starts.browse, starts.content if shared else starts.browse)
     )
     return passed and not run.stores.tables.deleted.is_marked(run.queue, row_key.enqueue_id)
 

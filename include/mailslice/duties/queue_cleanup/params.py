@@ -44,8 +44,8 @@ class Params(SlicedParams):
     )
     aside: bool = Field(
         False,
-        description="with sweep: set rows without a mark before contentStart aside, for "
-        "`mailslice stuck release` or `discard`",
+        description="with sweep: set rows without a mark before contentStart aside, of a queue "
+        "that is mailslice's alone before browseStart, for `mailslice stuck release` or `discard`",
     )
     rate: int = Field(
         0, ge=0, description="partitions deleted and marks dropped a second, at most; 0 = no limit"

@@ -45,8 +45,8 @@ _LIVE_PARTITIONS, _LIVE_IDS = 200, 20
 class _Reading:
     """The partitions that were read, and what was true when they were.
 
-    `swept`: slices before contentStart, for a sweep. `browse`: browseStart as it was read after the
-    marks; what lies behind it proves nothing by having no mark.
+    `swept`: slices whose rows without a mark a sweep names. `browse`: browseStart as it was read
+    after the marks; what lies behind it proves nothing by having no mark.
     """
 
     shape: Shape
@@ -173,6 +173,9 @@ def _read(run: Run, grace: timedelta) -> _Reading:
     ]
     partitions = scan(run.spark(), spec, keys) if keys else []
     crash.point("plan:after-scan")
+    marks_read, browse = run.clock(), starts_of(stores, queue).browse
+    if params.sweep and browse and not run.settings.queue.shared:  # no clear of James
+        swept = [start for start in slices if not is_live(start, browse, shape.window)]
     return _Reading(
         shape,
         open_for,
@@ -183,8 +186,8 @@ def _read(run: Run, grace: timedelta) -> _Reading:
         frozenset(swept),
         partitions,
         decide.by_slice(partitions),
-        marks_read=run.clock(),
-        browse=starts_of(stores, queue).browse,
+        marks_read,
+        browse,
     )
 
 
@@ -234,8 +237,8 @@ def _words(
     if orphan_rows:
         more = " or more" if orphan_rows == MAX_ORPHAN_ROWS else ""
         yield (
-            f"{orphan_rows}{more} rows without a mark lie before contentStart: `--sweep --aside` "
-            "sets them aside, from where `mailslice stuck release` puts them back"
+            f"`--sweep --aside` sets {orphan_rows}{more} rows without a mark aside, from where "
+            "`mailslice stuck release` puts them back"
         )
 
 

@@ -206,12 +206,12 @@ def test_a_sweep_of_an_empty_queue_is_no_error(view):
     assert (report["status"], report["strays"]) == ("nothing to do", [])
 
 
-def stray_of(view):
-    """A row without a mark before contentStart, with its content."""
+def stray_of(view, content="same"):
+    """A row without a mark before browseStart, with its content. `content`: as of `start_at`."""
     view.stores.own_blobs.ensure_bucket()
-    for blob, content in (("h", b"Subject: lost\r\n\r\n"), ("b", b"found\r\n")):
-        view.stores.blobs.put(BlobId(blob), content)
-    view.start_at(5)
+    for blob, text in (("h", b"Subject: lost\r\n\r\n"), ("b", b"found\r\n")):
+        view.stores.blobs.put(BlobId(blob), text)
+    view.start_at(5, content)
     view.insert(6, dead=False)
     return view.insert(1, dead=False)
 
@@ -242,8 +242,35 @@ def test_a_row_without_a_mark_is_offered_and_only_a_person_sets_it_aside(view):
     assert (later["applied"], later["strays"], view.rows(1)) == (1, [], set())
 
 
-def test_what_was_marked_or_became_live_since_the_plan_is_left_alone(view):
-    first = stray_of(view)
+def test_a_row_without_a_mark_between_the_starts_of_an_own_queue_is_set_aside(
+    view,
+):
+    stray, live = stray_of(view, content=0), view.insert(5, dead=False)
+    assert [view.clean()["strays"], view.content_start] == [[], view.at(1)]
+    report = view.clean(sweep=True)
+    assert [row["enqueueId"] for row in report["strays"]] == [str(stray)]
+    report = view.clean(sweep=True, aside=True)
+    assert (report["status"], report["aside"]) == ("done", 1)
+    assert (view.is_marked(stray), view.is_marked(live)) == (True, False)
+    quarantine = Quarantine(view.stores, view.queue, system_clock)
+    [kept] = quarantine.waiting()
+    assert (kept.enqueue_id, kept.state, quarantine.content(kept)) == (
+        stray,
+        State.KEPT,
+        b"Subject: lost\r\n\r\nfound\r\n",
+    )
+    assert (view.clean()["applied"], view.rows(1), view.content_start) == (1, set(), view.at(5))
+
+
+def test_between_the_starts_of_a_shared_queue_a_row_without_a_mark_may_be_of_a_clear(shared_view):
+    stray = stray_of(shared_view, content=0)
+    report = shared_view.clean(sweep=True, aside=True)
+    assert (report["strays"], report["aside"], shared_view.is_marked(stray)) == ([], 0, False)
+
+
+@pytest.mark.parametrize("content", ["same", 0])
+def test_what_was_marked_or_became_live_since_the_plan_is_left_alone(view, content):
+    first = stray_of(view, content)
     second = view.insert(2, dead=False)
     request = view.request(sweep=True, aside=True)
     view.steps(request, "plan", "check")
@@ -338,7 +365,7 @@ def test_setting_aside_that_was_killed_is_counted_by_the_next_try(view, point):
     report = view.steps(request, "apply", "verify", "report")
     assert (report["status"], report["aside"]) == ("done", 1)
     assert "1 rows set aside" in report["message"]
-    assert "stay before contentStart" not in report["message"]
+    assert "without a mark stay" not in report["message"]
 
 
 @pytest.mark.parametrize("point", ["quarantine:copied", "apply:after-aside"])

@@ -466,7 +466,7 @@ def test_marks_that_a_sweep_lists_go_by_a_later_run(view, monkeypatch):
     report = view.take(*steps, params=Params(grace=HOUR, sweep=True))
     assert (report["applied"], report["marks"]["listed"]) == (1, 1)
     assert [row["enqueueId"] for row in report["strays"]] == [str(stray)]
-    assert "1 rows without a mark stay before contentStart" in report["message"]
+    assert "1 rows without a mark stay (--sweep" in report["message"]
     deleted = view.tables.deleted
     assert [deleted.is_marked(QUEUE, one) for one in (before, held, orphan)] == [False, True, True]
     assert view.take(*steps)["marks"]["waiting"] == 1  # a slice of that time is not closed
@@ -532,6 +532,23 @@ def test_a_list_of_marks_that_differs_drops_nothing_and_is_made_anew(view, monke
     assert view.take(*steps, clock=lambda: NOW + 2 * HOUR)["marks"]["dropped"] == 3
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("sweep", [False, True])
+def test_a_sweep_names_rows_without_a_mark_between_the_starts_where_no_james_cleans(
+    view, monkeypatch, sweep, shared
+):
+    monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
+    queue = view.settings.queue.model_copy(update={"shared": shared})
+    view.settings = view.settings.model_copy(update={"queue": queue})
+    view.start_at(2)
+    view.tables.browse_starts.write(QUEUE, view.at(5), epoch_us(NOW))
+    before, between, _ = (view.insert(number, dead=False) for number in (1, 4, 5))
+    view.insert(4, dead=True)
+    report = view.take("plan", params=Params(grace=HOUR, sweep=sweep))
+    named = ([before] if shared else [before, between]) if sweep else []
+    assert [row["enqueueId"] for row in report["strays"]] == [str(one) for one in named]
+
+
 def test_a_sweep_that_finds_more_rows_without_a_mark_than_it_names_says_so(view, monkeypatch):
     monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
     monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
@@ -544,7 +561,7 @@ def test_a_sweep_that_finds_more_rows_without_a_mark_than_it_names_says_so(view,
     steps, sweep = ("plan", "check", "apply", "verify", "report"), Params(grace=HOUR, sweep=True)
     report = view.take(*steps, params=sweep)
     assert len(report["strays"]) == 1
-    assert "1 or more rows without a mark stay before contentStart" in report["message"]
+    assert "1 or more rows without a mark stay (--sweep" in report["message"]
 
 
 @pytest.fixture
