@@ -97,13 +97,17 @@ def test_list_has_a_line_a_mail_and_a_table_for_people(cli, stores):
     assert all(word in table for word in (*FIELDS, "one", "closed", "host:1:abc"))
 
 
-def test_the_table_says_that_a_worker_completed_a_mail_after_all_and_why_it_was_set_aside(
-    cli, stores
-):
+@pytest.fixture
+def completed(cli, stores):
+    """A mail that was set aside, and that its worker completed after all."""
     set_aside(cli, stores, "one")
     quarantine = Quarantine(stores, cli.spool, system_clock)
     for mail in quarantine.mails():
         quarantine.finished(mail, system_clock())
+
+
+@pytest.mark.usefixtures("completed")
+def test_the_table_says_that_a_worker_completed_a_mail_after_all_and_why_it_was_set_aside(cli):
     finished = cli.json("stuck", "list", "spool")[0]["finished"]
     table = cli("stuck", "list", "spool").out.decode()
     words = ("finished", finished, "content", "kept", "why", "held for 1h, allowed are 10m")
@@ -213,13 +217,8 @@ def test_release_of_all_goes_on_past_those_whose_content_is_lost(cli, stores):
     assert "whole" in {line["name"] for line in cli.json("queue", "browse", "spool")}
 
 
-def test_release_of_all_leaves_what_its_worker_completed_after_all_and_by_name_does_not(
-    cli, stores
-):
-    set_aside(cli, stores, "one")
-    quarantine = Quarantine(stores, cli.spool, system_clock)
-    for mail in quarantine.mails():
-        quarantine.finished(mail, system_clock())
+@pytest.mark.usefixtures("completed")
+def test_release_of_all_leaves_what_its_worker_completed_after_all_and_by_name_does_not(cli):
     (line,) = cli.json("stuck", "release", "spool", "--all")
     assert "completed it after all" in line["skipped"]
     assert cli.json("queue", "browse", "spool") == []
