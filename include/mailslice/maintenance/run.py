@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from mailslice.engine.row_files import RowFile
@@ -78,10 +79,14 @@ class Run:
         rate: int = getattr(self.settings.duty, f"rate_{store}")
         return Throttle(rate or None, self.duty_params.intensity)
 
+    def time_left(self) -> float:
+        """Seconds of the param `time_limit` that are left; infinite without one."""
+        limit = self.duty_params.time_limit
+        return limit.total_seconds() - time.monotonic() + self.began if limit is not None else inf
+
     def out_of_time(self) -> bool:
         """Whether the param `time_limit` is over: apply then begins no new item."""
-        limit = self.duty_params.time_limit
-        return limit is not None and time.monotonic() - self.began >= limit.total_seconds()
+        return self.time_left() <= 0
 
     def spark(self) -> Session:
         """The session that computes frames: Spark, or the process for small work."""

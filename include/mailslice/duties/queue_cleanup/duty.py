@@ -45,7 +45,6 @@ MAX_NAMED = 99
 """So many partitions that failed are in the report."""
 _CLEAN = "nothing to do, the range is clean already: "
 _IN_FLIGHT = 16
-_LOCK_CHECK_INTERVAL = 64
 _TARGET, _DELETING = "browseStartTarget", "deletesBegun"
 """What a killed try of this plan may have done: written that browseStart, begun to delete."""
 _BEFORE, _WRITTEN = "browseStartBefore", "browseStartWrittenUs"
@@ -58,7 +57,7 @@ class QueueCleanup(Duty[CleanupPlan]):
     plan_type = CleanupPlan
     items = "rows"
     bulky = frozenset(
-        {"skippedSlices", "closedSlices", "readAt", _TARGET, _DELETING, _BEFORE, _WRITTEN}
+        {"skippedSlices", "tried", "closedSlices", "readAt", _TARGET, _DELETING, _BEFORE, _WRITTEN}
     )
 
     def plan(self, run: Run) -> CleanupPlan:
@@ -97,17 +96,18 @@ class QueueCleanup(Duty[CleanupPlan]):
         tried, failures = delete_partitions(run, chosen, throttle)
         crash.point("apply:after-deletes")
 
-        remaining = read_remaining(run, plan, partitions)
+        remaining = read_remaining(run, second, partitions, chosen[:tried])
         remaining.save(run)
         rows = {one.name: one.rows - deleted_rows.get(one.name, 0) for one in chosen}
         _count(progress, rows, chosen[:tried], failures, remaining)
         crash.point("apply:after-read-back")
 
         run.require_lock()
-        marks = drop_proved_marks(run, plan, partitions, remaining, first, throttle)
-        _save(run, progress, marks=marks.as_json())
+        gone = partitions if remaining.is_whole else chosen[:tried]
+        marks = drop_proved_marks(run, plan, gone, remaining, first, throttle)
+        _save(run, progress, marks=marks.as_json(), tried=tried)
         crash.point("apply:after-marks")
-        if run.params(Params).sweep:
+        if run.params(Params).sweep and remaining.is_whole:
             run.require_lock()
             marks.listed = candidates.record(run, remaining.ids()).marks
             _save(run, progress, marks=marks.as_json())
@@ -271,11 +271,10 @@ def delete_partitions(
 
     tried = 0
     for partition in partitions:
-        if tried % _LOCK_CHECK_INTERVAL == 0:
-            run.require_lock()
         if run.out_of_time():
             break
         throttle.take()
+        run.require_lock()
         table = rows_of(run.stores, partition.table)
         delete = table.delete_partition_future(run.queue, partition.partition, partition.newest_us)
         in_flight.append((partition, delete))
@@ -318,14 +317,19 @@ def _raise_content_start(run: Run, plan: CleanupPlan, remaining: Remaining) -> M
         return Moved(stored, None, stored)
     # Into slices that were open when they were read more rows may have come since.
     opened = decide.highest_browse_start(plan.open_for, now=remaining.read_at, grace=plan.grace)
-    oldest = min(opened, remaining.oldest_row(at_or_after=stored) or opened)
+    oldest = min(opened, remaining.oldest_row(at_or_after=stored))
     moved = move_content_start(run.stores, run.queue, oldest, plan.shape.window, run.clock)
     if moved.after is not None:
         run.stores.own.slice_statistics.delete_before(run.queue, moved.after)
     return moved
 
 
-def _after(run: Run, plan: CleanupPlan, remaining: Remaining, starts: Starts) -> dict[str, Any]:
+def _after(
+    run: Run, plan: CleanupPlan, remaining: Remaining, starts: Starts
+) -> dict[str, Any] | None:
+    """None: the time limit left some of the view unread."""
+    if not remaining.is_whole:
+        return None
     slices = [slice_ for slice_ in remaining.slices() if run.params(Params).covers(slice_.start)]
     counts = decide.counts(slices, starts.browse, plan.shape.window)
     return {

@@ -6,14 +6,14 @@ listed. What it cannot prove stays: a sweep lists every mark without a row (ADR 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
 from mailslice.duties.queue_cleanup import candidates
 from mailslice.duties.queue_cleanup.candidates import MARKS_FOLDER
 from mailslice.duties.queue_cleanup.plan import Candidates, CleanupPlan, PlannedPartition
-from mailslice.duties.queue_cleanup.reads import Remaining
+from mailslice.duties.queue_cleanup.reads import END_OF_TIME, Remaining
 from mailslice.engine.frames import shared, slots_of
 from mailslice.engine.mark_deletion import (
     Dropped,
@@ -44,7 +44,6 @@ _NOT_AGREED = (
     "another, or is of an earlier version"
 )
 _DEAD_LETTER = "the mail is among the dead letters"
-_ALWAYS = datetime.max.replace(tzinfo=UTC)
 DRAINED, CLEANED_CHECK = "drained", "cleaned_check"
 _UNPROVED = {
     DRAINED: "the broker was not seen empty since the marks were read",
@@ -95,15 +94,18 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how f
     first: datetime | None,
     throttle: Throttle,
 ) -> MarksOutcome:
-    """Drop the marks that have their proof. `first`: when this run saw the queue empty."""
+    """Drop the marks that have their proof. `first`: when this run saw the queue empty.
+
+    `planned`: those that were read back. None goes unless the whole view was.
+    """
     outcome, batches = MarksOutcome(), []
-    if own := plan.planned - remaining.planned:
+    if own := sum(one.rows - remaining.planned_in(one) for one in planned):
         batches.append(_Batch(own, plan.marks_read))
     if (listed := plan.candidates) is not None:
         batches.append(_Batch(listed.marks, listed.listed_at, listed))
     if not batches:
         return outcome
-    if why := _why_none(run, plan):
+    if why := _why_none(run, plan) if remaining.is_whole else TIME_LIMIT:
         return _waits(outcome, batches, why)
     shared = run.settings.queue.shared
     outcome.proof = DRAINED if shared else CLEANED_CHECK
@@ -235,7 +237,7 @@ def _drained_until(
         if all(batch.written_until <= drained_at for batch in batches):
             return drained_at
     # This apply began after all marks were read.
-    return _ALWAYS if sample_again(run.stores, run.queue, first, run.clock) else drained_at
+    return END_OF_TIME if sample_again(run.stores, run.queue, first, run.clock) else drained_at
 
 
 def _closed_until(run: Run, plan: CleanupPlan) -> datetime:

@@ -37,8 +37,8 @@ class RowKey(PartitionKey):
 class PlannedPartition(PartitionKey):
     """One partition that is to be emptied.
 
-    `rows` planned ones, the greatest write time among them (the delete's timestamp), and where they
-    are: row groups `first` to `first + groups` of a file of plan/.
+    `rows` planned ones, the greatest write time among them (the delete's timestamp), where they
+    are: row groups `first` to `first + groups` of a file of plan/, and their Digest.
     """
 
     rows: int
@@ -46,11 +46,13 @@ class PlannedPartition(PartitionKey):
     file: str
     first: int
     groups: int
+    digest: str
 
     @classmethod
     def of(cls, scanned: PartitionScan) -> Self:
         """From a scan whose `planned` is not 0."""
-        return cls(*scanned.name, scanned.planned, scanned.newest_us, *astuple(scanned.part))
+        rows = (scanned.planned, scanned.newest_us, *astuple(scanned.part), str(scanned.digest))
+        return cls(*scanned.name, *rows)
 
     @property
     def part(self) -> PlanPart:

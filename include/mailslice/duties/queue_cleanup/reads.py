@@ -2,20 +2,25 @@
 
 The first says what of the plan is still true. The second gives every row that is left, in both
 tables, read once. It is kept in the run's folder: verify and report build on the same read.
+What the time limit leaves of either is unknown: nothing there is deleted, and no start passes it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from datetime import datetime
-from typing import Any, Self
+from datetime import UTC, datetime
+from itertools import chain, groupby
+from math import inf
+from operator import attrgetter
+from typing import Any, Self, TypeAlias, TypeVar
 
 from mailslice.codec.row import epoch_ms, epoch_us
 from mailslice.duties.queue_cleanup.decide import SliceRows, by_slice
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
 from mailslice.duties.queue_cleanup.view import range_of, slices_to_read, starts_of, tables_of
+from mailslice.engine.frames import Session, slots_of
 from mailslice.engine.mark_deletion import Halves, halves_of
-from mailslice.engine.partition_scan import PartitionName
+from mailslice.engine.partition_scan import PartitionKey, PartitionName
 from mailslice.engine.plan_comparison import (
     PartitionNow,
     PlanKey,
@@ -24,8 +29,9 @@ from mailslice.engine.plan_comparison import (
     compare,
     read_after,
 )
-from mailslice.engine.row_files import NO_PART, Digest, PlanFiles
+from mailslice.engine.row_files import NO_PART, Digest
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
+from mailslice.maintenance.result import TIME_LIMIT
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
 from mailslice.model.slices import is_live, slice_start
@@ -35,6 +41,11 @@ from mailslice.view.partitions import partitions_in_use
 CHANGED, MARK_MISSING = "changed since plan", "live again"
 _READ_BACK_FILE = "left.json"
 """In the run's folder."""
+END_OF_TIME = datetime.max.replace(tzinfo=UTC)
+_ROUND_S = 10.0
+P = TypeVar("P", bound=PartitionKey)
+Read: TypeAlias = Callable[[Session, RemainingSpec, list[PlanKey]], list[P]]
+Planned: TypeAlias = Sequence[PlannedPartition]
 
 
 @dataclass(frozen=True)
@@ -42,18 +53,19 @@ class SecondRead:
     """Every partition of every planned slice, and of all slices that browseStart would pass.
 
     `low`: the lower of the planned browseStart and the one stored when it began. Had James lowered
-    it, the rows from there on would be live again.
+    it, the rows from there on would be live again. `unread_from`: the first slice that it left.
     """
 
     plan: CleanupPlan
     low: datetime | None
-    partitions: Sequence[PartitionNow]
+    partitions: Mapping[PartitionName, PartitionNow]
+    unread_from: datetime
 
-    def skipped(self, planned: Sequence[PlannedPartition]) -> dict[datetime, str]:
-        """Slices left alone, whole, and why: unknown rows, or a planned row that lost its mark."""
+    def skipped(self, planned: Planned) -> dict[datetime, str]:
+        """Slices left alone, whole: not read, unknown rows, or a planned row that lost its mark."""
         slices = {partition.slice_start for partition in planned}
-        skipped: dict[datetime, str] = {}
-        for now in self.partitions:
+        skipped = {start: TIME_LIMIT for start in slices if start >= self.unread_from}
+        for now in self.partitions.values():
             if now.slice_start in slices:
                 if now.unmarked_planned:
                     skipped[now.slice_start] = MARK_MISSING
@@ -61,13 +73,12 @@ class SecondRead:
                     skipped.setdefault(now.slice_start, CHANGED)
         return skipped
 
-    def deleted_rows(self, planned: Sequence[PlannedPartition]) -> dict[PartitionName, int]:
+    def deleted_rows(self, planned: Planned) -> dict[PartitionName, int]:
         """Planned rows that another run, or James, has deleted already."""
-        matched = {now.name: now.matched for now in self.partitions}
-        return {one.name: one.rows - matched[one.name] for one in planned}
+        return {one.name: one.rows - self.partitions[one.name].matched for one in planned}
 
     def browse_start(self, stored: datetime | None) -> datetime | None:
-        """The planned browseStart, or up to the oldest live row of this read.
+        """The planned browseStart, or up to the oldest live row, or the end, of this read.
 
         None, it stays: when that is not beyond the stored one, or when the stored one was lowered
         below what this read covers.
@@ -75,25 +86,61 @@ class SecondRead:
         target, window = self.plan.new_browse_start, self.plan.shape.window
         if target is None or stored is None or self.low is None or stored < self.low:
             return None
-        unmarked = (now.slice_start for now in self.partitions if now.unmarked)
-        live = [slice_start(one, window) for one in unmarked if is_live(one, stored, window)]
-        target = min([target, *live])
+        unmarked = (now.slice_start for now in self.partitions.values() if now.unmarked)
+        live = (one for one in unmarked if is_live(one, stored, window))
+        target = min(target, *(slice_start(one, window) for one in (self.unread_from, *live)))
         return target if target > stored else None
 
 
-def second_read(run: Run, plan: CleanupPlan, planned: Sequence[PlannedPartition]) -> SecondRead:
-    """Raises PlanRefused when the view has another shape by now, or the plan's files other rows."""
+def second_read(run: Run, plan: CleanupPlan, planned: Planned) -> SecondRead:
+    """Raises PlanRefused when the view has another shape by now, or the plan's files other rows.
+
+    It leaves a quarter of the time for the deletes.
+    """
     _require_same_shape(run, plan)
     stored = starts_of(run.stores, run.queue).browse
     low = min(plan.browse_start, stored) if stored and plan.browse_start else None
-    now = _compared(run, _keys(run, plan, planned, low))
-    digest = sum((partition.digest for partition in now), Digest())
-    if digest != plan.rows:
+    keys, spare = _keys(run, plan, planned, low), run.time_left() / 4
+    now, unread_from = _in_time(run, plan, keys, compare, spare=spare)
+    digest = sum((one.digest for one in now.values()), Digest())
+    parts = (one.digest for one in planned if one.slice_start < unread_from)
+    if digest != (expected := sum(map(Digest.parse, parts), Digest())):
         raise PlanRefused(
             f"the files of the plan were changed: their rows have the digest {digest}, "
-            f"plan.json says {plan.rows}; plan again"
+            f"the plan says {expected}; plan again"
         )
-    return SecondRead(plan, low, now)
+    return SecondRead(plan, low, now, unread_from)
+
+
+def _in_time(
+    run: Run, plan: CleanupPlan, keys: list[PlanKey], read: Read[P], *, spare: float, least: int = 0
+) -> tuple[dict[PartitionName, P], datetime]:
+    """What `read` makes of the keys, slice by slice, and the first slice that it left.
+
+    After `least` slices it ends while `spare` seconds of the time limit are left, as far as the
+    time of one round tells that of the next.
+    """
+    files = (run.settings, run.queue, run.folder.artifacts, run.folder.file(PLAN_FOLDER))
+    spec, spark = RemainingSpec(*files, epoch_us(plan.made_at)), run.spark()
+    slices = [list(group) for _, group in groupby(keys, attrgetter("slice_ms"))]
+    partitions: dict[PartitionName, P] = {}
+    at, took, count = 0, 0.0, slots_of(spark) if run.time_left() < inf else len(slices)
+    while at < len(slices):
+        left = run.time_left()
+        if left - took < spare and at >= least:
+            return partitions, slices[at][0].slice_start
+        some = [*chain.from_iterable(slices[at : at + count])]
+        results = {one.name: one for one in read(spark, spec, some)}
+        if len(results) != len(some):
+            raise PlanRefused(
+                f"a read gave {len(results)} of {len(some)} partitions: nothing is known of the "
+                "others; the next run goes on"
+            )
+        partitions |= results
+        at, took = at + count, left - run.time_left()
+        if took < _ROUND_S:
+            count *= 2
+    return partitions, END_OF_TIME
 
 
 def _require_same_shape(run: Run, plan: CleanupPlan) -> None:
@@ -105,9 +152,7 @@ def _require_same_shape(run: Run, plan: CleanupPlan) -> None:
         )
 
 
-def _keys(
-    run: Run, plan: CleanupPlan, planned: Sequence[PlannedPartition], low: datetime | None
-) -> list[PlanKey]:
+def _keys(run: Run, plan: CleanupPlan, planned: Planned, low: datetime | None) -> list[PlanKey]:
     slices = {partition.slice_start for partition in planned}
     if plan.new_browse_start is not None and low is not None:
         last = plan.new_browse_start - plan.shape.window
@@ -129,48 +174,31 @@ def _keys(
     return [PlanKey(*name, parts.get(name, NO_PART)) for name in names]
 
 
-def _compared(run: Run, keys: Sequence[PlanKey]) -> list[PartitionNow]:
-    """Every key once; none is asked of Spark where there is none."""
-    if not keys:
-        return []
-    folder = run.folder.file(PLAN_FOLDER)
-    spec = PlanFiles(run.settings, run.queue, run.folder.artifacts, folder)
-    partitions = compare(run.spark(), spec, keys)
-    if len(partitions) != len(keys):
-        raise PlanRefused(
-            f"the second read gave {len(partitions)} of {len(keys)} partitions: nothing is known "
-            "of the others; plan again"
-        )
-    return partitions
-
-
 @dataclass(frozen=True)
 class Remaining:
-    """Partitions as they were read after the deletes, from `read_at` on."""
+    """Partitions as they were read after the deletes, from `read_at` on.
+
+    From `unread_from` on only those of slices with deletes were read.
+    """
 
     partitions: Mapping[PartitionName, UnmarkedPartition]
     read_at: datetime
-
-    @classmethod
-    def of(cls, partitions: Iterable[UnmarkedPartition], read_at: datetime) -> Self:
-        """Each partition once."""
-        return cls({one.name: one for one in partitions}, read_at)
+    unread_from: datetime = END_OF_TIME
 
     @property
-    def planned(self) -> int:
-        return sum(partition.matched for partition in self.partitions.values())
+    def is_whole(self) -> bool:
+        return self.unread_from == END_OF_TIME
 
     def planned_in(self, partition: PlannedPartition) -> int:
-        """How many planned rows of a partition are left; 0 where it has no row at all."""
+        """How many planned rows of a partition that was read are left; 0 where it has no row."""
         match = self.partitions.get(partition.name)
         return match.matched if match else 0
 
-    def oldest_row(self, at_or_after: datetime | None) -> datetime | None:
-        """The oldest slice with a row, not before `at_or_after`."""
+    def oldest_row(self, at_or_after: datetime | None) -> datetime:
+        """The oldest slice with a row, not before `at_or_after`, or that was not read."""
         starts = (one.slice_start for one in self.partitions.values() if one.rows)
-        return min(
-            (one for one in starts if at_or_after is None or one >= at_or_after), default=None
-        )
+        later = (one for one in starts if at_or_after is None or one >= at_or_after)
+        return min((self.unread_from, *later))
 
     def ids(self) -> Halves:
         """The low halves of the ids of all rows that are left, sorted."""
@@ -182,7 +210,8 @@ class Remaining:
     def save(self, run: Run) -> None:
         """Write down the partitions that have rows, without their ids."""
         rows = [astuple(one)[:-1] for one in self.partitions.values() if one.rows]
-        run.folder.write_json(_READ_BACK_FILE, {"readAt": iso(self.read_at), "places": rows})
+        times = {"readAt": iso(self.read_at), "unreadFrom": iso(self.unread_from)}
+        run.folder.write_json(_READ_BACK_FILE, {**times, "places": rows})
 
     @classmethod
     def load(cls, run: Run, otherwise: datetime) -> Self:
@@ -191,24 +220,23 @@ class Remaining:
         if value is None:
             return cls({}, otherwise)
         rows = [UnmarkedPartition(*[*row[:-1], tuple(row[-1]), b""]) for row in value["places"]]
-        return cls.of(rows, datetime.fromisoformat(value["readAt"]))
+        times = (value[name] for name in ("readAt", "unreadFrom"))
+        return cls({one.name: one for one in rows}, *map(datetime.fromisoformat, times))
 
 
-def read_remaining(run: Run, plan: CleanupPlan, planned: Iterable[PlannedPartition]) -> Remaining:
-    """Read back at quorum. Raises PlanRefused when a partition was not read."""
-    read_at = run.clock()
+def read_remaining(run: Run, second: SecondRead, planned: Planned, deleted: Planned) -> Remaining:
+    """Read back at quorum; slices without deletes while there is time, where `second` was whole.
+
+    Raises PlanRefused when a partition was not read.
+    """
+    read_at, plan = run.clock(), second.plan
     parts = {partition.name: partition.part for partition in planned}
-    names = _names(run, plan) | parts.keys()
-    keys = [PlanKey(*name, parts.get(name, NO_PART)) for name in sorted(names)]
-    location, folder = run.folder.artifacts, run.folder.file(PLAN_FOLDER)
-    spec = RemainingSpec(run.settings, run.queue, location, folder, epoch_us(plan.made_at))
-    remaining = Remaining.of(read_after(run.spark(), spec, keys), read_at)
-    if remaining.partitions.keys() != names:
-        raise PlanRefused(
-            f"the read after the deletes gave {len(remaining.partitions)} of {len(names)} "
-            "partitions: marks and contentStart stay, the next run goes on"
-        )
-    return remaining
+    names, first = _names(run, plan) | parts.keys(), {partition.slice_ms for partition in deleted}
+    keys = [PlanKey(*name, parts.get(name, NO_PART)) for name in names]
+    keys.sort(key=lambda key: (key.slice_ms not in first, key.slice_ms))
+    spare = 0.0 if second.unread_from == END_OF_TIME else inf
+    partitions, unread_from = _in_time(run, plan, keys, read_after, spare=spare, least=len(first))
+    return Remaining(partitions, read_at, unread_from)
 
 
 def _names(run: Run, plan: CleanupPlan) -> set[PartitionName]:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.admin import queues
-from mailslice.duties.queue_cleanup import duty
+from mailslice.duties.queue_cleanup import duty, reads
 from mailslice.duties.queue_cleanup import view as views
 from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.model.slices import slice_start
@@ -428,6 +429,36 @@ def test_a_run_whose_time_is_over_takes_nothing_new_and_the_next_one_goes_on(vie
     report = view.clean()
     assert (report["planned"], report["applied"], report["failed"]) == (12, 12, 0)
     assert not any(view.is_marked(each) for each in ids)
+
+
+def test_a_run_whose_reads_would_take_all_its_time_deletes_what_it_has_read(
+    view, with_spark, monkeypatch
+):
+    """Each slice that apply reads takes four of twenty seconds."""
+    read_slices = []
+    compare = reads.compare
+
+    def timed(spark, spec, keys):
+        read_slices.extend({key.slice_start for key in keys})
+        return compare(spark, spec, keys)
+
+    monkeypatch.setattr(reads, "compare", timed)
+    monkeypatch.setattr(Run, "time_left", lambda _: 20.0 - 4 * len(read_slices))
+    view.start_at(0)
+    ids = [view.insert(number, dead=True) for number in range(8)]
+    live = view.insert(8, dead=False)
+    report = view.clean()
+    first = report["applied"]
+    assert 0 < first < 8
+    assert (report["status"], report["skippedBy"]) == ("done", {"time limit": 8 - first})
+    assert [len(view.rows(number)) for number in range(8)] == [0] * first + [1] * (8 - first)
+    assert (view.browse_start, view.content_start) == (view.at(first), view.at(first))
+    assert all(view.is_marked(each) for each in ids)
+    monkeypatch.undo()
+    report = view.clean()
+    assert (report["applied"], report["after"]["live"], view.rows(8)) == (8 - first, 1, {live})
+    assert (view.browse_start, view.content_start) == (view.at(8), view.at(8))
+    assert [view.is_marked(each) for each in ids] == [True] * first + [False] * (8 - first)
 
 
 def test_of_two_runs_at_once_the_second_says_that_the_first_was_faster(shared_view):

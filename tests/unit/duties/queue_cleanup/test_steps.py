@@ -17,7 +17,7 @@ import pytest
 
 from mailslice.bench.clearing import drop_marks
 from mailslice.codec.row import epoch_us
-from mailslice.duties.queue_cleanup import candidates, marks, plan, planning
+from mailslice.duties.queue_cleanup import candidates, marks, plan, planning, reads
 from mailslice.duties.queue_cleanup import duty as duties
 from mailslice.duties.queue_cleanup.duty import DUTY
 from mailslice.duties.queue_cleanup.params import Params
@@ -230,8 +230,235 @@ def test_what_a_killed_try_deleted_is_counted_by_the_next_as_its_own(view, monke
     assert (report["applied"], report["skipped"], report["failed"]) == (2, 0, 0)
 
 
+STEPS = ("plan", "check", "apply", "verify", "report")
+
+
+class Hours:
+    """A time limit of which each slice that apply reads takes one hour, or so many seconds."""
+
+    def __init__(self, monkeypatch, limit, seconds=3600.0):
+        self.limit, self.slices, self.rounds = limit, [], []
+        for name in ("compare", "read_after"):
+            monkeypatch.setattr(reads, name, self._counted(getattr(reads, name)))
+        monkeypatch.setattr(Run, "time_left", lambda _: (self.limit - len(self.slices)) * seconds)
+
+    def _counted(self, read):
+        def counted(session, spec, keys):
+            slices = sorted({key.slice_start for key in keys})
+            self.slices += slices
+            self.rounds.append(len(slices))
+            return read(session, spec, keys)
+
+        return counted
+
+    def over(self, limit):
+        self.limit = limit + len(self.slices)
+
+
+def test_reads_that_would_take_all_the_time_end_early_and_each_run_goes_on_from_there(
+    view, monkeypatch
+):
+    view.start_at(0)
+    gone = [view.insert(number, dead=True) for number in range(10)]
+    view.insert(12, dead=False)
+    hours = Hours(monkeypatch, 4)
+    view.take("plan", "check")
+    late = view.insert(5, dead=False)  # into a slice that this run does not come to
+    report = view.take("apply", "verify", "report")
+    assert hours.slices[:3] == [view.at(0), view.at(1), view.at(2)]
+    assert (report["status"], report["applied"], report["failed"]) == ("done", 3, 0)
+    assert report["skippedBy"] == {"time limit": 7}
+    assert [len(view.rows(number)) for number in range(5)] == [0, 0, 0, 1, 1]
+    starts = view.tables.browse_starts, view.tables.content_starts
+    assert [table.get(QUEUE).value for table in starts] == [view.at(3)] * 2
+    assert (report["marks"]["why"], report["after"]) == (["3: time limit"], None)
+    assert view.tables.deleted.marked(QUEUE, gone) == set(gone)
+    applied = []
+    while len(applied) < 9 and any(map(view.rows, (3, 4, 6, 7, 8, 9))):
+        hours.over(4)
+        applied.append(view.take(*STEPS)["applied"])
+    assert applied == [3, 3]
+    assert view.rows(5) == {gone[5], late}
+    hours.over(99)
+    assert view.take(*STEPS)["after"]["live"] == 2
+    assert [table.get(QUEUE).value for table in starts] == [view.at(5)] * 2
+
+
+def test_a_run_without_time_reads_nothing_and_deletes_nothing(view, monkeypatch):
+    view.start_at(0)
+    gone = view.insert(0, dead=True)
+    hours = Hours(monkeypatch, 0)
+    monkeypatch.setattr(Run, "time_left", lambda _: -0.5)
+    report = view.take(*STEPS)
+    assert (report["status"], report["skippedBy"]) == ("done", {"time limit": 1})
+    assert (hours.slices, view.rows(0)) == ([], {gone})
+    starts = view.tables.browse_starts, view.tables.content_starts
+    assert [table.get(QUEUE).value for table in starts] == [view.at(0)] * 2
+
+
+def test_the_third_read_ends_with_the_time_and_starts_and_marks_wait_for_what_it_left(
+    view, monkeypatch
+):
+    """Slices with deletes are read back whatever the time."""
+    monkeypatch.setattr(candidates, "record", lambda *_: 1 / 0)
+    view.start_at(0)
+    stuck = view.insert(0, dead=False)
+    gone = [view.insert(number, dead=True) for number in (1, 2, 4)]
+    view.insert(5, dead=False)
+    hours = Hours(monkeypatch, 5)
+    report = view.take(*STEPS, params=Params(grace=HOUR, sweep=True))
+    planned, between = [view.at(number) for number in (1, 2, 4)], [view.at(0), view.at(3)]
+    assert (hours.slices[:3], hours.slices[3:6]) == (planned, planned)
+    assert report["applied"] == 3
+    assert (report["marks"]["why"], report["marks"]["listed"]) == (["3: time limit"], 0)
+    assert view.tables.deleted.marked(QUEUE, gone) == set(gone)
+    assert view.tables.content_starts.get(QUEUE).value == view.at(0)
+    # James is done with the oldest mail: contentStart goes as far as the read came.
+    view.tables.deleted.mark_many(QUEUE, [stuck])
+    hours.slices.clear()
+    hours.over(22)
+    report = view.take(*STEPS)
+    assert (report["applied"], report["after"]) == (1, None)
+    assert set(between) <= set(hours.slices)
+    assert view.tables.browse_starts.get(QUEUE).value == view.at(5)
+    assert view.tables.content_starts.get(QUEUE).value == view.at(5)
+
+
+def at_point(point, act):
+    crash.arm(lambda name: act() if name == f"apply:{point}" else None)
+
+
+@pytest.fixture
+def disarmed():
+    yield
+    crash.arm(None)
+
+
+def test_deletes_that_the_time_limit_ended_are_verified_as_far_as_they_came(
+    view, monkeypatch, disarmed
+):
+    view.start_at(0)
+    for number in (0, 1, 2):
+        view.insert(number, dead=True)
+    hours = Hours(monkeypatch, 99)
+    at_point("inside-deletes", lambda: hours.over(0))
+    report = view.take(*STEPS)
+    assert (report["status"], report["applied"]) == ("done", 1)
+    assert report["skippedBy"] == {"time limit": 2}
+    assert hours.slices.count(view.at(0)) == 2
+    assert hours.slices.count(view.at(1)) == 1
+    assert view.tables.browse_starts.get(QUEUE).value == view.at(29)
+    assert view.tables.content_starts.get(QUEUE).value == view.at(1)
+
+
+def test_content_start_passes_no_row_that_the_third_read_did_not_come_to(
+    view, monkeypatch, disarmed
+):
+    view.start_at(0)
+    for number in (0, 1, 2):
+        view.insert(number, dead=True)
+    view.insert(3, dead=False)
+    view.take("plan", "check")
+    view.insert(1, dead=True)
+    hours = Hours(monkeypatch, 99)
+    at_point("after-deletes", lambda: hours.over(0))
+    report = view.take("apply", "verify", "report")
+    assert (report["applied"], report["skippedBy"]) == (2, {"changed since plan": 1})
+    assert view.tables.browse_starts.get(QUEUE).value == view.at(3)
+    assert view.tables.content_starts.get(QUEUE).value == view.at(1)
+
+
+def test_after_a_second_read_that_was_cut_only_deletes_are_read_back_and_no_mark_goes(
+    view, monkeypatch, disarmed
+):
+    """Nobody has compared the other rows of the plan's files, nor read all ids."""
+    view.start_at(0)
+    gone = [view.insert(number, dead=True) for number in range(9)]
+    hours = Hours(monkeypatch, 4)
+    at_point("after-deletes", lambda: hours.over(99))
+    report = view.take(*STEPS)
+    assert hours.slices == [view.at(number) for number in (0, 1, 2)] * 2
+    assert (report["marks"]["dropped"], report["marks"]["why"]) == (0, ["3: time limit"])
+    assert view.tables.deleted.marked(QUEUE, gone) == set(gone)
+
+
+def test_a_round_of_slices_that_was_quick_is_followed_by_a_larger_one(view, monkeypatch):
+    view.start_at(0)
+    for number in range(20):
+        view.insert(number, dead=True)
+    view.insert(20, dead=False)
+    hours = Hours(monkeypatch, 999, seconds=3.0)
+    assert view.take(*STEPS)["applied"] == 20
+    assert hours.rounds[:5] == [1, 2, 4, 4, 4]
+
+
+def test_rows_of_a_file_that_was_changed_are_refused_by_a_run_that_reads_some_of_them(
+    view, monkeypatch
+):
+    view.start_at(0)
+    for number in range(9):
+        view.insert(number, dead=True)
+    view.take("plan", "check")
+    (path,) = view.folder.rglob("part-*.parquet")
+    groups = pq.ParquetFile(path)
+    tables = [groups.read_row_group(number) for number in range(groups.num_row_groups)]
+    tables[1] = tables[2]
+    with pq.ParquetWriter(path, tables[0].schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+    Hours(monkeypatch, 4)
+    with pytest.raises(PlanRefused, match="files of the plan were changed"):
+        view.take("apply")
+    assert all(view.rows(number) for number in range(9))
+
+
 class Killed(BaseException):
     pass
+
+
+@pytest.mark.parametrize("again", [("apply",), ("plan", "check", "apply")])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "after-second-read",
+        "after-browse-start",
+        "inside-deletes",
+        "after-deletes",
+        "after-read-back",
+        "after-marks",
+        "after-content-start",
+    ],
+)
+def test_a_run_that_the_time_limit_cut_and_a_kill_ended_is_gone_on_with(
+    view, monkeypatch, point, again
+):
+    view.start_at(0)
+    for number in range(9):
+        view.insert(number, dead=True)
+    live = view.insert(12, dead=False)
+    hours = Hours(monkeypatch, 6)
+    view.take("plan", "check")
+
+    def kill(name):
+        if name == f"apply:{point}":
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "__exit__", lambda *_: None)
+        crash.arm(kill)
+        try:
+            with pytest.raises(Killed):
+                view.take("apply")
+        finally:
+            crash.arm(None)
+    assert all(view.rows(number) for number in range(7, 9))
+    hours.over(99)
+    assert view.take(*again, "verify", "report")["failed"] == 0
+    assert view.take(*STEPS)["after"]["live"] == 1
+    assert not any(view.rows(number) for number in range(9))
+    assert view.rows(12) == {live}
+    starts = view.tables.browse_starts, view.tables.content_starts
+    assert [table.get(QUEUE).value for table in starts] == [view.at(12)] * 2
 
 
 @pytest.mark.parametrize("again", [("apply",), ("plan", "check", "apply")])
@@ -393,7 +620,8 @@ def test_a_mark_that_goes_before_its_row_is_an_alarm_in_view_alone(
         return read(*args)
 
     monkeypatch.setattr(duties, "read_remaining", unmarked)
-    view.take("plan", "check", "apply", params=Params(grace=HOUR, time_limit=timedelta(0)))
+    monkeypatch.setattr(duties, "delete_partitions", lambda *_: (0, {}))
+    view.take("plan", "check", "apply")
     assert view.rows(1) == {dead}
     if in_view:
         with pytest.raises(GateFailed, match="planned_rows_left_without_mark: 1"):
