@@ -218,6 +218,15 @@ def test_a_server_is_gone_when_its_database_is_too(world: World) -> None:
     assert world.apply("r-2") == ({"lost": 1}, {})
 
 
+def test_an_entry_of_a_server_whose_row_alone_is_missing_cannot_be_asked_for(world: World) -> None:
+    world.stuck()
+    world.apply()
+    world.servers.clear()
+    assert state_of(world) is QuarantineState.UNKNOWN
+    world.unreadable = {1}
+    assert state_of(world) is QuarantineState.KEPT
+
+
 def test_a_closing_that_died_before_its_first_row_left_them_all(world: World) -> None:
     world.stuck()
     run, plan = world.planned()
