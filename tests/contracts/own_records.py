@@ -174,6 +174,7 @@ class OwnRecordsContract:
                 why="why",
                 decided=NOW - timedelta(minutes=minutes),
                 log_id=f"{server}-{minutes}",
+                run=f"run {server} {minutes // 1000}",
             )
 
         for minutes in (0, 800, 5000):
@@ -181,3 +182,5 @@ class OwnRecordsContract:
             own.postal_decisions.save(decided(minutes), DAY)
         listed = decisions_of(own, NOW, NOW - DAY, NOW - 2 * DAY)
         assert [one for one in listed if one.server == server] == [decided(0), decided(800)]
+        of_run = own.postal_decisions.of_run(f"run {server} 0", NOW - DAY, NOW)
+        assert list(of_run) == [decided(0), decided(800)]

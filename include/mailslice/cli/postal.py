@@ -68,12 +68,12 @@ def health(out: Output) -> None:
 
 def _sentence(result: "PostalSurvey") -> str:
     """How old a lock may be, and why."""
-    p99 = "nothing was sent yet"
+    p99 = "no sending was measured"
     if result.p99 is not None:
         p99 = f"the p99 of sendings is {result.p99.total_seconds():g}s"
     return (
         f"{result.queued} messages are queued; the lock time-out is "
-        f"{format_duration(result.lock_timeout)}, {p99}"
+        f"{format_duration(timedelta(seconds=round(result.lock_timeout.total_seconds())))}, {p99}"
     )
 
 

@@ -241,12 +241,11 @@ def _sentence(line: dict[str, object]) -> str:
 
 def _entries(stores: Stores) -> "list[PostalEntry]":
     """Everything in quarantine. Looking makes no table."""
+    from mailslice.duties.stuck_mails_postal.identity import existing_entries
     from mailslice.duties.stuck_mails_postal.quarantined import in_quarantine
-    from mailslice.stores.own.postal_quarantine import POSTAL_QUARANTINE, PostalQuarantineTable
 
     _ = stores.postal  # names the setting that is missing
-    records = stores.existing_records(POSTAL_QUARANTINE)
-    return [] if records is None else in_quarantine(PostalQuarantineTable(records).list())
+    return in_quarantine(existing_entries(stores))
 
 
 def _chosen(

@@ -223,30 +223,31 @@ class Facts:
             attempt.set_result(found)
 
     def _refreshed(self) -> Snapshot:
-        known, settings = self._snapshot, self.settings
+        known, settings, postal = self._snapshot, self.settings, None
         try:
             with self.stores() as stores:
+                if settings.postal.url is not None:
+                    postal = postal_overview(stores, self.clock)
                 queues = tuple(self.look(stores, self.clock)) if has_cassandra(settings) else ()
-                has_postal = settings.postal.url is not None
-                postal = postal_overview(stores, self.clock) if has_postal else None
         except TryAgain as error:
             if known is not None:
-                return replace(known, queues=_doubted(known.queues), problem=str(error))
-            return self._reported(error)
+                queues = _doubted(known.queues)
+                return replace(known, queues=queues, problem=str(error), postal=postal)
+            return self._reported(error, postal)
         said = dict.fromkeys(text for one in queues for text in one.unanswered.values())
         if said and known is not None:
             queues = tuple(_completed(one, known.queues) for one in queues)
         return Snapshot(self.clock(), queues, "; ".join(said) or None, postal)
 
-    def _reported(self, error: TryAgain) -> Snapshot:
+    def _reported(self, error: TryAgain, postal: PostalOverview | None) -> Snapshot:
         try:
             with self.stores() as stores:
                 queues = tuple(last_reported(stores, str(error)))
         except TryAgain as other:
             raise StoreUnavailable(f"{error}; {other}") from error
-        if not queues:
+        if not queues and postal is None:
             raise error
-        return Snapshot(self.clock(), queues, str(error))
+        return Snapshot(self.clock(), queues, str(error), postal)
 
 
 def _doubted(queues: Iterable[QueueOverview]) -> tuple[QueueOverview, ...]:

@@ -21,7 +21,6 @@ DUTY = "stuck_mails_postal"
 _LOOK = f"mailslice duty run {DUTY}"
 _NEWEST = 5
 """Reports that are read: some may run still, or have ended before they had looked."""
-_DONE_FIELDS = ("closed", "retried", "completed")
 _GONE_STATES = ("content lost", "message gone")
 
 
@@ -87,19 +86,16 @@ def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOve
         failed = str(reports[0].get("message") or "the last run failed")
     looked_at = datetime.fromisoformat(seen["finished"]) if seen else None
     states = seen.get("byState") or {}
-    # A dry run does not count it.
-    counted = (one["quarantined"] for one in reports if one.get("quarantined") is not None)
-    done = sum(int(seen.get(name) or 0) for name in _DONE_FIELDS)
+    done = seen.get("doneByState") or {}
+    left = {state: max(0, count - done.get(state, 0)) for state, count in states.items()}
     facts = PostalHealthFacts(
         looked_ago=None if looked_at is None else now - looked_at,
         mode=seen.get("mode"),
         queued=seen.get("queued"),
-        stuck=max(0, int(states.get("stuck") or 0) - done),
-        gone=max(
-            0, sum(int(states.get(name) or 0) for name in _GONE_STATES) - (seen.get("lost") or 0)
-        ),
+        stuck=left.get("stuck", 0),
+        gone=sum(left.get(name, 0) for name in _GONE_STATES),
         oldest=timedelta(seconds=seen.get("oldestSeconds") or 0),
-        quarantined=next(counted, None),
+        quarantined=seen.get("quarantined"),
         unreadable=tuple(seen.get("unreadable") or ()),
         failed=failed,
     )

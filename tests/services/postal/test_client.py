@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+import traceback
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -154,6 +155,15 @@ def test_errors_say_whether_it_is_a_right_a_name_or_the_server(
         with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{closed.getsockname()[1]}"):
             open_db(port=closed.getsockname()[1]).rows("SELECT 1")
         assert time.monotonic() - began < 30
+
+
+def test_a_password_may_have_any_characters_and_is_in_no_error(open_db: Any) -> None:
+    open_db().execute("CREATE OR REPLACE USER 'nobody'@'%' IDENTIFIED BY 's€cr€t'")
+    assert open_db(user="nobody", password="s€cr€t").rows("SELECT 1") == [(1,)]
+    for changes in ({"password": "s€cr€t\udcff"}, {"host": "a..b", "password": "s€cr€t"}):
+        with pytest.raises(BadSetting, match="MAILSLICE_POSTAL_URL") as raised:
+            open_db(user="nobody", **changes).rows("SELECT 1")
+        assert "€" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_a_server_that_is_silent_ends_in_time(open_db: Any) -> None:

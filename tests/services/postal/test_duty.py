@@ -268,11 +268,14 @@ def test_a_row_as_nobody_writes_it_stops_no_other(
 def test_retry_without_a_restart_leaves_everybody_alone(
     cli: Cli, postal: FreshPostal, mails: PostalMails
 ) -> None:
-    mails.mail(postal.servers[1], Ended.LOCKED)
+    mail = mails.mail(postal.servers[1], Ended.LOCKED)
     report = duty(cli, "--mode", "retry")
     assert report["skippedBy"] == {"holder may live": 1}
     accepted = duty(cli, "--mode", "retry", "--accept-duplicates")
     assert counts(accepted) == {"retried": 1}
+    ((details,),) = [(row["details"],) for row in records(postal, mail)]
+    assert details.startswith("Its worker may live, duplicates are accepted: ")
+    assert "It was not sent." not in details
 
 
 def test_the_limit_takes_the_oldest_locks_first(
@@ -416,28 +419,48 @@ def test_rows_of_a_server_that_is_gone_are_lost_once_they_are_old(
 def test_messages_that_an_older_database_never_had_are_not_gone(
     cli: Cli, postal: FreshPostal, mails: PostalMails
 ) -> None:
-    """The database of one server was put back to an old backup, or is another server's."""
+    """One server's database was put back to an old backup, is another's, or is being loaded: a dump
+    names AUTO_INCREMENT before the rows.
+    """
     old, server = mails.mail(postal.servers[1], Ended.HEADERS), postal.servers[1]
-    newer = [mails.mail(server, ended) for ended in (Ended.HEADERS, Ended.NOT_YET)]
+    for ended in (Ended.HEADERS, Ended.NOT_YET):
+        mails.mail(server, ended)
     other = mails.mail(postal.servers[2], Ended.HEADERS)
-    for mail in newer:
-        mails.lose_message(server, mail.message)
+    server.session.run("DELETE FROM messages WHERE id > %s", old.message)
     server.session.run("ALTER TABLE messages AUTO_INCREMENT = 2")
     before = queue(postal)
-    assert [(line["server"], line["state"]) for line in cli.json("postal", "stuck")] == [
-        (1, "unknown"),
+    answer = cli("postal", "stuck", "--json")
+    assert [(line["server"], line["state"]) for line in answer.lines] == [
+        (1, "stuck"),
         (1, "unknown"),
         (2, "stuck"),
     ]
-    report = duty(cli, "--mode", "close")
-    assert counts(report) == {"closed": 1, "skipped": 2}
-    assert f"message {newer[1].message} of Postal's queue is none yet" in report["unreadable"]["1"]
-    before.pop(other.queued)
-    assert queue(postal) == before
+    none_yet = f"is none yet in {server.database}, whose newest one is {old.message}"
+    assert none_yet in answer.err
     server.session.run("ALTER TABLE messages AUTO_INCREMENT = 100")
-    assert counts(duty(cli, "--mode", "close")) == {"closed": 1, "lost": 2}
-    assert queue(postal) == {}
+    report = duty(cli, "--mode", "close")
+    assert counts(report) == {"closed": 2, "skipped": 1}
+    assert none_yet in report["unreadable"]["1"]
+    del before[old.queued], before[other.queued]
+    assert queue(postal) == before
     assert [row["status"] for row in records(postal, old)] == ["Held"]
+    mails.message(server)
+    assert counts(duty(cli, "--mode", "close")) == {"lost": 2}
+    assert queue(postal) == {}
+
+
+def test_rows_of_a_server_whose_row_alone_is_missing_are_not_gone(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    """The main database is being restored: `servers` comes after `queued_messages`."""
+    mails.mail(postal.servers[1], Ended.LOCKED)
+    mails.mail(postal.servers[1], Ended.NOT_YET, locked_for=timedelta(hours=1))
+    before = queue(postal)
+    mails.lose_server(postal.servers[1], row_only=True)
+    report = duty(cli, "--mode", "close")
+    assert (counts(report), report["skippedBy"]) == ({"skipped": 1}, {"server unreadable": 1})
+    assert "Postal has no row of it" in report["unreadable"]["1"]
+    assert queue(postal) == before
 
 
 def test_each_decision_is_a_row_and_a_line_without_addresses(

@@ -190,6 +190,7 @@ def test_the_copy_of_a_killed_closing_is_the_last_where_postal_lost_the_content(
     assert copies(postal_env) == [mail.content]
     report = run(cli, "--mode", "close")
     assert (report["closed"], report["lost"]) == (1, 0)
+    assert cli("postal", "health", "--json").one["health"] == "HELD"
     assert queue(postal) == []
     assert statuses(postal, mail) == ["Held"]
     assert [line["state"] for line in listed(cli)] == ["kept"]

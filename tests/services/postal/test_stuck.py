@@ -133,6 +133,8 @@ def test_the_time_out_follows_the_p99_and_the_option(
         mails.delivery(postal.servers[2], sent, "Sent", at=postal.now(), time=120)
     assert stuck(cli) == []
     assert [line["queuedMessage"] for line in stuck(cli, "--lock-timeout", "14m")] == [slow.queued]
+    answer = cli("postal", "stuck", "--lock-timeout", "612300ms")
+    assert "the lock time-out is 612s, the p99 of sendings is 120s" in answer.err
     cli("postal", "stuck", "--lock-timeout", "0s", code=2)
     cli("postal", "stuck", "--lock-timeout", "soon", code=2)
 
@@ -152,6 +154,7 @@ def test_a_server_that_cannot_be_read_is_said_and_the_others_go_on(
         there.queued: "stuck",
     }
     assert "server 1 cannot be read" in answer.err
+    assert "no sending was measured" in cli("postal", "stuck").err
     mails.lose_server(postal.servers[1], row_only=True)
     states = {line["queuedMessage"]: line["state"] for line in stuck(cli)}
     assert states[away.queued] == states[free.queued] == "message gone"
@@ -194,10 +197,14 @@ def test_a_database_that_is_no_postal_is_refused(
     assert "queued_messages" in Cli(env).inside()("postal", "stuck", code=3).err
 
 
-def test_a_message_database_of_another_schema_is_refused(cli: Cli, postal: FreshPostal) -> None:
-    postal.servers[2].session.run("ALTER TABLE messages DROP COLUMN raw_table")
+@pytest.mark.parametrize("column", ["messages.raw_table", "stats_yearly.spam"])
+def test_a_message_database_of_another_schema_is_refused(
+    cli: Cli, postal: FreshPostal, column: str
+) -> None:
+    table, _, name = column.partition(".")
+    postal.servers[2].session.run(f"ALTER TABLE {table} DROP COLUMN {name}")
     error = cli("postal", "stuck", code=3).err
-    assert "raw_table" in error
+    assert column in error
     assert postal.servers[2].database in error
 
 
@@ -232,7 +239,9 @@ def test_a_wrong_password_is_wrong_use_and_is_never_shown(
     assert secret not in answer.err + answer.out.decode()
 
 
-@pytest.mark.parametrize("url", ["", "http://a/b", "mysql://h", "mysql://u:p@h:x/postal"])
+@pytest.mark.parametrize(
+    "url", ["", "http://a/b", "mysql://h", "mysql://u:p@h:x/postal", "mysql://u:p@a..b/postal"]
+)
 def test_a_url_that_is_none_is_wrong_use(postal_env: Fresh, url: str) -> None:
     cli = Cli({**postal_env.env, "MAILSLICE_POSTAL_URL": url}).inside()
     assert "MAILSLICE_POSTAL_URL" in cli("postal", "stuck", code=2).err

@@ -9,7 +9,7 @@ import pytest
 
 from mailslice.cli import postal_quarantine as command
 from mailslice.cli.main import run
-from mailslice.duties.stuck_mails_postal import quarantined, releases
+from mailslice.duties.stuck_mails_postal import identity, quarantined, releases
 from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState
 from mailslice.duties.stuck_mails_postal.releases import NotReleased, PostalSilent
 
@@ -42,7 +42,7 @@ def act(monkeypatch, capsys):
 
         @contextmanager
         def stores():
-            yield SimpleNamespace(postal=None, settings=None, existing_records=lambda _: ())
+            yield SimpleNamespace(postal=None, settings=None)
 
         looked_up = [
             SimpleNamespace(state=STATES[type(error)], message=None, is_proved=False)
@@ -51,10 +51,7 @@ def act(monkeypatch, capsys):
         monkeypatch.setattr(command, "open_stores", stores)
         monkeypatch.setattr(command, "record", lambda *_, **__: None)
         monkeypatch.setattr(quarantined, "in_quarantine", lambda _: entries)
-        monkeypatch.setattr(
-            "mailslice.stores.own.postal_quarantine.PostalQuarantineTable",
-            lambda _: SimpleNamespace(list=list),
-        )
+        monkeypatch.setattr(identity, "existing_entries", lambda _: entries)
         monkeypatch.setattr(releases, "open_releases", opened)
         monkeypatch.setattr(quarantined, "look_up", lambda *_: looked_up)
         code = run(["postal", "quarantine", *words])

@@ -1,8 +1,10 @@
 """What the cockpit shows while a store is away, and why a mail waits."""
 
+import json
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -14,7 +16,7 @@ from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import EnqueueId
-from mailslice.model.settings import Settings
+from mailslice.model.settings import Settings, load_settings
 from mailslice.stores.cassandra.own import DelayState, InFlightMail, WorkerRecord
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -90,6 +92,45 @@ def test_nothing_looks_well_while_rabbitmq_is_away(world, facts):
     snapshot = facts.snapshot()
     assert [one.verdict.health for one in snapshot.queues] == [Health.LATE, Health.UNKNOWN]
     assert (snapshot.at, snapshot.problem) == (NOW, RABBIT)
+
+
+BOTH = {"MAILSLICE_POSTAL_URL": "mysql://u@db/postal"}
+BOTH |= {"MAILSLICE_CASSANDRA_CONTACT_POINTS": "127.0.0.1"}
+
+
+class Ledger:
+    """The newest report of a Postal; the ledger of James' queues is empty."""
+
+    def __init__(self, world):
+        self.world = world
+
+    def of(self, *_):
+        report = {"finished": self.world.now.isoformat(), "lockTimeoutSeconds": 600, "byState": {}}
+        return [SimpleNamespace(finished=self.world.now, report=json.dumps(report))]
+
+    def newest(self, *_):
+        return []
+
+    def queues(self, *_):
+        return []
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_postal_is_shown_as_it_is_while_rabbitmq_is_away(world, is_known, tmp_path):
+    stores = Stores()
+    stores.existing_runs = lambda: Ledger(world)
+    facts = Facts(
+        lambda: load_settings(BOTH, state_file=tmp_path / "none"),
+        lambda: world.now,
+        world.look,
+        lambda _settings: stores,
+    )
+    if is_known:
+        assert facts.snapshot().postal.looked_at == NOW
+    world.later(StoreUnavailable(RABBIT))
+    snapshot = facts.snapshot()
+    assert (snapshot.problem, snapshot.postal.looked_at) == (RABBIT, NOW + 2 * STALE)
+    assert snapshot.postal.verdict.health is Health.OK
 
 
 def test_without_cassandra_the_sizes_of_before_stand_beside_the_brokers_figures(world, facts):

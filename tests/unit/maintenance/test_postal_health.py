@@ -38,6 +38,7 @@ REPORT = {
     "retried": 0,
     "completed": 2,
     "lost": 3,
+    "doneByState": {"stuck": 6, "message gone": 2, "content lost": 1},
     "quarantined": 0,
 }
 
@@ -119,10 +120,15 @@ def test_what_a_run_dealt_with_is_not_stuck_any_more() -> None:
 
 @pytest.mark.parametrize(
     ("change", "left"),
-    [({"closed": 3}, (1, 0)), ({"lost": 1}, (0, 2)), ({"closed": 0, "completed": 0}, (6, 0))],
+    [
+        ({"stuck": 5, "message gone": 2, "content lost": 1}, (1, 0)),
+        ({"stuck": 6, "message gone": 1}, (0, 2)),
+        ({"message gone": 2, "content lost": 1}, (6, 0)),
+        ({}, (6, 3)),
+    ],
 )
-def test_what_it_left_is(change: dict[str, Any], left: tuple[int, int]) -> None:
-    facts = of_reports([{**REPORT, **change}], NOW).facts
+def test_what_it_left_is(change: dict[str, int], left: tuple[int, int]) -> None:
+    facts = of_reports([{**REPORT, "doneByState": change}], NOW).facts
     assert (facts.stuck, facts.gone) == left
 
 

@@ -4,11 +4,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.stuck_mails_postal.identity import agree, require_same
+from mailslice.duties.stuck_mails_postal.identity import agree, existing_entries, require_same
 from mailslice.duties.stuck_mails_postal.keeping import PostalCopies
 from mailslice.duties.stuck_mails_postal.metrics import METRICS_FILE, figures
 from mailslice.duties.stuck_mails_postal.params import Params
@@ -81,6 +81,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
             byStage=dict(Counter(row.stage.value for row in rows if row.stage)),
             lockTimeoutSeconds=seen.lock_timeout / _SECOND,
             p99Seconds=None if seen.p99 is None else seen.p99 / _SECOND,
+            quarantined=len(in_quarantine(existing_entries(run.stores))),
             oldestSeconds=max((row.age_seconds or 0.0 for row in rows), default=0.0),
             unreadable={str(server): why for server, why in seen.unreadable.items()},
             rows=[{**row.as_json(), **plan.would(row)} for row in rows[:_MAX_ROWS]],
@@ -100,7 +101,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
         StuckMessages(run, plan, progress).perform_all()
 
     def verify(self, run: Run, plan: PostalPlan, result: Result) -> Iterable[Frame]:
-        entries = list(run.stores.records.postal_quarantine.list())
+        entries = existing_entries(run.stores)
         run.report(quarantined=len(in_quarantine(entries)))
         if result.applied:
             planned = {row.queued_message: row for row in run.read_rows(plan.rows, PlannedRow)}
@@ -121,14 +122,15 @@ class StuckMailsPostal(Duty[PostalPlan]):
         return "; ".join([figures, *steps.result.rest()])
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """Shadow mode and a dry run find, and leave nothing to anybody."""
+        """Shadow mode finds, and leaves nothing to anybody. States are as they were planned."""
+        decisions = list(steps.result.fields.get("decisions", ()))
         fields: dict[str, Any] = {
-            "quarantined": (steps.verified or {}).get("quarantined"),
             "rows": steps.plan.get("rows", []),
-            "decisions": list(steps.result.fields.get("decisions", ()))[:_MAX_ROWS],
+            "decisions": decisions[:_MAX_ROWS],
+            "doneByState": dict(Counter(one["state"] for one in decisions)),
         }
-        if steps.plan.get("mode") == PostalMode.SHADOW or steps.applied is None:
-            fields |= {} if steps.result.touched else {"remaining": 0, "left": 0}
+        if steps.plan.get("mode") == PostalMode.SHADOW:
+            fields |= {"remaining": 0, "left": 0}
         return fields
 
     def conclude(self, run: Run, steps: Summaries) -> None:
@@ -163,14 +165,15 @@ def _message(seen: PostalSurvey, rows: Sequence[PlannedRow]) -> str:
 
 def _planned_rows(plan: PostalPlan, rows: Sequence[PlannedRow]) -> Frame:
     """Ages are of the lock; of a row without one, since it was made."""
-    sizes = Counter(row.lock for row in rows if row.is_locked)
+    sizes = Counter(row.lock for row in rows)
     mode = PostalMode.CLOSE if plan.mode is PostalMode.SHADOW else plan.mode
     table = [
         {
             "queued_message": row.queued_message,
             "over_the_limit_seconds": (
-                _age(row, plan.surveyed_at)
-                - limit_of(plan.lock_timeout, plan.p99, sizes.get(row.lock, 1))
+                plan.surveyed_at
+                - (row.locked_at or row.created_at or plan.surveyed_at)
+                - limit_of(plan.lock_timeout, plan.p99, sizes[row.lock] if row.is_locked else 1)
             )
             / _SECOND,
             "unlocked_and_not_gone": int(
@@ -199,11 +202,6 @@ def _planned_rows(plan: PostalPlan, rows: Sequence[PlannedRow]) -> Frame:
         ),
     ]
     return Frame("rows", table, expect)
-
-
-def _age(row: PlannedRow, now: datetime) -> timedelta:
-    since = row.locked_at or row.created_at
-    return now - since if since else timedelta.max
 
 
 def closed_messages(run: Run, rows: Sequence[PlannedRow], entries: Sequence[PostalEntry]) -> Frame:

@@ -12,22 +12,30 @@ from mailslice.model.errors import ConfigurationDiffers
 from mailslice.stores import Stores, has_cassandra
 from mailslice.stores.mariadb.own import own_url
 from mailslice.stores.own.locks import LOCKS, Locks
-from mailslice.stores.own.postal_quarantine import POSTAL_QUARANTINE, PostalQuarantineTable
+from mailslice.stores.own.postal_quarantine import (
+    POSTAL_QUARANTINE,
+    PostalEntry,
+    PostalQuarantineTable,
+)
 
 NAME = "postal identity"
 """The row of the table `locks` that keeps it."""
 _AT = " at "
 
 
+def existing_entries(stores: Stores) -> list[PostalEntry]:
+    """The quarantine, for looking: creates nothing."""
+    records = stores.existing_records(POSTAL_QUARANTINE)
+    return [] if records is None else list(PostalQuarantineTable(records).list())
+
+
 def require_same(stores: Stores) -> None:
     """For looking: creates nothing. Raises ConfigurationDiffers for another Postal than stored."""
     _ = stores.postal  # names the setting that is missing
-    locks, quarantine = map(stores.existing_records, (LOCKS, POSTAL_QUARANTINE))
-    if locks is None or quarantine is None:
-        return
-    stored = Locks(locks).holder(NAME)
+    locks = stores.existing_records(LOCKS)
+    stored = None if locks is None else Locks(locks).holder(NAME)
     if stored is not None and stored != (now := _own_name(stores)):
-        _require(stores, PostalQuarantineTable(quarantine), stored, now)
+        _require(stores, stored, now)
 
 
 def agree(stores: Stores) -> None:
@@ -35,7 +43,7 @@ def agree(stores: Stores) -> None:
     locks, now = stores.records.locks, _own_name(stores)
     stored = locks.first(NAME, now)
     if stored != now:
-        _require(stores, stores.records.postal_quarantine, stored, now)
+        _require(stores, stored, now)
         locks.change(NAME, stored, now)
 
 
@@ -45,13 +53,13 @@ def _own_name(stores: Stores) -> str:
     return f"{main.url.database}{_AT}{host}:{port}"
 
 
-def _require(stores: Stores, quarantine: PostalQuarantineTable, stored: str, now: str) -> None:
+def _require(stores: Stores, stored: str, now: str) -> None:
     of_cassandra, way_out = has_cassandra(stores.settings), ""
     url = stores.postal.main.url
     if stored.rpartition(_AT)[0] == url.database:
         if not of_cassandra and own_url(stores.settings)[0].address == url.address:
             return
-        found = look_up(stores.postal, list(quarantine.list()))
+        found = look_up(stores.postal, existing_entries(stores))
         if not found or any(one.is_proved for one in found):
             return
         moved = f"DELETE FROM locks WHERE name = '{NAME}' (docs/runbook.md)"

@@ -29,6 +29,7 @@ LOCK_CHANGED = "lock changed"
 BATCH_IN_PROGRESS = "batch in progress"
 HOLDER_MAY_LIVE = "holder may live"
 SERVER_UNREADABLE = "server unreadable"
+_NO_TIME = NO_TIME.replace(tzinfo=UTC)
 
 
 def action_for(
@@ -63,7 +64,6 @@ class PlannedRow:
     locked_by: str | None
     locked_at: datetime | None
     created_at: datetime | None
-    attempts: int
     state: PostalState
     stage: PostalStage | None
     age_seconds: float | None
@@ -72,18 +72,10 @@ class PlannedRow:
     def of(cls, surveyed: SurveyedRow) -> Self:
         """As the survey saw it."""
         row, age = surveyed.row, surveyed.age
-        return cls(
-            row.id,
-            row.server,
-            row.message,
-            row.locked_by,
-            _aware(row.locked_at),
-            _aware(row.created_at),
-            row.attempts,
-            surveyed.state,
-            surveyed.stage,
-            None if age is None else age.total_seconds(),
-        )
+        lock = row.locked_by, _aware(row.locked_at)
+        seconds = None if age is None else age.total_seconds()
+        ids = row.id, row.server, row.message
+        return cls(*ids, *lock, _aware(row.created_at), surveyed.state, surveyed.stage, seconds)
 
     @property
     def lock(self) -> tuple[str | None, datetime | None]:
@@ -143,15 +135,15 @@ class PostalPlan(Plan):
         modes = (PostalMode.CLOSE, PostalMode.RETRY)
         return {mode.value: str(self.action(row, mode)) for mode in modes}
 
-    def action(self, row: PlannedRow | SurveyedRow, mode: PostalMode) -> PostalAction | str:
+    def action(self, row: PlannedRow, mode: PostalMode) -> PostalAction | str:
         """As `action_for`, with what this run knows of the holders."""
-        at = row.locked_at if isinstance(row, PlannedRow) else _aware(row.row.locked_at)
-        if at == _aware(NO_TIME):
-            at = None
-        is_dead = self.restarted is not None and at is not None and at < self.restarted
-        return action_for(
-            row.state, row.stage, mode, holder_is_dead=is_dead, accept=self.accept_duplicates
-        )
+        dead, accept = self.holder_is_dead(row), self.accept_duplicates
+        return action_for(row.state, row.stage, mode, holder_is_dead=dead, accept=accept)
+
+    def holder_is_dead(self, row: PlannedRow) -> bool:
+        """Whether a person said so: every worker was restarted since the lock."""
+        at, restarted = row.locked_at, self.restarted
+        return at is not None and restarted is not None and _NO_TIME < at < restarted
 
 
 def _aware(read: datetime | None) -> datetime | None:

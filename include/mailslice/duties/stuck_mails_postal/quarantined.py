@@ -7,10 +7,11 @@ from enum import StrEnum
 
 from mailslice.duties.stuck_mails_postal.keeping import queue_row
 from mailslice.duties.stuck_mails_postal.rules import ANSWERS, is_answered
+from mailslice.duties.stuck_mails_postal.survey import messages_of
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from mailslice.stores.postal.databases import PostalDatabases
-from mailslice.stores.postal.messages import PostalDelivery, PostalMessage, ServerMessages
+from mailslice.stores.postal.messages import PostalDelivery, PostalMessage
 from mailslice.stores.postal.rows import PostalQueue, QueuedMessage
 
 _UNPROVED = (
@@ -86,11 +87,10 @@ def look_up(postal: PostalDatabases, entries: Collection[PostalEntry]) -> list[Q
 def _of_server(
     postal: PostalDatabases, server: int, entries: Sequence[PostalEntry]
 ) -> list[QuarantinedMessage]:
-    queue, ids = PostalQueue(postal.main), [entry.message for entry in entries]
-    queued = queue.of_messages(server, ids)
-    if not queue.existing_servers([server]):
+    ids = [entry.message for entry in entries]
+    queued = PostalQueue(postal.main).of_messages(server, ids)
+    if (messages := messages_of(postal, server)) is None:
         return [_judged(entry, None, (), queued, {}) for entry in entries]
-    messages = ServerMessages(postal.messages, postal.database_of(server))
     rows, records = messages.by_id(ids), messages.deliveries(ids)
     contents = messages.has_own_header(rows.values())
     return [

@@ -96,10 +96,17 @@ def survey(postal: PostalDatabases, lock_timeout: timedelta | None = None) -> Po
     old = [
         row for row in locked if is_stuck(age_of(row, now), limit_of(limit, p99, groups[row.lock]))
     ]
-    surveyed = [*servers.judged(old, now)]
+    judged = [*servers.judged(old, now)]
+    # The p99 lacks sendings of servers that cannot be read, and one batch may be of several.
+    doubted = {row.lock for row in locked if row.server in servers.unreadable}
+    surveyed = [
+        SurveyedRow(one.row, PostalState.UNKNOWN, age=one.age) if one.row.lock in doubted else one
+        for one in judged
+    ]
     surveyed += (SurveyedRow(row, PostalState.MESSAGE_GONE) for row in gone)
     surveyed.sort(key=_by_age)
-    return PostalSurvey(now, p99, limit, tuple(surveyed), servers.unreadable, queued)
+    unreadable = {**servers.not_whole, **servers.unreadable}
+    return PostalSurvey(now, p99, limit, tuple(surveyed), unreadable, queued)
 
 
 def _by_age(surveyed: SurveyedRow) -> tuple[bool, datetime, int]:
@@ -108,57 +115,72 @@ def _by_age(surveyed: SurveyedRow) -> tuple[bool, datetime, int]:
     return row.locked_at is None, since, row.id
 
 
+def messages_of(postal: PostalDatabases, server: int) -> ServerMessages | None:
+    """The messages of a server; None where it is gone for certain: its row, and its database.
+
+    NoSuchObject where the row alone is missing: somebody may be restoring the main database.
+    """
+    if not server:
+        raise NoSuchObject("rows of the queue name no server")
+    messages = ServerMessages(postal.messages, postal.database_of(server))
+    if PostalQueue(postal.main).has_server(server):
+        return messages
+    if messages.exists():
+        raise NoSuchObject(f"Postal has no row of it, and {messages.database} is there")
+    return None
+
+
 class PostalServers:
     """The mail servers of one Postal. One that cannot be read is tried once."""
 
     def __init__(self, postal: PostalDatabases) -> None:
         self.unreadable: dict[int, str] = {}
         """Why, by server."""
+        self.not_whole: dict[int, str] = {}
+        """Why no message of a server counts as gone; those that it has are judged."""
         self._postal = postal
         self._queue = PostalQueue(postal.main)
-        self._readable: dict[int, ServerMessages] = {}
-        self._existing: dict[int, bool] = {}
+        self._known: dict[int, ServerMessages | None] = {}  # None: it is gone
         self._away: str | None = None
 
     def p99(self) -> timedelta | None:
         """Of the newest sendings of each server, all together."""
         times: Counter[Decimal] = Counter()
         for server in self._queue.servers():
-            self._existing[server] = True
-            times.update(self._ask(server, lambda messages: messages.sending_times(NEWEST)) or {})
+            times.update(self.ask(server, lambda messages: messages.sending_times(NEWEST)) or {})
         return p99_of(times)
 
     def judged(self, rows: Iterable[QueuedMessage], now: datetime) -> Iterator[SurveyedRow]:
         """PostalState and stage of rows whose locks are old, as Postal's rows say it now."""
         for server, page in _by_server(rows):
-            exists = self._exists(server)
-            judged = self._ask(server, partial(_judged, page)) if exists else None
-            state = PostalState.UNKNOWN if exists else PostalState.MESSAGE_GONE
+            judged = self.ask(server, partial(_judged, page, partial(self._gone, server)))
+            is_gone = self._known.get(server, False) is None
+            state = PostalState.MESSAGE_GONE if is_gone else PostalState.UNKNOWN
             for one in judged or [SurveyedRow(row, state) for row in page]:
                 yield replace(one, age=age_of(one.row, now))
 
     def without_message(self, rows: Iterable[QueuedMessage]) -> Iterator[QueuedMessage]:
         """Those rows whose message, or server, is gone for certain."""
         for server, page in _by_server(rows):
-            if not self._exists(server):
-                yield from page
-                continue
             ids = {row.message for row in page if row.message}
-            gone = self._ask(server, partial(ServerMessages.gone, ids=ids)) or ()
-            yield from (row for row in page if row.message in gone)
+            gone = self.ask(server, partial(self._gone, server, ids)) or ()
+            is_gone = self._known.get(server, False) is None
+            yield from (row for row in page if is_gone or row.message in gone)
 
-    def _exists(self, server: int) -> bool:
-        """Whether Postal has a row of the server. 0 stands for NULL, of which nothing is known."""
-        if server not in self._existing:
-            self._existing[server] = not server or bool(self._queue.existing_servers([server]))
-        return self._existing[server]
+    def _gone(self, server: int, ids: Collection[int], messages: ServerMessages) -> set[int]:
+        try:
+            return messages.gone(ids)
+        except NoSuchObject as error:
+            self.not_whole[server] = str(error)
+            return set()
 
-    def _ask(self, server: int, ask: Callable[[ServerMessages], T]) -> T | None:
-        """The answer of a server's database; None where it cannot be read."""
+    def ask(self, server: int, ask: Callable[[ServerMessages], T]) -> T | None:
+        """The answer of a server's database; None where it cannot be read, or is gone."""
         if server in self.unreadable:
             return None
         try:
-            return ask(self._messages(server))
+            messages = self._messages(server)
+            return None if messages is None else ask(messages)
         except (BadInput, SchemaDiffers):
             raise
         except MailsliceError as error:
@@ -167,16 +189,14 @@ class PostalServers:
             self.unreadable[server] = str(error)
             return None
 
-    def _messages(self, server: int) -> ServerMessages:
-        if not server:
-            raise NoSuchObject("rows of the queue name no server")
+    def _messages(self, server: int) -> ServerMessages | None:
         if self._away is not None:
             raise StoreUnavailable(self._away)
-        if server not in self._readable:
-            messages = ServerMessages(self._postal.messages, self._postal.database_of(server))
-            check_messages(self._postal.messages, messages.database)
-            self._readable[server] = messages
-        return self._readable[server]
+        if server not in self._known:
+            if (messages := messages_of(self._postal, server)) is not None:
+                check_messages(self._postal.messages, messages.database)
+            self._known[server] = messages
+        return self._known[server]
 
     def _require_main_or_note_away(self, why: str) -> None:
         """One database may be away while its MariaDB answers. No MariaDB is waited for twice."""
@@ -199,11 +219,15 @@ def _by_server(rows: Iterable[QueuedMessage]) -> Iterator[tuple[int, list[Queued
     yield from pages.items()
 
 
-def _judged(rows: Collection[QueuedMessage], database: ServerMessages) -> list[SurveyedRow]:
+def _judged(
+    rows: Collection[QueuedMessage],
+    gone_of: Callable[[Collection[int], ServerMessages], set[int]],
+    database: ServerMessages,
+) -> list[SurveyedRow]:
     """Without ages."""
     ids = {row.message for row in rows}
     messages, deliveries = database.by_id(ids), database.deliveries(ids)
-    gone = database.gone(ids - messages.keys() - {0})
+    gone = gone_of(ids - messages.keys() - {0}, database)
     contents = database.has_own_header(
         message
         for row in rows

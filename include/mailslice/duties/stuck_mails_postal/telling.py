@@ -34,14 +34,18 @@ def held_details(entry: PostalEntry) -> str:
     )
 
 
-def error_details(row: QueuedMessage, stage: PostalStage | None, who: str, reason: str) -> str:
-    """Why a lock was given up."""
-    sent = "It may have been sent." if stage is PostalStage.MAYBE_SENT else "It was not sent."
+def error_details(
+    row: QueuedMessage, stage: PostalStage | None, who: str, reason: str, *, is_dead: bool
+) -> str:
+    """Why a lock was given up. `is_dead`: a person said that its worker is."""
+    sent = "It was not sent." if is_dead else _SENT[PostalStage.BEFORE_SENDING]
+    if stage is PostalStage.MAYBE_SENT:
+        sent = _SENT[stage]
     why = f" {reason}" if reason else ""
+    holder = "Its worker is gone" if is_dead else "Its worker may live, duplicates are accepted"
     return (
-        f"Its worker is gone: locked since {row.locked_at} UTC by "
-        f"{shown(row.locked_by or '')[:_HOLDER]}. {sent} It will be retried automatically "
-        f"(mailslice, {who}).{why}"
+        f"{holder}: locked since {row.locked_at} UTC by {shown(row.locked_by or '')[:_HOLDER]}. "
+        f"{sent} It will be retried automatically (mailslice, {who}).{why}"
     )
 
 

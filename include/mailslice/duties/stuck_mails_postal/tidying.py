@@ -11,12 +11,13 @@ from enum import StrEnum
 from mailslice.duties.stuck_mails_postal.keeping import BEING_CLOSED, PostalQuarantine, queue_row
 from mailslice.duties.stuck_mails_postal.planned import PostalAction
 from mailslice.duties.stuck_mails_postal.rules import PostalState, is_answered
+from mailslice.duties.stuck_mails_postal.survey import messages_of
 from mailslice.duties.stuck_mails_postal.telling import PostalDecisionLog, held_details
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from mailslice.stores.postal.changes import MessageChanged, PostalChanges, PostalRecord
-from mailslice.stores.postal.messages import PostalDelivery, ServerMessages
+from mailslice.stores.postal.messages import PostalDelivery
 from mailslice.stores.postal.rows import PostalQueue
 
 log = logging.getLogger(__name__)
@@ -123,24 +124,17 @@ class ClosingTidier:
         return ClosingOutcome.WITHDRAWN if self.withdraw(entry) else None
 
     def _has_content(self, entry: PostalEntry) -> bool:
-        messages = self._messages(entry.server)
-        if messages is None:
+        if (messages := messages_of(self._postal, entry.server)) is None:
             return False
         rows = messages.by_id([entry.message])
         return entry.message in messages.has_own_header(rows.values())
 
     def _records(self, entry: PostalEntry) -> list[PostalDelivery] | None:
         """The delivery records; None where the server is gone, or the message is not there."""
-        messages = self._messages(entry.server)
+        messages = messages_of(self._postal, entry.server)
         if messages is None or not messages.by_id([entry.message]):
             return None
         return messages.deliveries([entry.message]).get(entry.message, [])
-
-    def _messages(self, server: int) -> ServerMessages | None:
-        """None where the server is gone for certain."""
-        if not self._queue.existing_servers([server]):
-            return None
-        return ServerMessages(self._postal.messages, self._postal.database_of(server))
 
     def _record(self, entry: PostalEntry) -> None:
         try:

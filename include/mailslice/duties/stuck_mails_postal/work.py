@@ -2,6 +2,7 @@
 
 import logging
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, entry_of, new_log_id
@@ -38,7 +39,7 @@ from mailslice.stores.postal.changes import (
     RecordRefused,
     RowChanged,
 )
-from mailslice.stores.postal.messages import PostalMessage, ServerMessages
+from mailslice.stores.postal.messages import PostalMessage
 from mailslice.stores.postal.rows import PostalQueue, QueuedMessage
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ CHUNK = 50
 LOOKS = 3
 """How often one message is looked at, where Postal wrote something about it meanwhile."""
 Lock = tuple[Any, ...]
+_ACTIONS = frozenset(PostalAction)
 
 
 class RowLeftAlone(MailsliceError):
@@ -88,26 +90,28 @@ class StuckMessages:
         """Until the limit, or the time is over."""
         finished = self._tidying.finish_all({row.queued_message for row in self._rows})
         self._run.report(finishedOfEarlierRuns=finished)
-        closed = self._closed_by_earlier_try() if self._progress.earlier else set()
-        self._own |= closed
-        self._perform_rows(closed)
+        done = self._done_by_earlier_try() if self._progress.earlier else {}
+        self._own |= done.keys()
+        self._perform_rows(done)
         # A row that was planned may have been left alone, or answered: then nothing needs the copy
         # that a killed run made of it.
         finished.update(self._tidying.finish_all(()))
         for server, why in sorted(self._servers.unreadable.items()):
             log.warning("server %d was left out: %s", server, why)
 
-    def _perform_rows(self, closed: set[int]) -> None:
-        """`closed`: rows that an earlier try of this plan closed."""
+    def _perform_rows(self, done: Mapping[int, PostalAction]) -> None:
+        """`done`: what an earlier try of this plan did with rows, unless they are as they were."""
         for chunk in batches(self._rows, CHUNK):
             current = self._look_at_batches(chunk)
             for planned in chunk:
                 if self._run.out_of_time() or self._acted_on() >= self._plan.limit:
                     return
-                if planned.queued_message in closed:
-                    self._done(PostalAction.CLOSED, planned)
+                row = current.get(planned.queued_message)
+                action = done.get(planned.queued_message)
+                if action is None or planned.is_still(row):
+                    self._perform(planned, row)
                 else:
-                    self._perform(planned, current.get(planned.queued_message))
+                    self._done(action, planned)
 
     def _acted_on(self) -> int:
         """Rows that count for the limit. Those that nobody can act on do not: they come again with
@@ -115,12 +119,19 @@ class StuckMessages:
         """
         return self._progress.applied + self._progress.skipped[LOCK_CHANGED]
 
-    def _closed_by_earlier_try(self) -> set[int]:
-        """Rows that a killed try of this very plan closed: the quarantine says so."""
+    def _done_by_earlier_try(self) -> dict[int, PostalAction]:
+        """What a killed try of this very plan did: the quarantine and the decisions say so."""
+        records, plan = self._run.stores.records, self._plan
+        rows = [*records.postal_decisions.of_run(plan.run, plan.made_at, self._run.clock())]
+        left_alone = {row.log_id for row in rows if row.action == LEFT_ALONE}
         return {
-            entry.queued_message
-            for entry in self._run.stores.records.postal_quarantine.list()
-            if entry.run == self._plan.run and entry.state is EntryState.KEPT
+            row.queued_message: PostalAction(row.action)
+            for row in rows
+            if row.action in _ACTIONS and row.log_id not in left_alone
+        } | {
+            entry.queued_message: PostalAction.CLOSED
+            for entry in records.postal_quarantine.list()
+            if entry.run == plan.run and entry.state is EntryState.KEPT
         }
 
     def _look_at_batches(self, chunk: list[PlannedRow]) -> dict[int, QueuedMessage]:
@@ -175,7 +186,8 @@ class StuckMessages:
         """Look, decide, change; again where Postal wrote about the message meanwhile."""
         for _ in range(LOOKS):
             surveyed = self._survey_again(planned, row)
-            action = self._plan.action(surveyed, self._plan.mode)
+            now = PlannedRow.of(surveyed)
+            action = self._plan.action(now, self._plan.mode)
             accepted = self._plan.accept_duplicates
             if action is PostalAction.RETRIED and not accepted and self._queue.has_other(row):
                 action = PostalAction.CLOSED  # else two workers would send both rows
@@ -222,10 +234,12 @@ class StuckMessages:
         """What keeps no copy. The decision is written first: no change goes without its row."""
         row, stage, log_id = surveyed.row, surveyed.stage, new_log_id()
         reason = self._run.duty_params.reason or ""
+        is_dead = self._plan.holder_is_dead(PlannedRow.of(surveyed))
+        holder = "its worker is gone" if is_dead else "its worker may live: a person accepts it"
         why = {
             PostalAction.COMPLETED: "Postal's record since the lock says how it ended",
             PostalAction.LOST: surveyed.state.value,
-            PostalAction.RETRIED: "its worker is gone; the lock is given back",
+            PostalAction.RETRIED: f"{holder}; the lock is given back",
         }[action]
         decided = self._run.clock()
 
@@ -244,7 +258,7 @@ class StuckMessages:
         save(action, why)
         try:
             if action is PostalAction.RETRIED:
-                details = error_details(row, stage, self._run.request.who, reason)
+                details = error_details(row, stage, self._decisions.who, reason, is_dead=is_dead)
                 record = PostalRecord.error(details, log_id)
                 told = stage is PostalStage.DEFERRED  # its worker has written a record already
                 self._changes.retry(row, None if told else record, surveyed.newest_record)
@@ -252,8 +266,9 @@ class StuckMessages:
                 self._changes.fail(row, PostalRecord.removed(log_id), surveyed.newest_record)
             else:
                 self._changes.remove(row)
-        except (RowChanged, MessageChanged, RecordRefused, Contended) as error:
-            save(LEFT_ALONE, str(error))
+        except MailsliceError as error:
+            if not isinstance(error, StoreUnavailable | RecordMissing):  # which may be committed
+                save(LEFT_ALONE, str(error))
             raise
 
     def _close(self, surveyed: SurveyedRow) -> None:
@@ -296,13 +311,9 @@ class StuckMessages:
 
     def _content(self, row: QueuedMessage, message: PostalMessage) -> bytes:
         """Raises MessageChanged when it went since the look."""
-        database = self._postal.database_of(row.server)
-        try:
-            content = ServerMessages(self._postal.messages, database).content(message)
-        except MailsliceError as error:
-            if isinstance(error, StoreUnavailable) and self._postal.same_server:
-                raise
-            raise RecordRefused(str(error)) from error
+        content = self._servers.ask(row.server, lambda database: database.content(message))
+        if (why := self._servers.unreadable.get(row.server)) is not None:
+            raise RecordRefused(why)
         if content is None:
             raise MessageChanged(f"message {message.id} of server {row.server} lost its content")
         return content

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn
 import pymysql
 from pymysql.constants import CLIENT
 
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.mariadb_url import MariaDbUrl
 from mailslice.model.settings import PostalSettings
 from mailslice.stores.mariadb.failures import translated
@@ -132,7 +132,7 @@ class MariaDb:
                 host=self.url.host,
                 port=self.url.port,
                 user=self.url.user,
-                password=self.url.password,
+                password=self.url.password.encode(),  # a str would be Latin-1
                 charset="utf8mb4",
                 autocommit=True,
                 client_flag=CLIENT.FOUND_ROWS,
@@ -142,6 +142,9 @@ class MariaDb:
                 write_timeout=seconds,
                 ssl=client_tls(self._settings, "POSTAL") if self._settings.tls_enabled else None,
             )
+        except UnicodeError:  # its text may have a character of the password
+            where = f"{self._setting}: the host {self.url.host!r}"
+            raise BadSetting(f"{where}, or its user or password, cannot be encoded") from None
         except (pymysql.Error, OSError) as error:
             self._fail(error, began)
 

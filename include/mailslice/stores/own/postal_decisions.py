@@ -1,10 +1,11 @@
 """postal_decisions: what was decided about stuck messages of a Postal, by whom and why."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mailslice.stores.own.codec import RowCodec
-from mailslice.stores.own.days import day_of
+from mailslice.stores.own.days import day_of, days_back
 from mailslice.stores.own.records import Records, TableShape
 
 
@@ -46,3 +47,9 @@ class PostalDecisions:
     def save(self, row: PostalDecision, ttl: timedelta) -> None:
         """Write the row; written twice it is one. A `ttl` of more than five years is for ever."""
         self._records.put({"day": day_of(row.decided), **_ROWS.mapping(row)}, ttl)
+
+    def of_run(self, run: str, since: datetime, until: datetime) -> Iterator[PostalDecision]:
+        """Those of one run on these days, the newest first."""
+        for day in days_back(since, until):
+            rows = map(_ROWS.of_mapping, self._records.rows({"day": day}))
+            yield from (row for row in rows if row.run == run)

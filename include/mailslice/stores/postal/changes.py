@@ -19,6 +19,7 @@ from mailslice.stores.mariadb.client import MariaDbTransaction, quoted
 from mailslice.stores.mariadb.failures import AlreadyThere, Contended, NoRight, NoSuchObject
 from mailslice.stores.postal.databases import PostalDatabases
 from mailslice.stores.postal.rows import NO_TIME, QueuedMessage
+from mailslice.stores.postal.schema import COUNTERS, STATISTICS
 
 TRIES = 4
 LONGEST_TEXT = 250
@@ -266,17 +267,14 @@ class PostalChanges:
             raise MessageChanged(f"message {message} of server {server} is gone")
         if (counter := record.counter) is None:
             return
-        values = ", ".join("1" if name == counter else "0" for name in _COUNTERS)
+        values = ", ".join("1" if name == counter else "0" for name in COUNTERS)
         more = f"ON DUPLICATE KEY UPDATE {counter} = COALESCE({counter}, 0) + 1"
         for name, start in _periods(now):
-            table = f"{self._table(server, name)} (time, {', '.join(_COUNTERS)})"
+            table = f"{self._table(server, name)} (time, {', '.join(COUNTERS)})"
             to.execute(f"INSERT INTO {table} VALUES (%s, {values}) {more}", (start,))
 
     def _table(self, server: int, name: str) -> str:
         return quoted(self._postal.database_of(server), name)
-
-
-_COUNTERS = ("incoming", "outgoing", "spam", "bounces", "held")
 
 
 def _as_read(row: QueuedMessage) -> tuple[str, tuple[object, ...]]:
@@ -291,10 +289,5 @@ def _periods(timestamp: Decimal) -> list[tuple[str, int]]:
     """Tables of the statistics, and when the period began that a moment is in (UTC)."""
     hour = datetime.fromtimestamp(int(timestamp), UTC).replace(minute=0, second=0, microsecond=0)
     day = hour.replace(hour=0)
-    starts = {
-        "stats_hourly": hour,
-        "stats_daily": day,
-        "stats_monthly": day.replace(day=1),
-        "stats_yearly": day.replace(month=1, day=1),
-    }
-    return [(table, int(start.timestamp())) for table, start in starts.items()]
+    starts = hour, day, day.replace(day=1), day.replace(month=1, day=1)
+    return list(zip(STATISTICS, (int(start.timestamp()) for start in starts), strict=True))

@@ -65,22 +65,25 @@ class ServerMessages:
     def __init__(self, db: MariaDb, database: str) -> None:
         self._db, self.database = db, database
 
+    def exists(self) -> bool:
+        """Whether the table `messages` is there."""
+        try:
+            return not self._db.rows(f"SELECT id FROM {self._table('messages')} LIMIT 0")
+        except NoSuchObject:
+            return False
+
     def gone(self, ids: Collection[int]) -> set[int]:
         """Those of `ids` that were messages here, and are no more. Raises NoSuchObject where one is
-        none yet: an old backup, or another server's database, proves nothing.
+        beyond the newest: an old backup, or one that is being loaded (AUTO_INCREMENT comes before
+        the rows), or another server's database, proves nothing.
         """
         gone = set(ids) - {row[0] for row in self._by_list("id", "messages", "id", ids)}
-        sql = (
-            "SELECT auto_increment FROM information_schema.tables "
-            "WHERE table_schema = %s AND table_name = 'messages' "
-            f"UNION SELECT MAX(id) + 1 FROM {self._table('messages')}"
-        )
-        rows = self._db.rows(sql, (self.database,)) if gone else []
-        following = max((number or 0 for (number,) in rows), default=0)
-        if gone and max(gone) >= following:
+        rows = self._db.rows(f"SELECT MAX(id) FROM {self._table('messages')}") if gone else []
+        newest = max((number or 0 for (number,) in rows), default=0)
+        if gone and max(gone) > newest:
             raise NoSuchObject(
-                f"message {max(gone)} of Postal's queue is none yet in {self.database}, whose next "
-                f"one is {following}: it was put back to an old backup, or is another server's"
+                f"message {max(gone)} of Postal's queue is none yet in {self.database}, whose "
+                f"newest one is {newest}: it is being restored, is old, or is another server's"
             )
         return gone
 
@@ -152,8 +155,8 @@ class ServerMessages:
         try:
             return self._by_list(columns, table, "id", ids, params)
         except NoSuchObject:
-            # Is it the table alone, or the database? This raises where it is the database.
-            self._db.rows(f"SELECT id FROM {self._table('messages')} LIMIT 0")
+            if not self.exists():  # the database, not the table alone
+                raise
             return []
 
     def _by_list(

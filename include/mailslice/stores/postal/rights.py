@@ -5,18 +5,12 @@ from dataclasses import dataclass
 
 from mailslice.stores.mariadb.client import MariaDb, quoted
 from mailslice.stores.mariadb.failures import NoRight, NoSuchObject
+from mailslice.stores.postal.schema import STATISTICS
 
-_SELECTS = {
-    "queued_messages": "",
-    "servers": "id, organization_id, name, permalink, mode, suspended_at, deleted_at",
-    "organizations": "id, name, permalink, suspended_at, deleted_at",
-    "ip_addresses": "id",
-    "schema_migrations": "",
-}
+_SELECTS = {"queued_messages": "", "servers": "id", "ip_addresses": "id"}
 """The columns that are read of each table; all of them where none is named."""
 _OF_QUEUE = "locked_by, locked_at, retry_after, attempts"
 _OF_MESSAGE = "status, held, hold_expiry, last_delivery_attempt"
-_STATISTICS = ("stats_hourly", "stats_daily", "stats_monthly", "stats_yearly")
 _NO_TABLE = "mailslice-has-no-such-table"
 
 
@@ -46,7 +40,7 @@ def rights_of_server(database: str) -> Iterator[PostalRight]:
     yield PostalRight(f"SELECT ON {quoted(database)}.*", missing)
     yield _insert(quoted(database, "deliveries"), "status")
     yield _update(quoted(database, "messages"), _OF_MESSAGE, f" ({_OF_MESSAGE})")
-    for table in _STATISTICS:
+    for table in STATISTICS:
         yield _insert(quoted(database, table), "held")
         yield _update(quoted(database, table), "held")
 

@@ -100,9 +100,8 @@ class PostalQueue:
         """Ids of all mail servers, those too that are deleted softly."""
         return (server for (server,) in self._by_pages(self._servers))
 
-    def existing_servers(self, ids: Iterable[int]) -> set[int]:
-        sql = f"{self._servers} WHERE id IN %s"
-        return {server for page in batches(ids, PAGE) for (server,) in self._db.rows(sql, (page,))}
+    def has_server(self, server: int) -> bool:
+        return bool(self._db.rows(f"{self._servers} WHERE id = %s", (server,)))
 
     def _by_pages(self, select: str) -> Iterator[tuple[Any, ...]]:
         last = -(2**31)

@@ -12,7 +12,9 @@ from mailslice.stores.mariadb.failures import NoSuchObject
 from mailslice.stores.postal.rows import QUEUE_COLUMNS
 
 Tables = Mapping[str, tuple[str, ...]]
-_PERIOD = ("time", "bounces", "held")
+STATISTICS = ("stats_hourly", "stats_daily", "stats_monthly", "stats_yearly")
+COUNTERS = ("incoming", "outgoing", "spam", "bounces", "held")
+"""Columns of the statistics."""
 
 MAIN: Tables = {"queued_messages": QUEUE_COLUMNS, "servers": ("id",), "ip_addresses": ("id",)}
 MESSAGES: Tables = {
@@ -25,10 +27,7 @@ MESSAGES: Tables = {
     "deliveries": tuple(
         "id message_id status code output details sent_with_ssl log_id timestamp time".split()
     ),
-    "stats_hourly": _PERIOD,
-    "stats_daily": _PERIOD,
-    "stats_monthly": _PERIOD,
-    "stats_yearly": _PERIOD,
+    **dict.fromkeys(STATISTICS, ("time", *COUNTERS)),
 }
 
 

@@ -11,16 +11,8 @@ def main_reads(main: str, user: str) -> list[str]:
     """Grants in the main database that are enough for a list and for mode shadow."""
     return [
         f"GRANT SELECT ON `{main}`.queued_messages TO {user}",
-        (
-            "GRANT SELECT (id, organization_id, name, permalink, mode, suspended_at, deleted_at) "
-            f"ON `{main}`.servers TO {user}"
-        ),
-        (
-            "GRANT SELECT (id, name, permalink, suspended_at, deleted_at) "
-            f"ON `{main}`.organizations TO {user}"
-        ),
+        f"GRANT SELECT (id) ON `{main}`.servers TO {user}",
         f"GRANT SELECT (id) ON `{main}`.ip_addresses TO {user}",
-        f"GRANT SELECT ON `{main}`.schema_migrations TO {user}",
     ]
 
 

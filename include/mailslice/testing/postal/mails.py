@@ -304,7 +304,9 @@ class PostalMails:
     # What Postal's retention and its operators take away.
 
     def lose_message(self, server: ServerDatabase, message: int) -> None:
-        """Retention deleted the message; its queue row stays."""
+        """Retention deleted the message; its queue row stays. A later message is there."""
+        if message == server.session.one("SELECT MAX(id) FROM messages"):
+            self.message(server)
         for table, column in (("deliveries", "message_id"), ("messages", "id")):
             server.session.run(f"DELETE FROM {table} WHERE {column} = %s", message)
 

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.duties.stuck_mails_postal.duty import DUTY
 from mailslice.duties.stuck_mails_postal.keeping import entry_of
 from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState, look_up
 from mailslice.duties.stuck_mails_postal.releases import NotReleased
 from mailslice.duties.stuck_mails_postal.rules import PostalStage
+from mailslice.maintenance.artifacts import FILES
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.result import Summaries
+from mailslice.model.errors import MailsliceError
 from mailslice.model.settings import PostalMode
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from tests.unit.duties.stuck_mails_postal.world import CONTENT, MESSAGE, NOW, World, fake
@@ -55,10 +60,10 @@ def test_a_half_closed_message_that_an_older_backup_has_not_is_kept_when_its_id_
     world.cut_off()
     for rows in (world.queue, world.messages, world.records):
         rows.clear()
-    world.following = MESSAGE
+    world.newest = MESSAGE - 1
     world.apply()
     assert [one.state for one in world.entries] == [EntryState.KEPT]
-    world.following = None
+    world.newest = None
     world.stuck(content=b"Subject: Another\r\n\r\nMail.\r\n")
     world.queue.clear()
     world.write("Sent")
@@ -95,6 +100,153 @@ def test_a_second_try_of_a_plan_comes_to_no_more_than_its_limit(world: World) ->
     world.queue.pop(1)
     assert world.applied(run, plan) == ({}, {"lock changed": 1})
     assert list(world.queue) == [young.id]
+
+
+class Killed(BaseException):
+    """The process ends."""
+
+
+def batch(world: World, size: int = 3, server: int = 1) -> None:
+    for message in range(1, size + 1):
+        world.stuck(server, message, locked_by="host:a pid:1 thread:1")
+
+
+def killed_at(world: World, change: int) -> None:
+    """At this change of Postal's queue of the next try, the first is 1."""
+    changes = iter(range(1, change + 1))
+
+    def count() -> None:
+        if next(changes) == change:
+            world.while_closing = lambda: None
+            raise Killed
+
+    world.while_closing = count
+
+
+@pytest.mark.parametrize("first", ["completed", "lost", "closed"])
+def test_a_second_try_takes_what_the_first_did_to_a_batch_for_its_own(
+    world: World, first: str
+) -> None:
+    batch(world)
+    if first == "completed":
+        world.write("Sent", message=1)
+    if first == "lost":
+        world.lose_content(message=1)
+    run, plan = world.planned()
+    killed_at(world, 2)
+    with pytest.raises(Killed):
+        world.applied(run, plan)
+    assert list(world.queue) == [2, 3]
+    done = {"closed": 3} if first == "closed" else {first: 1, "closed": 2}
+    assert world.applied(run, plan) == (done, {})
+    assert world.queue == {}
+
+
+def test_a_second_try_does_again_what_was_decided_and_not_done(world: World) -> None:
+    world.stuck()
+    world.write("Sent")
+    run, plan = world.planned()
+    killed_at(world, 1)
+    with pytest.raises(Killed):
+        world.applied(run, plan)
+    assert [action for action, _ in world.decisions] == ["completed"]
+    assert world.applied(run, plan) == ({"completed": 1}, {})
+    assert world.queue == {}
+
+
+def test_a_second_try_counts_nothing_that_the_first_left_alone(world: World) -> None:
+    """A worker locked the first row anew; the batch is its own."""
+    batch(world)
+    world.write("Sent", message=1)
+    run, plan = world.planned()
+
+    def work() -> None:
+        world.queue[1] = replace(world.queue[1], locked_by="host:b")
+
+    world.while_closing = work
+    left = ({}, {"lock changed": 1, "batch in progress": 2})
+    assert world.applied(run, plan) == left
+    assert sorted(action for action, _ in world.decisions) == ["completed", "left alone"]
+    assert world.applied(run, plan) == left
+
+
+def test_a_change_that_fails_is_decided_as_left_alone(world: World) -> None:
+    world.stuck()
+    world.write("Sent")
+
+    def fail() -> None:
+        raise MailsliceError("1021: disk full")
+
+    world.while_closing = fail
+    assert world.apply() == ({}, {})
+    assert ("left alone", "1021: disk full") in world.decisions
+
+
+def test_a_batch_with_messages_of_a_server_that_cannot_be_read_is_left_alone(
+    world: World,
+) -> None:
+    """How long its sendings take is not known, and the others wait for them."""
+    batch(world, 1, server=1)
+    batch(world, 2, server=2)
+    world.stuck(server=2, message=9)
+    world.unreadable = {1}
+    assert world.apply() == ({"closed": 1}, {"server unreadable": 3})
+    assert len(world.queue) == 3
+
+
+def test_messages_beyond_the_newest_are_left_alone_and_the_others_go_on(world: World) -> None:
+    """A backup is being loaded."""
+    world.stuck(message=1)
+    world.stuck(message=9)
+    del world.messages[1, 9]
+    world.newest = 8
+    run, plan = world.planned()
+    assert run.fields["unreadable"] == {"1": "message 9 is none yet in postal-server-1"}
+    assert world.applied(run, plan) == ({"closed": 1}, {"server unreadable": 1})
+
+
+def test_a_server_is_gone_when_its_database_is_too(world: World) -> None:
+    """Its row alone is missing while somebody restores the main database."""
+    world.stuck()
+    world.servers.clear()
+    run, plan = world.planned()
+    assert run.fields["unreadable"] == {
+        "1": "Postal has no row of it, and postal-server-1 is there"
+    }
+    assert world.applied(run, plan) == ({}, {"server unreadable": 1})
+    world.unreadable = {1}
+    assert world.apply("r-2") == ({"lost": 1}, {})
+
+
+def test_an_entry_of_a_server_whose_row_alone_is_missing_cannot_be_asked_for(world: World) -> None:
+    world.stuck()
+    world.apply()
+    world.servers.clear()
+    assert state_of(world) is QuarantineState.UNKNOWN
+    world.unreadable = {1}
+    assert state_of(world) is QuarantineState.KEPT
+
+
+def test_a_closing_that_died_before_its_first_row_left_them_all(world: World) -> None:
+    world.stuck()
+    run, plan = world.planned()
+    run.folder.write_json(FILES["plan"], {"mode": "close", "planned": 1})
+    with Progress(run, plan, DUTY.kinds):
+        pass
+    steps = Summaries.load(run.folder, DUTY.kinds)
+    assert {**steps.fields(DUTY.bulky), **DUTY.report_fields(steps)}["left"] == 1
+
+
+def test_a_report_says_what_was_done_by_the_state_that_was_planned(world: World) -> None:
+    """The content of one was lost, and its last copy closed."""
+    world.cut_off()
+    world.lose_content()
+    world.stuck(server=2)
+    run, plan = world.planned(limit=1)
+    world.applied(run, plan)
+    steps = Summaries.load(run.folder, DUTY.kinds)
+    assert steps.result.kinds["closed"] == 1
+    assert DUTY.report_fields(steps)["doneByState"] == {"content lost": 1}
 
 
 def test_a_closing_that_was_cut_off_beyond_the_limit_keeps_no_copy(world: World) -> None:

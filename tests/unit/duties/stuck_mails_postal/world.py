@@ -65,7 +65,8 @@ class MemoryRecords:
         return None if row is None else self._read(row)
 
     def rows(self, partition: Mapping[str, Any], _limit: object = None) -> Iterator[Any]:
-        return iter([self._read(self._rows[key]) for key in sorted(self._rows)])
+        rows = (self._read(self._rows[key]) for key in sorted(self._rows))
+        return iter([row for row in rows if partition.items() <= row.items()])
 
     def change(
         self,
@@ -106,10 +107,10 @@ class World:
         self.records: defaultdict[tuple[int, int], list[PostalDelivery]] = defaultdict(list)
         self.servers: set[int] = set()
         self.unreadable: set[int] = set()
-        self.following: int | None = None
-        """The id of the next message; None: beyond all."""
+        self.newest: int | None = None
+        """The id of the newest message; None: beyond all."""
         self.while_closing: Callable[[], object] = lambda: None
-        """What somebody else does between the copy and the transaction."""
+        """What somebody else does between the look, or the copy, and the transaction."""
         self.url = SimpleNamespace(database="postal", address="db:3306")
         self.host = "db-1"
         settings = load_settings(
@@ -165,6 +166,13 @@ class World:
         request = ReleaseRequest("night shift", accept_duplicates=accept_duplicates)
         (lock,) = self.run.acquired_locks
         return PostalReleases(self.stores, self.run.clock, request, lock)
+
+    @property
+    def decisions(self) -> list[tuple[str, str]]:
+        """Action and why."""
+        records = self.stores.records.postal_decisions
+        rows = records.of_run("r-1", self.run.clock() - timedelta(days=1), self.run.clock())
+        return [(row.action, row.why) for row in rows]
 
     @property
     def quarantine(self) -> PostalQuarantine:
@@ -272,8 +280,8 @@ class Queue:
     def servers(self) -> Iterator[int]:
         return iter(sorted(self._world.servers))
 
-    def existing_servers(self, ids: Iterable[int]) -> set[int]:
-        return self._world.servers & set(ids)
+    def has_server(self, server: int) -> bool:
+        return server in self._world.servers
 
 
 class Messages:
@@ -283,10 +291,13 @@ class Messages:
         self._world, self.database = world, database
         self._server = int(database.rpartition("-")[2])
 
+    def exists(self) -> bool:
+        return self._server not in self._world.unreadable
+
     def gone(self, ids: Iterable[int]) -> set[int]:
         gone = set(ids) - self.by_id(ids).keys()
-        following = self._world.following
-        if following is not None and gone and max(gone) >= following:
+        newest = self._world.newest
+        if newest is not None and gone and max(gone) > newest:
             raise NoSuchObject(f"message {max(gone)} is none yet in {self.database}")
         return gone
 
@@ -323,13 +334,13 @@ class Changes:
         return now is not None and now.lock == row.lock
 
     def close(self, row: QueuedMessage, record: PostalRecord, _newest: int) -> None:
-        self._world.while_closing()
         self.remove(row)
         self.record(row.server, row.message, record)
 
     fail = close
 
     def remove(self, row: QueuedMessage) -> None:
+        self._world.while_closing()
         if not self.is_there(row):
             raise RowChanged(f"row {row.id} of Postal's queue is not as it was read")
         del self._world.queue[row.id]
@@ -347,8 +358,7 @@ def fake(patch: pytest.MonkeyPatch) -> None:
     """From now on the duty works in such a world."""
     for module in (duty, quarantined, survey, tidying, work):
         patch.setattr(module, "PostalQueue", Queue)
-    for module in (quarantined, survey, tidying, work):
-        patch.setattr(module, "ServerMessages", Messages)
+    patch.setattr(survey, "ServerMessages", Messages)
     for module in (releases, work):
         patch.setattr(module, "PostalChanges", Changes)
     for name in ("check_main", "check_messages"):
