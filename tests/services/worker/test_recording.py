@@ -18,8 +18,6 @@ from mailslice.worker import open_worker
 from tests.contracts.tables import some_queue
 from tests.services.worker.conftest import at, mail
 
-pytestmark = pytest.mark.new_keyspaces
-
 CONTENT = b"A: b\r\n\r\nbody"
 
 
