@@ -19,6 +19,8 @@ from mailslice.worker import Reject, new_mail, open_queue
 from tests.acceptance.command import MAILSLICE, Cli
 from tests.services.rabbitmq.parked import parked
 
+pytestmark = pytest.mark.new_keyspaces
+
 KEYS = [
     "queue",
     "size",
