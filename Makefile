@@ -43,8 +43,10 @@ bench: setup ## measure hot path, size and cleanup; a table and JSON
 	@$(LOCAL) bench $(ARGS)
 
 lint: setup ## ruff, mypy, import-linter, links of the docs, figures of stack/house.py
-	@$(VENV)/ruff check . && $(VENV)/ruff format --check . && $(VENV)/mypy && $(VENV)/lint-imports && $(SITE)
-	@$(VENV)/python stack/house.py
+	@$(VENV)/ruff check . && $(VENV)/ruff format --check .
+	@$(VENV)/mypy & types=$$!; \
+		$(VENV)/lint-imports && $(SITE) && $(VENV)/python stack/house.py; rest=$$?; \
+		wait $$types && exit $$rest
 
 format: setup ## let ruff put the code in order
 	@$(VENV)/ruff check --fix-only . && $(VENV)/ruff format .

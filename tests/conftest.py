@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import hypothesis
@@ -23,6 +24,7 @@ import pytest
 from mailslice.model.settings import Settings, clone_root, load_settings, read_env_file
 from stack.program import answers_cql, answers_http
 from tests.keyspaces import KeyspacePool, Keyspaces
+from tests.spark_files import starts_spark
 
 # No test is about the speed of one example: on a machine that runs three test processes any of them
 # may take a second.
@@ -41,8 +43,18 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What waits long begins first: at the end the other processes would have nothing to do."""
-    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+    """What takes long begins first: at the end the other processes would have nothing to do."""
+    items.sort(key=lambda item: not (item.get_closest_marker("waits") or starts_spark(item.nodeid)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One process has all files that start Spark. Tests of other Pythons run without xdist."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.one_spark import OneSpark
+
+    return OneSpark(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -41,8 +41,6 @@ from mailslice.worker.queue_worker import worker_of
 from tests.acceptance.command import Cli
 from tests.services.hop_queue import consumed
 
-pytestmark = pytest.mark.new_keyspaces
-
 CONTENT = b"Subject: tide\r\n\r\nhigh water \xff"
 EVERY = MailFilter()
 BEFORE_MARK = ("quarantine:noted", "quarantine:copied", "quarantine:kept", "move:decided")

@@ -13,8 +13,6 @@ import pytest
 from tests.acceptance.command import Cli
 from tests.acceptance.proxy import Proxy
 
-pytestmark = pytest.mark.new_keyspaces
-
 ENVELOPE = ("--sender", "alice@example.org", "--recipient", "bob@example.net")
 DOWN = {
     "cassandra": {"MAILSLICE_CASSANDRA_PORT": "9"},

@@ -11,8 +11,6 @@ import pytest
 
 from tests.acceptance.command import Cli
 
-pytestmark = pytest.mark.new_keyspaces
-
 DATA = Path(__file__).parents[2] / "data"
 ENVELOPE = ("--sender", "alice@example.org", "--recipient", "bob@example.net")
 

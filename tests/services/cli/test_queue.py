@@ -28,8 +28,6 @@ from mailslice.stores.rabbitmq.traffic import Traffic
 from tests.acceptance.command import Cli
 from tests.services.duties.world import queued_mail
 
-pytestmark = pytest.mark.new_keyspaces
-
 HOUR = timedelta(hours=1)
 DATA = Path(__file__).parents[2] / "data"
 
@@ -37,7 +35,7 @@ DATA = Path(__file__).parents[2] / "data"
 @pytest.fixture(scope="module")
 def shared(make_fresh):
     """A queue with the sample mails, for tests that only look."""
-    cli = Cli(make_fresh(new_keyspaces=True).env).inside()
+    cli = Cli(make_fresh().env).inside()
     cli("queue", "create", "spool")
     cli("mail", "enqueue", "spool", DATA / "sample")
     return cli
@@ -70,6 +68,7 @@ def add(
     ]
 
 
+@pytest.mark.new_keyspaces
 def test_create_answers_queue_table_and_size_and_again_changes_nothing(fresh):
     cli = Cli(fresh.env).inside()
     for _ in range(2):
@@ -234,6 +233,7 @@ def until(holds, seconds=40):
         time.sleep(0.5)
 
 
+@pytest.mark.new_keyspaces
 def test_list_of_no_queue_is_empty_and_says_how_to_make_one(fresh):
     answer = Cli(fresh.env).inside()("queue", "list")
     assert answer.out == b""

@@ -17,8 +17,6 @@ from tests.acceptance.command import Cli
 from tests.services.cli.test_queue import add
 from tests.services.hop_queue import consumed
 
-pytestmark = pytest.mark.new_keyspaces
-
 
 @pytest.fixture
 def cli(fresh_module):

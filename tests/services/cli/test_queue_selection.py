@@ -15,8 +15,6 @@ from mailslice.worker.enqueue.delayed_mails import Delays
 from tests.acceptance.command import Cli
 from tests.services.cli.test_queue import add
 
-pytestmark = pytest.mark.new_keyspaces
-
 
 @pytest.fixture
 def cli(fresh_module):

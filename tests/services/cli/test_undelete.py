@@ -38,8 +38,6 @@ from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
 from mailslice.worker.queue_worker import worker_of
 from tests.acceptance.command import Cli, Inside
 
-pytestmark = pytest.mark.new_keyspaces
-
 CONTENT = b"Subject: tide\r\n\r\nhigh water \xff"
 LARGE = b"Subject: flood\r\n\r\n" + b"\xffwater\r\n" * 20_000
 BEFORE_MARK = ("undo:kept", "undo:noted")

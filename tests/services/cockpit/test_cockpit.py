@@ -34,8 +34,6 @@ from tests.acceptance.command import Cli
 from tests.browser.world import enqueue, mail
 from tests.contracts.making import row
 
-pytestmark = pytest.mark.new_keyspaces
-
 HOSTILE = "<img src=x onerror=alert(1)>"
 EVIL = '"<script>alert(2)</script>"@example.org'
 

@@ -32,8 +32,6 @@ from mailslice.webadmin.queues import Queues
 from mailslice.webadmin.work import perform
 from tests.acceptance.command import Cli
 
-pytestmark = pytest.mark.new_keyspaces
-
 JAMES_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+0000")
 
 

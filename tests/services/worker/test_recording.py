@@ -18,8 +18,6 @@ from mailslice.worker import open_worker
 from tests.contracts.tables import some_queue
 from tests.services.worker.conftest import at, mail
 
-pytestmark = pytest.mark.new_keyspaces
-
 CONTENT = b"A: b\r\n\r\nbody"
 
 
@@ -171,6 +169,7 @@ async def test_a_fault_of_the_record_is_no_fault_of_the_worker_and_told_once_a_m
     assert len(asked) == 1
 
 
+@pytest.mark.new_keyspaces
 async def test_no_record_is_written_where_the_setting_says_so(fresh):
     for world in at(fresh.but(MAILSLICE_WORKER_RECORD_EVERY="0s").settings):
         async with open_worker(world.settings, world.queue) as worker:

@@ -20,8 +20,6 @@ from mailslice.model.mail import QueuedMail
 from mailslice.worker import Deliveries, Delivery, consume, open_worker
 from tests.services.worker.conftest import mail
 
-pytestmark = pytest.mark.new_keyspaces
-
 NASTY = [
     b"",
     b"\n",
