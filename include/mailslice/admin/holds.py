@@ -24,13 +24,11 @@ MOST_REASON = 1000
 MOST_SKEW = timedelta(seconds=30)
 """Of this machine's clock and Cassandra's: workers go by the times that are written here."""
 SKEWED = "allowed are 30s, as workers go by the time that is given: set the clocks right"
-_HEARD_OF = timedelta(seconds=75)
-"""An idle worker writes its record once a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldState:
-    """A hold, and how many of the queue's workers know it, of those heard of lately."""
+    """A hold, and how many of the queue's workers know it, of those alive."""
 
     hold: Hold
     seen_by: int
@@ -129,9 +127,7 @@ def holds(stores: Stores, clock: Clock, queue: QueueName | None = None) -> list[
     """What is held now, of one queue or of all, the whole queue before its domains."""
     found: list[HoldState] = []
     for name, active in active_holds(stores, clock, queue).items():
-        records = [
-            one for one in stores.worker_records(name) if one.silence <= _HEARD_OF and not one.ended
-        ]
+        records = [one for one in stores.worker_records(name) if one.is_alive]
         for one in active.all:
             seen_by = sum(one.change in record.holds for record in records)
             found.append(HoldState(one, seen_by, len(records)))

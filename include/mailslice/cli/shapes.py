@@ -125,8 +125,9 @@ def with_next_delivery(
     running = {
         mail.enqueue_id: mail.attempt
         for record in stores.worker_records(queue)
-        for mail in record.held
-        if mail.begun
+        if record.is_alive
+        for mail in record.in_flight
+        if mail.begun and not mail.returned
     }
     for chunk in batches(rows, _AT_ONCE):
         states = stores.delay_states(queue, [row.enqueue_id for row in chunk])

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import logging
 import os
 import select
 import sys
@@ -9,9 +10,9 @@ import threading
 from contextlib import suppress
 from typing import Any, BinaryIO
 
+from mailslice.codec.shown import ShownFormatter
+
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
 _BUFFER = 64 * 1024
 """What a pipe holds."""
 _POLL_SECONDS = 0.5
@@ -84,3 +85,12 @@ def open_streams() -> None:
 def forget_stdout() -> None:
     """Discard what is buffered: the interpreter's flush at exit must not fail, too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def log_infos() -> None:
+    """A process that runs for days says on stderr what it does, with the time."""
+    log = logging.getLogger("mailslice")
+    log.setLevel(min(log.level, logging.INFO))
+    for handler in logging.getLogger().handlers:
+        handler.filters.clear()
+        handler.setFormatter(ShownFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

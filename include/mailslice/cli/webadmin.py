@@ -6,6 +6,7 @@ from typing import Annotated
 
 from mailslice.cli.arguments import PORT, listen_address, option
 from mailslice.cli.output import Output
+from mailslice.cli.streams import log_infos
 from mailslice.model.errors import BadSetting
 from mailslice.model.host_port import host_port
 from mailslice.model.settings import load_settings
@@ -36,6 +37,7 @@ def webadmin(
     from mailslice.webadmin.bearer import bearer
     from mailslice.webadmin.work import perform
 
+    log_infos()
     settings = load_settings()
     given = settings.webadmin.token
     authorized = bearer(given.get_secret_value() if given else "")

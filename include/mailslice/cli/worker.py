@@ -23,7 +23,7 @@ from mailslice.cli.command import command, group
 from mailslice.cli.draining import Draining, DrainOptions
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
-from mailslice.codec.shown import ShownFormatter
+from mailslice.cli.streams import log_infos
 from mailslice.model.host_port import host_port
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import GiveUp, Settings, load_settings
@@ -117,7 +117,7 @@ def run_(
     """
     from mailslice.worker.process.supervisor import run_worker
 
-    _log_infos()
+    log_infos()
     settings = _settings(
         queue,
         "worker",
@@ -207,7 +207,7 @@ def smtp_in(
     from mailslice.worker.smtp_server.server import run_smtp_in
 
     without_numpy()
-    _log_infos()
+    log_infos()
     settings = _settings(queue, "smtp_in", host=host, port=port, health_port=health_port)
 
     def listening(address: str, bound_port: int) -> None:
@@ -230,12 +230,3 @@ def _settings(queue: QueueName, part: str, **options: object) -> Settings:
         handler.setFormatter(formatter(settings.log.format))
     update = {name: value for name, value in options.items() if value is not None}
     return settings.model_copy(update={part: getattr(settings, part).model_copy(update=update)})
-
-
-def _log_infos() -> None:
-    """A process that runs for days says on stderr what it does, with the time."""
-    log = logging.getLogger("mailslice")
-    log.setLevel(min(log.level, logging.INFO))
-    for handler in logging.getLogger().handlers:
-        handler.filters.clear()
-        handler.setFormatter(ShownFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -170,7 +170,7 @@ def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
     """
     if records is None:
         return dict.fromkeys(of_workers(()))
-    alive = [record for record in records if record.is_alive and not record.ended]
+    alive = [record for record in records if record.is_alive]
     fetched = [(record, mail) for record in alive for mail in record.in_flight]
     begun = [record.age(mail).total_seconds() for record, mail in fetched if mail.begun]
     times = ProcessingTimes()

@@ -105,7 +105,7 @@ class Actions:
         return self._start(MAIL_ACTIONS, conf, who)
 
     def result(self, queue: str, run: str) -> dict[str, Any]:
-        """What came of a run: `result`, None while nobody knows, and its `counts` in words."""
+        """What came of a run: `result`, None while nobody knows, its `counts` in words, `queue`."""
         result = result_of(self._facts.settings, queue_name(queue), run)
         shown = dict(result or {})
         if "retried" in shown:  # a retry deletes none: it found them deleted
@@ -115,7 +115,7 @@ class Actions:
             for name, text in _COUNTS.items()
             if shown.get(name) or (name in _ALWAYS and name in shown)
         ]
-        return {"result": result, "counts": counts}
+        return {"queue": queue, "result": result, "counts": counts}
 
 
 def _conf(request: ActionRequest) -> dict[str, Any]:

@@ -4,8 +4,10 @@ Addresses are relative and one level deep, so that the pages work below any path
 """
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -156,6 +158,7 @@ class Pages:
         self, facts: Facts, dag_of: Callable[[str], str], schedules: Schedules, start: Start | None
     ) -> None:
         self._facts = facts
+        self._expire = lru_cache(1000)(lambda *_result: facts.expire())  # once a result
         self._actions = Actions(facts, start)
         self._dag_of = dag_of
         self._schedules = schedules
@@ -291,11 +294,10 @@ class Pages:
 
     def result(self, request: Request, queue: Text, run: Text) -> HTMLResponse:
         """What came of a run that acted on mails."""
-        about = {"queue": queue, "run": run, "may": request.state.rights}
         found = self._actions.result(queue, run)
         if found["result"]:
-            self._facts.expire()
-        return self.render("result.html", **about, **found)
+            self._expire(queue, run, found["result"]["failed"])
+        return self.render("result.html", run=run, may=request.state.rights, **found)
 
     def queues(self) -> JSONResponse:
         """As `mailslice queue list --json`, with the time of the figures."""
@@ -323,8 +325,9 @@ class Pages:
     def _report(self, dag: str, run: str, may: frozenset[Right]) -> HTMLResponse:
         if dag == self._dag_of(MAIL_ACTIONS):
             queues = (one.queue for one in self._facts.snapshot().queues)
-            found = [{"queue": one, **self._actions.result(one, run)} for one in queues]
-            acted = [one for one in found if one["result"]]
+            with ThreadPoolExecutor(views.AT_ONCE) as pool:
+                found = pool.map(lambda queue: self._actions.result(queue, run), queues)
+                acted = [one for one in found if one["result"]]
             return self.render("report.html", view="report", may=may, run=run, acted=acted)
         duty = next((name for name in names() if self._dag_of(name) == dag), None)
         runs = []
@@ -381,7 +384,7 @@ def _tab(
         return views.slices(one, cleanups.value or ())
     of_stores = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
     last = facts.known((tab, one.queue), lambda stores: of_stores[tab](stores, one.queue))
-    empty: dict[str, Any] = {"runs": [], "workers": [], "stuck": [], "letters": None}
+    empty: dict[str, Any] = {"runs": [], "workers": [], "stuck": [], "more": 0, "letters": None}
     return {**empty, **(last.value or {}), "last": last}
 
 

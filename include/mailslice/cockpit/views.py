@@ -43,7 +43,7 @@ READ_ONLY = {"queue_size", "queue_audit"}
 """Duties whose plan changes nothing: nobody is asked before they go on."""
 NEWEST = 20
 """Runs of one list."""
-_AT_ONCE = 8
+AT_ONCE = 8
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 COUNTS = ("live", "dead", "survivors")
 """The rows of a slice that are drawn."""
@@ -197,9 +197,12 @@ def workers(stores: Stores, queue: QueueName) -> dict[str, Any]:
 
 
 def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
-    """Mails in quarantine, and `letters`, the newest report of dead_letters. Creates no table."""
+    """The oldest mails in quarantine, `more`: how many others, `letters`: the newest report of
+    dead_letters. Creates no table.
+    """
     letters = newest_report(stores, queue, "dead_letters")
-    return {"stuck": in_quarantine(stores, queue, system_clock), "letters": letters}
+    mails, most = in_quarantine(stores, queue, system_clock), NEWEST * 50
+    return {"stuck": mails[:most], "more": len(mails[most:]), "letters": letters}
 
 
 def history(stores: Stores, queue: QueueName) -> dict[str, Any]:
@@ -219,7 +222,7 @@ def all_runs(stores: Stores) -> list[dict[str, Any]]:
 
 
 def runs_of(stores: Stores, duty: str, dag_run: str | None = None) -> list[dict[str, Any]]:
-    """The reports of one Airflow run, one a queue; without one the newest of the duty.
+    """The reports of one Airflow run, one a queue; without one the newest of each queue.
 
     Those that are not among the newest rows are read from the folders of the run, by their names:
     the ledger finds a row by its start, which nobody knows here.
@@ -227,12 +230,13 @@ def runs_of(stores: Stores, duty: str, dag_run: str | None = None) -> list[dict[
     runs = stores.existing_runs()
     if runs is None:
         return []
-    rows = [row for row in runs.list(duty, None, NEWEST * 10) if dag_run in {None, row.dag_run}]
+    queues = runs.queues(duty)
+    newest = runs.newest(max(1, NEWEST * 10 // max(1, len(queues))), [duty], queues)
+    rows = [row for of in newest for row in of if dag_run in {None, row.dag_run}]
     lines = [run_line(json.loads(row.report)) for row in rows]
-    if dag_run is None:
-        return lines
-    others = set(runs.queues(duty)) - {row.queue for row in rows}
-    lines += map(run_line, _reports_in_folders(stores, duty, sorted(others), dag_run))
+    if dag_run is not None:
+        others = set(queues) - {row.queue for row in rows}
+        lines += map(run_line, _reports_in_folders(stores, duty, sorted(others), dag_run))
     return sorted(lines, key=lambda line: line["started"] or _LONG_AGO, reverse=True)
 
 
@@ -248,7 +252,7 @@ def _reports_in_folders(
             return folder.read_json(FILES["report"])
         return None
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         yield from (report for report in pool.map(read, queues) if report is not None)
 
 

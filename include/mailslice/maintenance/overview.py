@@ -180,6 +180,7 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
     is_small = max(broker or 0, rows) <= looked.most.rows
     counted = _answered(lambda: _count(looked, queue, broker), unanswered) if is_small else None
     counted = counted or measured
+    silent = sum(len(one.in_flight) for one in records or () if not one.is_alive)
     facts = HealthFacts(
         queue,
         waiting=counted.size if counted else None,
@@ -192,7 +193,7 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
         late_after=stores.settings.alert.oldest_mail or timedelta.max,
         lost=_lost(reports, now),
         stuck=_stuck(reports.get("stuck_mails")),
-        silent=sum(len(one.in_flight) for one in records or () if not one.is_alive),
+        silent=min(silent, depth.unacknowledged) if depth else silent,  # others were given back
         moving=sum((work.published or 0.0, work.delivered or 0.0)) if work else 0.0,
         held=_sentence(held),
         release=held.all[0].release if held.all else None,

@@ -139,6 +139,12 @@ def test_ages_are_by_cassandras_clock_and_life_by_the_missed_beats(table, queue)
     assert not table.alive(queue, "nobody")
 
 
+def test_marks_of_a_worker_that_has_just_ended_may_still_come(table, queue):
+    table.save_future(queue, record(ended=True)).result()
+    assert not table.get(queue, "host:1:abc").is_alive
+    assert table.alive(queue, "host:1:abc")
+
+
 def test_a_discarded_record_holds_nothing_and_keeps_what_was_done(table, queue):
     done = (uuid4(),)
     table.save_future(

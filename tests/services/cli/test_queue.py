@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from cassandra.cluster import Session
@@ -21,6 +22,7 @@ from mailslice.model.names import NO_QUEUE_NAME, RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.model.slices import slice_start
 from mailslice.stores import open_stores
+from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords
 from mailslice.stores.own.runs import RunRow
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Depth
@@ -213,6 +215,31 @@ def test_dead_letters_without_figures_are_not_none_and_no_mail_is_called_lost(fr
         monkeypatch.setattr(overview_module, "traffic", lambda _: moving)
         (one,) = overview(stores, system_clock)
         assert (one.size, one.dead_letters, one.verdict.health) == (1, None, Health.OK)
+
+
+def test_mails_of_a_dead_worker_are_stuck_only_while_the_broker_has_them_with_it(
+    fresh, monkeypatch
+):
+    with open_stores(fresh.settings) as stores:
+        queue, now = queues.create(stores, "spool"), system_clock()
+        mails = tuple(
+            InFlightMail(uuid4(), "m", timedelta(seconds=1), "loaded", 1, begun=True)
+            for _ in range(3)
+        )
+        dead = WorkerRecord("w", "h", 1, now, timedelta(seconds=0.1), 1, mails)
+        WorkerRecords.created(stores.cassandra, stores.settings)
+        stores.own.worker_records.save_future(queue, dead).result()
+        time.sleep(2.6)
+        whys = []
+        for unacknowledged in (3, 0, None):
+            depth = None if unacknowledged is None else Depth(0, unacknowledged, 0, 1)
+            work = Traffic(depth, None, None, None, None, None)
+            moving = {RabbitNames(queue).work_queue: work}
+            monkeypatch.setattr(overview_module, "traffic", lambda _, moving=moving: moving)
+            (one,) = overview(stores, system_clock)
+            whys.append((one.verdict.health, one.verdict.why))
+        stuck = (Health.STUCK, "workers without a heartbeat hold 3 mails")
+        assert whys == [stuck, (Health.OK, "empty"), stuck]
 
 
 def test_many_queues_together_read_no_more_than_ten():

@@ -439,6 +439,26 @@ async def test_a_password_may_be_long() -> None:
         assert b"\r\n500 " in await server.say(b"EHLO c", b"AUTH PLAIN " + both + b"x" * 300)
 
 
+@pytest.mark.parametrize(
+    ("lines", "answer"),
+    [
+        ((b"VRFY <\xff",), b"\r\n502 Could not VRFY <?\r\n"),
+        ((b"VRFY postmaster",), b"\r\n252 "),
+        ((b"AUTH PLAIN", b"x" * (70 << 10)), b"\r\n500 5.5.6 "),
+        ((b"AUTH \xff",), b"\r\n504 "),
+        ((b"HELP \xff",), b"\r\n501 "),
+        ((b"MAIL FROM:<\xff",), b"\r\n553 "),
+    ],
+)
+async def test_what_a_stranger_says_is_answered_and_no_error_of_ours(
+    lines: tuple[bytes, ...], answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mailslice")
+    async with serving(username="u", password="p") as server:
+        assert answer in await server.say(b"EHLO c", *lines)
+    assert [one for one in caplog.records if "failed" in one.getMessage()] == []
+
+
 async def test_auth_is_not_announced_where_there_is_no_user() -> None:
     async with serving() as server:
         answers = await server.say(b"EHLO c", b"AUTH PLAIN AHUAeA==")

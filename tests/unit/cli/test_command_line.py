@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from mailslice import __version__
 from mailslice.cli import main
 from mailslice.cli.main import run
 from mailslice.cli.queue_session import who
+from mailslice.webadmin.in_process import TASKS_FOLDER
 
 MAILSLICE = Path(sys.executable).with_name("mailslice")
 HEAVY = (
@@ -387,3 +389,20 @@ def test_config_needs_no_terminal_and_json_goes_with_errors_on_stderr_only(monke
     assert captured.out == ""
     with pytest.raises(json.JSONDecodeError):
         json.loads(captured.err)
+
+
+def test_webadmin_says_on_stderr_what_goes_wrong_with_the_time(tmp_path):
+    tasks = tmp_path / TASKS_FOLDER
+    tasks.mkdir(parents=True)
+    (tasks / "cut-short.json").write_text("{")
+    env = {"MAILSLICE_ARTIFACTS": str(tmp_path), "MAILSLICE_WEBADMIN_TOKEN": "t" * 40}
+    words = [str(MAILSLICE), "webadmin", "--port", "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, env=env, cwd="/", text=True, **pipes) as process:
+        assert process.stdout.readline().startswith("webadmin on http://127.0.0.1:")
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    (line,) = said.splitlines()
+    time_of_day, problem = line.split(" WARNING ")
+    assert datetime.fromisoformat(time_of_day.replace(",", "."))
+    assert problem.endswith("cut-short.json is no task and is left out")

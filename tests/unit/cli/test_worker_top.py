@@ -5,17 +5,24 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 from rich.console import Console
 
 from mailslice.cli.worker_top import of_workers, table
-from mailslice.stores.cassandra.own import WorkerRecord
+from mailslice.model.mail import EnqueueId
+from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
 
 
-def record(worker: str, *, ended: bool) -> WorkerRecord:
+MAIL = InFlightMail(EnqueueId(UUID(int=1)), "m", timedelta(seconds=1), "loaded", 1, begun=True)
+
+
+def record(
+    worker: str, *, ended: bool = False, silent: float = 0.0, holds: bool = False
+) -> WorkerRecord:
     return WorkerRecord(
         worker=worker,
         host="h",
@@ -23,10 +30,11 @@ def record(worker: str, *, ended: bool) -> WorkerRecord:
         started=NOW,
         every=timedelta(seconds=5),
         beat=3,
+        in_flight=(MAIL,) if holds else (),
         settled=10,
         completed=7,
         ended=ended,
-        heartbeat=NOW,
+        heartbeat=NOW - timedelta(seconds=silent),
         read_at=NOW,
     )
 
@@ -34,6 +42,17 @@ def record(worker: str, *, ended: bool) -> WorkerRecord:
 def test_a_worker_that_has_ended_is_not_counted() -> None:
     figures = of_workers([record("a", ended=False), record("b", ended=True)])
     assert (figures["workers"], figures["completed"], figures["notCompleted"]) == (1, 7, 3)
+
+
+def test_a_worker_without_mails_lives_between_the_records_that_it_writes_once_a_minute() -> None:
+    records = [
+        record("idle", silent=62),
+        record("long gone", silent=80),
+        record("hangs", silent=40, holds=True),
+        record("busy", silent=4, holds=True),
+    ]
+    figures = of_workers(records)
+    assert (figures["workers"], figures["inHandlers"]) == (2, 1)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 250])

@@ -23,4 +23,5 @@ def test_a_retry_never_says_that_it_deleted_mails(
 ) -> None:
     monkeypatch.setattr(actions, "result_of", lambda *_: result)
     facts: Any = SimpleNamespace(settings=None)
-    assert Actions(facts, None).result("spool", "r") == {"result": result, "counts": counts}
+    shown = {"queue": "spool", "result": result, "counts": counts}
+    assert Actions(facts, None).result("spool", "r") == shown

@@ -2,24 +2,31 @@
 
 import json
 import re
+import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from fastapi import HTTPException
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
+from mailslice.actions.request import MAIL_ACTIONS
 from mailslice.cockpit import views
 from mailslice.cockpit.app import POSTS, ROUTES, STATIC, PlanQuestion, Schedule, cockpit
 from mailslice.cockpit.data_docs import docs_path, safe_path, with_way_back
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
 from mailslice.duties.queue_size.age_histogram import OTHERS
+from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.health import Health, HealthVerdict
 from mailslice.maintenance.overview import QueueOverview
+from mailslice.maintenance.run_request import run_of_dag
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.settings import DutySettings, Settings
+from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m"
@@ -333,6 +340,82 @@ def test_mails_that_are_set_aside_are_ticked_by_id_and_attempt(client, monkeypat
         ("4f1c/1", ""),
         ("4f1c/2", " data-finished"),
     ]
+
+
+def test_of_many_mails_that_are_set_aside_the_oldest_are_shown(client, monkeypatch):
+    about = {"name": "m", "stage": "DATA", "since": NOW, "worker": "w", "why": "hung"}
+    rows = [
+        SimpleNamespace(enqueue_id=f"{number:04}", attempt=1, finished=None, **about)
+        for number in range(2234)
+    ]
+    monkeypatch.setattr(views, "in_quarantine", lambda *_: rows)
+    monkeypatch.setattr(views, "newest_report", lambda *_: None)
+    text = client.get("/queue?name=spool&tab=stuck").text
+    shown = re.findall(r'data-mail="([^"]*)"', text)
+    assert (len(shown), shown[-1]) == (1000, "0999/1")
+    assert "1,234 more" in text
+
+
+def save_result(facts, failed=None):
+    id_ = run_of_dag(MAIL_ACTIONS, "spool", "r")
+    folder = RunFolder(artifacts(facts.settings), MAIL_ACTIONS, "spool", id_)
+    folder.write_json("result.json", {"action": "delete", "deleted": 2, "failed": failed})
+
+
+def test_a_result_has_the_overview_made_anew_once(client, facts, look):
+    save_result(facts, failed="Cassandra is away")
+    asked = []
+    for _ in range(3):
+        assert client.get("/result?queue=spool&run=r").status_code == 200
+        client.get("/")
+        asked.append(look.asked)
+    save_result(facts)  # a retry of the task
+    assert client.get("/result?queue=spool&run=r").status_code == 200
+    client.get("/")
+    assert (asked, look.asked) == ([1, 1, 1], 2)
+
+
+def test_the_report_of_an_action_asks_for_several_queues_at_once_until_it_is_there(look, tmp_path):
+    look.queues, together = [one("spool"), one("outgoing")], threading.Barrier(2, timeout=20)
+    settings, waits = Settings(duty=DutySettings(artifacts=str(tmp_path))), []
+
+    def load():
+        if waits:
+            together.wait()
+        return settings
+
+    facts = Facts(load, lambda: NOW, look, open_stores=lambda _settings: Stores())
+    client = TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None)))
+    client.get("/")
+    waits.append("each of two waits for the other")
+    assert 'data-refresh="10"' in client.get("/?dag=mail_actions&run=r").text
+    waits.clear()
+    for failed, refresh in (("Cassandra is away", 10), (None, 0)):  # a task is tried again
+        save_result(facts, failed)
+        text = client.get("/?dag=mail_actions&run=r").text
+        assert ("2 deleted" in text, f'data-refresh="{refresh}"' in text) == (True, True)
+
+
+@pytest.mark.parametrize(("hours", "refresh"), [(1, 10), (25, 0)])
+def test_the_report_of_a_run_that_began_a_day_ago_stays_as_it_is(
+    client, monkeypatch, hours, refresh
+):
+    report = {"duty": "queue_size", "status": "done", "started": str(NOW - timedelta(hours=hours))}
+    monkeypatch.setattr(views, "runs_of", lambda *_: [views.run_line(report)])
+    text = client.get("/?dag=queue_size&run=r").text
+    assert f'data-refresh="{refresh}"' in text
+
+
+def test_the_workers_of_a_queue_are_alive_ended_or_silent(client, monkeypatch):
+    mail = InFlightMail(UUID(int=1), "m", timedelta(seconds=1), "loaded", 1, begun=True)
+    idle = WorkerRecord("w", "h", 1, NOW, timedelta(seconds=3), 1, read_at=NOW)
+    idle = replace(idle, heartbeat=NOW - timedelta(seconds=40))
+    records = [idle, replace(idle, ended=True), replace(idle, in_flight=(mail,))]
+    rows = [(record, list(record.in_flight)) for record in records]
+    monkeypatch.setattr(views, "workers", lambda *_: {"workers": rows})
+    text = client.get("/queue?name=spool&tab=workers").text
+    said = re.findall(r'<td><span class="pill([^"]*)">([^<]*)<', text)
+    assert said == [(" good", "alive"), ("", "ended"), (" bad", "silent for 40 s")]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ class Records:
     """The ledger's rows."""
 
     def __init__(self):
-        self.kept = []
+        self.kept, self.given = [], 0
 
     def put(self, values, _ttl):
         self.kept.append(
@@ -35,7 +35,12 @@ class Records:
 
     def rows(self, partition, limit):
         found = [one for one in self.kept if partition.items() <= one.items()]
-        return iter(sorted(found, key=lambda one: one["started"], reverse=True)[:limit])
+        newest = sorted(found, key=lambda one: one["started"], reverse=True)[:limit]
+        self.given += len(newest)
+        return iter(newest)
+
+    def first_rows(self, partitions, limit):
+        return (row for partition in partitions for row in self.rows(partition, limit))
 
 
 class Ledger:
@@ -105,7 +110,17 @@ def test_what_the_newest_rows_show_is_kept_where_the_folder_is_gone(ledger):
     assert set(ledger.queues_of(9)) == {"gone", "q01"}
 
 
+@pytest.mark.parametrize("run", [None, "scheduled__0"])
+def test_however_many_queues_there_are_two_hundred_rows_are_read(ledger, run):
+    views.runs_of(ledger, "queue_audit", run)
+    assert ledger.records.given <= 200
+
+
 def test_without_a_run_the_newest_of_the_duty_are_shown(ledger):
     lines = views.runs_of(ledger, "queue_audit")
-    assert len(lines) == 200
+    assert [line["started"] for line in lines] == [
+        FIRST + timedelta(hours=number) for number in (4, 3, 2) for _ in QUEUES
+    ]
+    ledger.records.kept = [one for one in ledger.records.kept if one["queuename"] == "q00"]
+    assert len(views.runs_of(ledger, "queue_audit")) == 5
     assert views.runs_of(SimpleNamespace(existing_runs=lambda: None), "queue_audit") == []

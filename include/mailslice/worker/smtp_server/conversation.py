@@ -145,13 +145,17 @@ class Conversation(SMTP):  # type: ignore[misc]
     async def smtp_AUTH(self, arg: str | None) -> None:
         # A mechanism has no case (RFC 5321 2.4): the clients of .NET say `AUTH login`.
         words = (arg or "").split()
-        await super().smtp_AUTH(" ".join([*map(str.upper, words[:1]), *words[1:]]))
+        try:
+            await super().smtp_AUTH(" ".join([*map(str.upper, words[:1]), *words[1:]]))
+        except ValueError:  # its reader's
+            await self.push("500 5.5.6 Authentication Exchange line is too long")
 
     async def push(self, status: str | bytes) -> None:
         if status[:3] in {"535", b"535"}:
             self._pause_ends = self.loop.time() + self._times.wrong_password
             await asyncio.sleep(self._times.wrong_password)
-        await super().push(status)
+        # An answer may repeat what came, which may be no UTF-8.
+        await super().push(status.encode(errors="replace") if isinstance(status, str) else status)
 
     @functools.wraps(SMTP.smtp_DATA)
     async def smtp_DATA(self, arg: str | None) -> None:

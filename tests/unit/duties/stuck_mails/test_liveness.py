@@ -95,6 +95,13 @@ def test_workers_that_hold_nothing_are_not_waited_for():
     assert (found.alive, found.dead, slept) == ((), (), 0)
 
 
+def test_a_worker_with_mails_is_dead_when_an_idle_one_is_not_and_is_alive_by_a_new_beat_alone():
+    mail = held(500)
+    found, slept = seen([worker("w", mail, silent=14.5), worker("idle", silent=62)])
+    assert ([one.worker for one in found.dead], found.alive, slept) == (["w"], (), 0)
+    assert [one.is_alive for one in found.all] == [False, True]
+
+
 def test_one_that_ended_while_it_was_looked_at_holds_nothing():
     found, _ = seen([worker("w", held(5))], [worker("w", beat=6)])
     assert (found.alive, found.dead, found.silent) == ((), (), ())

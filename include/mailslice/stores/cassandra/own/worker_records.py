@@ -31,6 +31,8 @@ _QUEUES_A_REQUEST = 20
 """An answer has no pages."""
 _MISSED_BEATS = 4
 _SLACK = timedelta(seconds=2)
+_IDLE_DEAD_AFTER = timedelta(seconds=75)
+"""A worker without mails writes its record once a minute."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -123,13 +125,9 @@ class WorkerRecord:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its last heartbeat is recent. The proof that it lives is a later `beat`."""
-        return self.silence <= self.dead_after
-
-    @property
-    def held(self) -> list[InFlightMail]:
-        """What the worker has, but for what it gave back; nothing of one that is not alive."""
-        return [mail for mail in self.in_flight if self.is_alive and not mail.returned]
+        """Whether it has not ended and was heard of lately. A later `beat` proves that it lives."""
+        limit = self.dead_after if self.in_flight else max(self.dead_after, _IDLE_DEAD_AFTER)
+        return not self.ended and self.silence <= limit
 
     def age(self, mail: InFlightMail) -> timedelta:
         return mail.held if self.heartbeat is None else mail.held + self.silence
@@ -201,8 +199,9 @@ class WorkerRecords(OwnTable):
         return None if row is None else _record(row)
 
     def alive(self, queue: QueueName, worker: str) -> bool:
+        """Whether marks of it may still come: also from one that has just ended."""
         record = self.get(queue, worker)
-        return record is not None and record.is_alive
+        return record is not None and record.silence <= record.dead_after
 
     def discard(self, queue: QueueName, record: WorkerRecord) -> None:
         """Forget what this record has in flight, unless a later one was written. The rest stays."""
