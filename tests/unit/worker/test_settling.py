@@ -16,7 +16,7 @@ import pytest
 from mailslice.codec.message import decode
 from mailslice.codec.reports import Failure
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import StoreUnavailable, TakenOver
+from mailslice.model.errors import StoreUnavailable, TakenOver, Unconfirmed
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import HEADER_FAILURES, HEADER_PARKED, RabbitNames, queue_name
 from mailslice.model.stages import MailStage, Stage, decide
@@ -203,6 +203,27 @@ async def test_a_rejected_mail_of_a_lost_link_leaves_the_delay_to_who_has_the_me
     delivery.message.link.is_open = not lost  # type: ignore[misc]
     assert await delivery.reject("no such user") is Disposition.REJECTED
     assert stores.asked == [*([] if lost else ["delay closed"]), "dead letter", "ack"]
+
+
+async def test_a_completed_mail_closes_the_lease_whose_copy_was_not_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be no copy that would close it."""
+    monkeypatch.setattr("mailslice.worker.dequeue.lease.LENGTH", 0)
+    stores = Stores()
+
+    async def schedule(*_: object, **__: object) -> None:
+        raise Unconfirmed("nobody confirms")
+
+    delays: Any = SimpleNamespace(schedule=schedule, forget=lambda *_, **__: stores.forget())
+    stores.state.delays = delays
+    stores.state.context.clock = lambda: 0  # type: ignore[assignment,return-value]
+    delivery = stores.delivery()
+    delivery.handed, extended = 0.0, asyncio.all_tasks()
+    delivery.extend_when_due()
+    await asyncio.wait(asyncio.all_tasks() - extended)
+    assert await delivery.complete() is Disposition.COMPLETED
+    assert stores.asked == ["mark", "delay closed", "ack", "blobs"]
 
 
 async def answered(given: Any = None, *_: object, **__: object) -> Any:

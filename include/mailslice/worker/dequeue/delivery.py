@@ -382,6 +382,7 @@ class Delivery:
     async def _done(self, disposition: Disposition, event: str) -> Disposition:
         await self._context.mark(self.item.enqueue_id)
         crash.point("complete:marked")
+        await self.lease.end()
         self._emit(event, seconds=self._event_seconds(), **self._explanation)
         self._context.statistics.done(self.item.enqueue_id, self._seconds())
         self._context.statistics.bounced += disposition is Disposition.BOUNCED

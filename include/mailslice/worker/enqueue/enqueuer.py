@@ -87,7 +87,7 @@ class Enqueuer:
             crash.point("enqueue:blobs-put")
             await self._record(item, encoded, delay)
         except BaseException:
-            await self._undoing.take_back(item)
+            await self._undoing.take_back(item, self._delays if delay else None)
             raise
         crash.point("enqueue:durable")
         events = self._context.events
@@ -126,13 +126,11 @@ class Enqueuer:
             ) from error
 
     async def _write_starts(self, first: datetime) -> None:
-        """Both starts IF NOT EXISTS before the first row: contentStart, the smaller, first."""
+        """Once, before the first row that this worker writes."""
         async with self._starts_lock:
             if not self._starts_written:
-                tables, queue = self._context.tables, self._context.queue
-                await asyncio.to_thread(tables.content_starts.insert_first, queue, first)
-                crash.point("enqueue:content-start-written")
-                await asyncio.to_thread(tables.browse_starts.insert_first, queue, first)
+                context = self._context
+                await asyncio.to_thread(context.tables.insert_starts, context.queue, first)
                 crash.point("enqueue:starts-written")
                 self._starts_written = True
 
