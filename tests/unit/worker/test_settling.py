@@ -463,6 +463,83 @@ async def test_nobody_is_begun_while_those_in_doubt_are_told_of(
     assert (record.remaining, record.those(Stage.FAILED)) == (("c@d.example",), told[0])
 
 
+def logged(stores: Stores) -> list[tuple[str, tuple[str, ...], object]]:
+    """The mail events from now on: their names, recipients and reasons."""
+    events: list[tuple[str, tuple[str, ...], object]] = []
+
+    def emit(event: str, item: QueuedMail, **facts: object) -> None:
+        events.append((event, item.mail.recipients, facts.get("why")))
+
+    context: Any = stores.state.context
+    context.events, context.clock = SimpleNamespace(enabled=True, emit=emit), system_clock
+    return events
+
+
+async def test_a_recipient_that_failed_in_doubt_is_not_logged_as_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", answered)
+    stores = Stores()
+    staged(stores, answered)
+    stores.state.delays = SimpleNamespace()  # type: ignore[assignment]
+    events = logged(stores)
+    every = ("sent@b.example", "doubtful@b.example", "left@b.example")
+    delivery = stores.delivery(replace(ITEM, mail=replace(ITEM.mail, recipients=every)))
+    stage = delivery.stage_for_coroutine()
+    await stage.sending(every[:2])
+    await stage.sent(every[:1])
+    assert await delivery.retry(every[2:]) is Disposition.RETRIED
+    assert [event[:2] for event in events] == [("delivered", every[:1]), ("deferred", every[2:])]
+
+
+async def test_a_mail_whose_recipients_all_failed_in_doubt_was_not_completed() -> None:
+    stores = Stores()
+    staged(stores, answered)
+    events = logged(stores)
+    delivery = stores.delivery()
+    delivery.handed = asyncio.get_running_loop().time()
+    await delivery.stage_for_coroutine().sending()
+    delivery.explain("421 later", "")
+    assert await delivery.retry() is Disposition.DROPPED
+    assert stores.asked == ["mark", "ack", "blobs"]
+    why = "every recipient that was left is in doubt"
+    assert events == [("dropped", ITEM.mail.recipients, why)]
+    records = await recorded(stores)
+    assert (records[0].settled, records[0].completed) == (1, 0)
+    assert list(records[0].done) == [ITEM.enqueue_id], "it is done: `queue move` has to know"
+
+
+@pytest.mark.parametrize("handed", [False, True])
+async def test_only_what_a_handler_had_is_logged_as_given_back(*, handed: bool) -> None:
+    """What was only fetched goes back at each hold and each end of a worker."""
+    stores = Stores()
+    events = logged(stores)
+    delivery = stores.delivery()
+    delivery.handed = asyncio.get_running_loop().time() if handed else None
+    assert await delivery.give_back() is Disposition.GIVEN_BACK
+    assert [event[0] for event in events] == (["given_back"] if handed else [])
+
+
+@pytest.mark.parametrize("settle", ["retry", "reject", "bounce"])
+async def test_a_mail_that_was_deleted_in_its_handler_is_logged_with_that_reason(
+    settle: str,
+) -> None:
+    stores = Stores()
+    stores.is_marked = True
+    stores.state.reporter = SimpleNamespace()  # type: ignore[assignment]
+    events = logged(stores)
+    delivery = stores.delivery()
+    delivery.handed = asyncio.get_running_loop().time()
+    delivery.explain("421 later", "421 later")
+    await {
+        "retry": lambda: delivery.retry(after=timedelta(seconds=30)),
+        "reject": lambda: delivery.reject("no"),
+        "bounce": lambda: delivery.bounce("no", []),
+    }[settle]()
+    why = "it was deleted, or closed, while a handler had it"
+    assert events == [("dropped", ITEM.mail.recipients, why)]
+
+
 async def test_who_was_told_failed_and_answers_before_that_is_written_is_told_as_sent() -> None:
     stores, told, late = Stores(), [], []
 
