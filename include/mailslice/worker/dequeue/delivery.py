@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import cached_property
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import failures_in
+from mailslice.codec.headers import count_in
 from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver, TryAgain
@@ -114,7 +114,7 @@ class Delivery:
         self.handed: float | None = None
         """When it was handed out, by the event loop's clock."""
         self.stage = "received"
-        self.failures = failures_in(message.headers)
+        self.failures = count_in(message.headers, HEADER_FAILURES)
         """Attempts that failed so far, by what every counted retry has written into the message."""
         self.attempt = self.failures + 1 if record is None else record.attempt
         self._bounce_sent = False

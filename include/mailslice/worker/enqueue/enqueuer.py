@@ -6,12 +6,11 @@ sent": the message may be delivered before its mark is written, and the error sa
 """
 
 import asyncio
-from collections.abc import Awaitable
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
+from mailslice.admin.deletions.keeping import all_ended
 from mailslice.codec import message
 from mailslice.codec.content import split
 from mailslice.codec.headers import headers_of
@@ -83,7 +82,8 @@ class Enqueuer:
             )
         put = self._context.blobs.put
         try:
-            await _both(put(header_id, header), put(body_id, body))
+            # To their end, also when cancelled: neither goes on behind the undoing.
+            await all_ended([put(header_id, header), put(body_id, body)])
             crash.point("enqueue:blobs-put")
             await self._record(item, encoded, delay)
         except BaseException:
@@ -149,19 +149,3 @@ class Enqueuer:
 
 def _size(content: bytes | Path) -> int:
     return content.stat().st_size if isinstance(content, Path) else len(content)
-
-
-async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:
-    """Runs both to their end: neither goes on behind the undoing. Raises the first error."""
-    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
-    try:
-        await asyncio.wait(tasks)
-    except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait(tasks)
-        raise
-    errors = [error for task in tasks if (error := task.exception()) is not None]
-    if errors:
-        raise errors[0]

@@ -121,7 +121,7 @@ class Undoing:
                 await self._mark(undo.enqueue_id)
                 undo = replace(undo, marked=True)
                 crash.point("enqueue:undo-marked")
-            if undo.delays is not None and await undo.delays.rows.exist():
+            if undo.delays is not None:
                 await undo.delays.forget(undo.enqueue_id)
             await self.context.blobs.delete_many(undo.blobs)
         except asyncio.CancelledError:
