@@ -60,8 +60,7 @@ def add_rows(
 ) -> list[ViewRow]:
     """Rows in the view, as of mails that are enqueued now; one at least."""
     rows = [ViewRow(queue, view.partition(one.mail.name, now), now, one) for one in items]
-    for starts in (stores.tables.content_starts, stores.tables.browse_starts):
-        starts.insert_first(queue, rows[0].partition.slice_start)
+    stores.tables.insert_starts(queue, rows[0].partition.slice_start)
     stores.tables.written.insert_many(rows)
     return rows
 

@@ -6,13 +6,7 @@ from typing import Any
 
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.mail import Partition
-from mailslice.model.names import (
-    HEADER_BUCKET,
-    HEADER_FAILURES,
-    HEADER_SLICE,
-    ROUTING_KEY,
-    RabbitNames,
-)
+from mailslice.model.names import HEADER_BUCKET, HEADER_SLICE, ROUTING_KEY, RabbitNames
 
 _HIGHEST_INT = 2**31 - 1
 """Cassandra's int."""
@@ -55,11 +49,6 @@ def deaths(names: RabbitNames, at: datetime) -> dict[str, object]:
         "x-first-death-queue": names.work_queue,
         "x-first-death-reason": "rejected",
     }
-
-
-def failures_in(headers: Mapping[str, Any]) -> int:
-    """How many attempts failed before this message was published; 0 for no such number."""
-    return count_in(headers, HEADER_FAILURES)
 
 
 def count_in(headers: Mapping[str, Any], name: str) -> int:

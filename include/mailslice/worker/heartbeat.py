@@ -126,7 +126,7 @@ class Recorder:
             done=(*statistics.slow, *[*statistics.completed][-newest:]),
             times=statistics.times,
             settled=statistics.count,
-            completed=statistics.finished - statistics.bounced,
+            completed=statistics.finished - statistics.failed,
             hops=statistics.hops,
             undoing=statistics.undoing,
             left_behind=statistics.abandoned,

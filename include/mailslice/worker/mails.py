@@ -25,6 +25,11 @@ def new_mail(
     """
     if isinstance(recipients, str):
         raise BadInput(f"recipients: {recipients!r} is one text; a list of addresses is wanted")
+    recipients = tuple(recipients)
+    texts = ("sender", sender or ""), ("name", name or ""), ("state", state)
+    for option, text in (*texts, *(("recipient", one) for one in recipients)):
+        if not isinstance(text, str):
+            raise BadInput(f"{option}: {text!r} is not allowed; a text is")
     addresses = tuple(checked_address(recipient, "recipient") for recipient in recipients)
     if not addresses:
         raise BadInput("a mail needs at least one recipient")

@@ -22,7 +22,7 @@ class Disposition(StrEnum):
     GIVEN_BACK = "given_back"
     """Another one has it, by its stage marks."""
     DROPPED = "dropped"
-    """It was deleted, or closed, while it was in the handler: nothing more became of it."""
+    """It was deleted, or closed, while it was in the handler, or all it had left is in doubt."""
 
 
 @dataclass(frozen=True, slots=True)

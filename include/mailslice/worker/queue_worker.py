@@ -119,14 +119,10 @@ class QueueWorker:
             await deliveries.disconnect()
         if self._watching is not None:
             self._watching.cancel()
-        if self.state.holds is not None:
-            await self.state.holds.close()
-        await self._recorder.close()
-        await self._enqueuer.close()
-        if self.state.throttle is not None:
-            await self.state.throttle.close()
-        if self.state.reporter is not None:
-            await self.state.reporter.close()
+        state = self.state
+        for part in (state.holds, self._recorder, self._enqueuer, state.throttle, state.reporter):
+            if part is not None:
+                await part.close()
         await self.context.discarder.close()
         await self.context.side_publisher.close()
         self.context.blobs.close()

@@ -117,6 +117,8 @@ async def _retry(worker: QueueWorker, row: DelayedMail, outcome: Retried, dry_ru
     delays = worker.state.delays
     if await worker.context.is_marked(row.enqueue_id):
         outcome.deleted += 1
+        if not dry_run:
+            await delays.forget(row.enqueue_id)  # no copy may be left that would close the row
     elif row.leased:
         outcome.in_handler += 1
     elif row.due is not None and row.due + OVERDUE < worker.context.clock():

@@ -138,7 +138,7 @@ class SyncQueue:
         """Enqueues mails as they are drawn from `mails`; gives each when it is durable or refused.
 
         An iterator, in any order: nothing happens beyond what is asked of it. At most `in_flight`
-        mails, or 64 MiB, are held. StoreUnavailable, or the error of `mails`, is raised at the end.
+        mails, or 64 MiB, are held. StoreUnavailable, a fault, or that of `mails` is raised at last.
         """
         check_count("in_flight", in_flight)
         check_span("delay", delay)
@@ -193,7 +193,7 @@ class SyncQueue:
         return self._loop.call(self._worker.flush())
 
     def stop(self) -> None:
-        """Ends `consume` and `deliveries`, from any thread or signal handler, without waiting."""
+        """Ends `consume` and `deliveries` for good. Any thread or signal handler may; no waiting."""
         self._loop.soon(self._stop.set)
 
     def _enqueuing(
@@ -208,21 +208,20 @@ class SyncQueue:
                 has_room = flying < in_flight and bytes_in_flight < _BYTES_IN_FLIGHT
                 if more and ended.empty() and (has_room or not flying):
                     try:
-                        drawn = next(mails, None)
+                        if more := (drawn := next(mails, None)) is not None:
+                            bytes_in_flight += self._begin(drawn, delay, ended)
+                            flying += 1
                     except Exception as error:  # noqa: BLE001 - raised at the end
-                        drawn, last = None, error
-                    if drawn is None:
-                        more = False
-                        continue
-                    bytes_in_flight += self._begin(drawn, delay, ended)
-                    flying += 1
+                        last, more = error, False
                     continue
                 mail, size, done = ended.get()
                 flying, bytes_in_flight = flying - 1, bytes_in_flight - size
                 result = _result(mail, done)
-                if isinstance(result.error, TryAgain):
-                    last, more = last or result.error, False
-                yield result
+                why = result.error if isinstance(result, Enqueued) else result
+                if why is result or isinstance(why, TryAgain):
+                    last, more = last or why, False
+                if isinstance(result, Enqueued):
+                    yield result
         finally:
             for _ in range(flying if self._loop.is_here else 0):
                 ended.get()
@@ -304,8 +303,11 @@ async def _taking(
     return _Taking(worker.deliveries(prefetch, give_up_after=give_up_after), stop)
 
 
-def _result(mail: Mail, done: Future[QueuedMail]) -> Enqueued:
+def _result(mail: Mail, done: Future[QueuedMail]) -> Enqueued | Exception:
+    """Or an error that is no answer for this one mail: a fault, as an iterator's."""
     try:
         return Enqueued(mail, done.result())
     except (MailsliceError, OSError) as error:
         return Enqueued(mail, None, error)
+    except Exception as error:  # noqa: BLE001 - raised at the end
+        return error

@@ -278,6 +278,20 @@ async def test_what_is_no_mail_in_the_hop_queue_goes_to_the_dead_letters(spool: 
     assert properties.headers["x-mailslice-reason"].startswith("not a mail, in the hop queue")
 
 
+async def test_a_dead_letter_that_a_crash_had_also_delayed_leaves_no_delay(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            first = await next_of(deliveries)
+            copy, due = Copy(message.encode(item), {}, None), datetime.now(UTC) + timedelta(hours=1)
+            await Delays(worker.context).schedule(item.enqueue_id, copy, due)
+            spool.stores.blobs.delete_many([item.header_blob_id])
+            await first.retry()
+            assert await nothing_within(deliveries, 1)
+            assert spool.coming(spool.names.dead_letter_queue, 1) == 1
+            assert row(spool, item).published
+
+
 async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_again(
     spool: Any,
 ) -> None:

@@ -131,6 +131,21 @@ async def test_an_enqueue_without_a_broker_fails_with_the_address_and_is_taken_b
         assert spool.coming(spool.names.work_queue, 2) == 2
 
 
+async def test_a_delayed_enqueue_without_a_broker_leaves_no_delay(
+    fresh: Any, rabbit: Cuttable
+) -> None:
+    for spool in at(fresh.settings):
+        async with open_worker(through(fresh, "rabbitmq", rabbit.port), spool.queue) as worker:
+            hour = timedelta(hours=1)
+            before = await worker.enqueue(mail("before"), CONTENT, delay=hour)
+            await rabbit.cut()
+            with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{rabbit.port}"):
+                await worker.enqueue(mail("during"), CONTENT, delay=hour)
+            rows = await asyncio.to_thread(list, spool.stores.own.delayed_mails.rows(spool.queue))
+            assert len(rows) == 2
+            assert [row.enqueue_id for row in rows if not row.published] == [before.enqueue_id]
+
+
 async def test_an_enqueue_whose_confirm_never_comes_is_taken_back_and_its_message_is_dropped(
     fresh: Any, rabbit: Cuttable
 ) -> None:

@@ -149,6 +149,18 @@ async def test_only_what_matches_and_is_far_is_retried(spool: Any) -> None:
         assert (outcome.retried, outcome.soon, outcome.deleted) == ([], 1, 1)
 
 
+async def test_the_delay_of_a_mail_that_was_deleted_is_closed_but_by_no_dry_run(spool: Any) -> None:
+    """Its copy may be lost: an open row has no end of its own."""
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=HOUR)
+        spool.stores.tables.deleted.mark_many(spool.queue, [item.enqueue_id])
+        for dry_run in (True, False):
+            outcome = await retry_now(worker, EVERY, dry_run=dry_run)
+            row = spool.stores.own.delayed_mails.get(spool.queue, item.enqueue_id)
+            assert (outcome.deleted, row.published) == (1, not dry_run)
+        assert (await retry_now(worker, EVERY)).deleted == 0
+
+
 async def test_a_mail_that_is_overdue_is_left_and_named_until_a_flush_delivers_it(
     spool: Any,
 ) -> None:

@@ -9,14 +9,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from mailslice.admin.enqueue import enter
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import QueuedMail
+from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.worker import Deliveries, Delivery, consume, open_worker
 from tests.services.worker.conftest import mail
 
@@ -99,6 +102,20 @@ async def test_a_completed_mail_leaves_a_row_with_its_mark_and_no_blobs(spool: A
     assert spool.blob_keys() == set()
     assert spool.ready(spool.names.work_queue) == 0
     assert [row.item for row in spool.rows()] == [item]
+
+
+async def test_a_queue_of_an_older_james_gets_its_content_start_by_a_cleanup_alone(
+    spool: Any,
+) -> None:
+    """James 3.5 and 3.6 have browseStart alone. The hour of an enqueue would be after it (I4)."""
+    tables = spool.stores.tables
+    tables.browse_starts.insert_first(spool.queue, datetime(2026, 1, 1, tzinfo=UTC))
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), b"x")
+        again = replace(item, enqueue_id=EnqueueId(uuid4()))
+        await asyncio.to_thread(enter, spool.stores, spool.queue, again, b"x", system_clock)
+    assert {row.enqueue_id for row in spool.rows()} == {item.enqueue_id, again.enqueue_id}
+    assert tables.content_starts.get(spool.queue) is None
 
 
 async def test_the_row_is_in_the_slice_and_bucket_that_the_headers_name(fresh: Any) -> None:

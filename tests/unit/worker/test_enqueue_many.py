@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -47,3 +48,30 @@ def test_mails_under_way_are_given_before_the_error_of_the_iterator_is_raised(
         assert all(result.item is not None for result in results)
     else:
         assert results == []
+
+
+class StrangeWorker(FakeWorker):
+    async def enqueue(self, mail: Mail, content: bytes, *, delay: timedelta | None) -> QueuedMail:
+        if mail.name == "m0":
+            raise TypeError("not an error of mailslice")
+        return await super().enqueue(mail, content, delay=delay)
+
+
+@pytest.mark.parametrize("drawn", ["its enqueue", "no pair"])
+def test_an_error_that_is_no_answer_for_one_mail_hides_no_result_of_the_others(drawn: str) -> None:
+    def mails() -> Iterator[Any]:
+        for number in range(3 if drawn == "its enqueue" else 2):
+            yield Mail(f"m{number + (drawn == 'no pair')}", "a@b", ("c@d",)), b""
+        if drawn == "no pair":
+            yield Mail("bare", "a@b", ("c@d",))
+
+    loop, worker, results = LoopThread("queue"), StrangeWorker(), []
+    loop.start()
+    try:
+        opened = SyncQueue(loop, worker)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            results.extend(opened.enqueue_many(mails()))
+    finally:
+        loop.stop()
+    assert sorted(result.mail.name for result in results) == ["m1", "m2"]
+    assert sorted(worker.enqueued) == ["m1", "m2"]

@@ -46,8 +46,7 @@ class Stores:
             blob_ids=SimpleNamespace(new=lambda _content: f"b-{next(ids)}"),
             tables=SimpleNamespace(
                 written=SimpleNamespace(insert_future=self._insert),
-                content_starts=SimpleNamespace(insert_first=lambda *_: None),
-                browse_starts=SimpleNamespace(insert_first=lambda *_: None),
+                insert_starts=lambda *_: None,
             ),
             bridge=SimpleNamespace(rows=lambda future: future),
             publish=self._publish,

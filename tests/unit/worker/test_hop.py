@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
+from mailslice.codec.message import encode
 from mailslice.model.errors import StoreUnavailable
-from mailslice.model.names import RabbitNames, queue_name
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
+from mailslice.model.names import (
+    HEADER_DELAY_TOKEN,
+    HEADER_DELIVERY_COUNT,
+    HEADER_FAULTS,
+    RabbitNames,
+    queue_name,
+)
 from mailslice.worker.dequeue import park
 from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
-from mailslice.worker.dequeue.park import Park, RetryPauses
+from mailslice.worker.dequeue.park import FAULT_ROUNDS, Park, RetryPauses
+from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import Tuning
 from mailslice.worker.io.statistics import WorkerStatistics
 
@@ -82,3 +93,48 @@ async def test_copies_that_are_held_make_room_for_those_that_go_through(
     assert held - len(parked) <= 256 or not others_pass
     for one in surfacing:
         one.cancel()
+
+
+@pytest.mark.parametrize("is_true", [True, False])
+async def test_a_copy_that_is_a_dead_letter_closes_its_delay_and_no_other(*, is_true: bool) -> None:
+    """Another copy is true by the row's token, and comes yet."""
+    asked: list[str] = []
+
+    async def published(_letter: object) -> None:
+        asked.append("dead letter")
+
+    async def away(_message: object) -> None:
+        raise TypeError("a fault of its own")
+
+    token, context = uuid4(), context_of_hop()
+    context.queue, context.clock = queue_name("spool"), lambda: datetime.now(UTC)
+    context.events = SimpleNamespace(emit=lambda *_, **__: None)
+    context.publish_dead_letter = published
+    row = SimpleNamespace(published=False, leased=False, token=token if is_true else uuid4())
+
+    async def answered(answer: object = None) -> Any:
+        return answer
+
+    async def close(_row: object) -> None:
+        asked.append("closed")
+
+    delays: Any = Delays(context)
+    delays.on_expired, delays.rows = away, SimpleNamespace(close=close)
+    delays.rows.exist, delays.rows.load = lambda: answered(True), lambda _: answered(row)
+    item = QueuedMail(
+        EnqueueId(UUID(int=1)), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b")
+    )
+    message: Any = SimpleNamespace(
+        body=encode(item),
+        headers={
+            HEADER_DELAY_TOKEN: str(token),
+            HEADER_FAULTS: FAULT_ROUNDS,
+            HEADER_DELIVERY_COUNT: 1,
+        },
+        arrived=0.0,
+        timestamp=None,
+        ack=lambda: asked.append("ack"),
+        link=SimpleNamespace(flushed=lambda: asyncio.sleep(0)),
+    )
+    await ExpiredDelayConsumer(context, delays)._surface(message)
+    assert asked == ["dead letter", "ack", *(["closed"] if is_true else [])]

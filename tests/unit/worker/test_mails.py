@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -34,11 +35,21 @@ def test_a_report_has_the_null_sender(sender: str | None) -> None:
         ("a@b.example", ["c@"], "recipient: 'c@'"),
         ("a@b.example", [], "at least one recipient"),
         ("a@b.example", "c@d.example", "one text; a list"),
+        ("a@b.example", [None], "recipient: None is not allowed; a text is"),
+        (5, ["c@d.example"], "sender: 5 is not allowed; a text is"),
     ],
 )
-def test_what_is_no_envelope_is_refused(sender: str, recipients: list[str], words: str) -> None:
+def test_what_is_no_envelope_is_refused(sender: Any, recipients: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         new_mail(sender, recipients)
+
+
+@pytest.mark.parametrize("option", ["name", "state"])
+def test_a_name_that_is_no_text_is_refused(option: str) -> None:
+    """It would be an error of the codec, or a number in James' row."""
+    wrong: Any = {option: 5}
+    with pytest.raises(BadInput, match=f"{option}: 5 is not allowed; a text is"):
+        new_mail("a@b.example", ["c@d.example"], **wrong)
 
 
 def test_an_envelope_of_headers() -> None:

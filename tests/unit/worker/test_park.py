@@ -29,7 +29,7 @@ from mailslice.worker.io.statistics import WorkerStatistics
 
 
 async def test_pauses_double_with_jitter_up_to_five_seconds() -> None:
-    patience = RetryPauses()
+    patience = RetryPauses(message("m"))
     pauses = [patience.pause() for _ in range(400)]
     for pause, most in zip(pauses, [0.5, 1, 2, 4, *[5] * 396], strict=True):
         assert 0.7 * most <= pause <= most

@@ -16,7 +16,7 @@ import pytest
 from mailslice.codec.message import decode
 from mailslice.codec.reports import Failure
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import StoreUnavailable, TakenOver
+from mailslice.model.errors import StoreUnavailable, TakenOver, Unconfirmed
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import HEADER_FAILURES, HEADER_PARKED, RabbitNames, queue_name
 from mailslice.model.stages import MailStage, Stage, decide
@@ -203,6 +203,27 @@ async def test_a_rejected_mail_of_a_lost_link_leaves_the_delay_to_who_has_the_me
     delivery.message.link.is_open = not lost  # type: ignore[misc]
     assert await delivery.reject("no such user") is Disposition.REJECTED
     assert stores.asked == [*([] if lost else ["delay closed"]), "dead letter", "ack"]
+
+
+async def test_a_completed_mail_closes_the_lease_whose_copy_was_not_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be no copy that would close it."""
+    monkeypatch.setattr("mailslice.worker.dequeue.lease.LENGTH", 0)
+    stores = Stores()
+
+    async def schedule(*_: object, **__: object) -> None:
+        raise Unconfirmed("nobody confirms")
+
+    delays: Any = SimpleNamespace(schedule=schedule, forget=lambda *_, **__: stores.forget())
+    stores.state.delays = delays
+    stores.state.context.clock = lambda: 0  # type: ignore[assignment,return-value]
+    delivery = stores.delivery()
+    delivery.handed, extended = 0.0, asyncio.all_tasks()
+    delivery.extend_when_due()
+    await asyncio.wait(asyncio.all_tasks() - extended)
+    assert await delivery.complete() is Disposition.COMPLETED
+    assert stores.asked == ["mark", "delay closed", "ack", "blobs"]
 
 
 async def answered(given: Any = None, *_: object, **__: object) -> Any:
@@ -440,6 +461,83 @@ async def test_nobody_is_begun_while_those_in_doubt_are_told_of(
     assert record is not None
     assert told == [("a@b.example",)]
     assert (record.remaining, record.those(Stage.FAILED)) == (("c@d.example",), told[0])
+
+
+def logged(stores: Stores) -> list[tuple[str, tuple[str, ...], object]]:
+    """The mail events from now on: their names, recipients and reasons."""
+    events: list[tuple[str, tuple[str, ...], object]] = []
+
+    def emit(event: str, item: QueuedMail, **facts: object) -> None:
+        events.append((event, item.mail.recipients, facts.get("why")))
+
+    context: Any = stores.state.context
+    context.events, context.clock = SimpleNamespace(enabled=True, emit=emit), system_clock
+    return events
+
+
+async def test_a_recipient_that_failed_in_doubt_is_not_logged_as_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", answered)
+    stores = Stores()
+    staged(stores, answered)
+    stores.state.delays = SimpleNamespace()  # type: ignore[assignment]
+    events = logged(stores)
+    every = ("sent@b.example", "doubtful@b.example", "left@b.example")
+    delivery = stores.delivery(replace(ITEM, mail=replace(ITEM.mail, recipients=every)))
+    stage = delivery.stage_for_coroutine()
+    await stage.sending(every[:2])
+    await stage.sent(every[:1])
+    assert await delivery.retry(every[2:]) is Disposition.RETRIED
+    assert [event[:2] for event in events] == [("delivered", every[:1]), ("deferred", every[2:])]
+
+
+async def test_a_mail_whose_recipients_all_failed_in_doubt_was_not_completed() -> None:
+    stores = Stores()
+    staged(stores, answered)
+    events = logged(stores)
+    delivery = stores.delivery()
+    delivery.handed = asyncio.get_running_loop().time()
+    await delivery.stage_for_coroutine().sending()
+    delivery.explain("421 later", "")
+    assert await delivery.retry() is Disposition.DROPPED
+    assert stores.asked == ["mark", "ack", "blobs"]
+    why = "every recipient that was left is in doubt"
+    assert events == [("dropped", ITEM.mail.recipients, why)]
+    records = await recorded(stores)
+    assert (records[0].settled, records[0].completed) == (1, 0)
+    assert list(records[0].done) == [ITEM.enqueue_id], "it is done: `queue move` has to know"
+
+
+@pytest.mark.parametrize("handed", [False, True])
+async def test_only_what_a_handler_had_is_logged_as_given_back(*, handed: bool) -> None:
+    """What was only fetched goes back at each hold and each end of a worker."""
+    stores = Stores()
+    events = logged(stores)
+    delivery = stores.delivery()
+    delivery.handed = asyncio.get_running_loop().time() if handed else None
+    assert await delivery.give_back() is Disposition.GIVEN_BACK
+    assert [event[0] for event in events] == (["given_back"] if handed else [])
+
+
+@pytest.mark.parametrize("settle", ["retry", "reject", "bounce"])
+async def test_a_mail_that_was_deleted_in_its_handler_is_logged_with_that_reason(
+    settle: str,
+) -> None:
+    stores = Stores()
+    stores.is_marked = True
+    stores.state.reporter = SimpleNamespace()  # type: ignore[assignment]
+    events = logged(stores)
+    delivery = stores.delivery()
+    delivery.handed = asyncio.get_running_loop().time()
+    delivery.explain("421 later", "421 later")
+    await {
+        "retry": lambda: delivery.retry(after=timedelta(seconds=30)),
+        "reject": lambda: delivery.reject("no"),
+        "bounce": lambda: delivery.bounce("no", []),
+    }[settle]()
+    why = "it was deleted, or closed, while a handler had it"
+    assert events == [("dropped", ITEM.mail.recipients, why)]
 
 
 async def test_who_was_told_failed_and_answers_before_that_is_written_is_told_as_sent() -> None:

@@ -1,7 +1,9 @@
 """All tables of the queue view together, and which of V3 and V4 there are."""
 
+from datetime import datetime
 from functools import cached_property
 
+from mailslice.model import crash
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import QueueName
 from mailslice.model.names import CONTENT_START, EVENT_STORE, QueueTable
@@ -96,6 +98,15 @@ class QueueTables:
     def content_start(self, queue: QueueName) -> Start | None:
         """None also of James 3.5 and 3.6, which have no such table: looking makes none."""
         return None if CONTENT_START in self.missing() else self.content_starts.get(queue)
+
+    def insert_starts(self, queue: QueueName, first: datetime) -> None:
+        """Both starts before a queue's first row: contentStart, the smaller, first. Where James 3.5
+        or 3.6 wrote browseStart alone, rows may be older: a cleanup writes contentStart by them.
+        """
+        if self.browse_starts.get(queue) is None:
+            self.content_starts.insert_first(queue, first)
+            crash.point("enqueue:content-start-written")
+            self.browse_starts.insert_first(queue, first)
 
     def create(self) -> tuple[str, ...]:
         """Create keyspace and tables, those that are missing; the names of the created tables."""

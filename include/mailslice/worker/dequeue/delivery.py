@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import cached_property
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import failures_in
+from mailslice.codec.headers import count_in
 from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver, TryAgain
@@ -114,7 +114,7 @@ class Delivery:
         self.handed: float | None = None
         """When it was handed out, by the event loop's clock."""
         self.stage = "received"
-        self.failures = failures_in(message.headers)
+        self.failures = count_in(message.headers, HEADER_FAILURES)
         """Attempts that failed so far, by what every counted retry has written into the message."""
         self.attempt = self.failures + 1 if record is None else record.attempt
         self._bounce_sent = False
@@ -230,7 +230,7 @@ class Delivery:
             self._emit_retry(to_serve, None)
             return disposition
         if await self._is_closed():
-            return await self._end(self.lease.ack, Disposition.DROPPED)
+            return await self._drop()
         counts = counted and delay is not None and not throttled
         try:
             await publish_retry(
@@ -288,7 +288,7 @@ class Delivery:
 
     async def _reject(self, reason: str) -> Disposition:
         if await self._is_closed():
-            return await self._end(self.lease.ack, Disposition.DROPPED)
+            return await self._drop()
         remaining = await self._begin_next_attempt(self.item.mail.recipients)
         if isinstance(remaining, Disposition):
             return remaining
@@ -328,7 +328,7 @@ class Delivery:
             remaining = self.item.mail.recipients
             return await self._retry(remaining, None, counted=False, throttled=False)
         if not self._bounce_sent and await self._is_closed():
-            return await self._end(self.lease.ack, Disposition.DROPPED)
+            return await self._drop()
         try:
             sent = self._bounce_sent or await reporter.report(self.item, failures, self.content)
         except StoreUnavailable:
@@ -376,15 +376,21 @@ class Delivery:
                 await self._marks.finish(stage)
             except TakenOver:
                 return await self._give_back(Disposition.GIVEN_BACK)
-        bounced = disposition is Disposition.BOUNCED
-        return await self._done(disposition, "bounced" if bounced else "delivered")
+        return await self._done(disposition)
 
-    async def _done(self, disposition: Disposition, event: str) -> Disposition:
+    async def _drop(self) -> Disposition:
+        self._explanation = {"why": "it was deleted, or closed, while a handler had it"}
+        return await self._end(self.lease.ack, Disposition.DROPPED)
+
+    async def _done(self, disposition: Disposition) -> Disposition:
         await self._context.mark(self.item.enqueue_id)
         crash.point("complete:marked")
-        self._emit(event, seconds=self._event_seconds(), **self._explanation)
+        await self.lease.end()
+        if disposition is not Disposition.DROPPED:  # `_settle` logs that
+            event = "bounced" if disposition is Disposition.BOUNCED else "delivered"
+            self._emit(event, seconds=self._event_seconds(), **self._explanation)
         self._context.statistics.done(self.item.enqueue_id, self._seconds())
-        self._context.statistics.bounced += disposition is Disposition.BOUNCED
+        self._context.statistics.failed += disposition is not Disposition.COMPLETED
         await self._end(self.lease.ack, disposition)
         await self._context.discarder.add((self.item.header_blob_id, self.item.body_blob_id))
         return disposition
@@ -402,7 +408,7 @@ class Delivery:
             return await self._give_back(Disposition.GIVEN_BACK)
         if remaining and not to_serve:
             self._explanation = {"why": "every recipient that was left is in doubt"}
-            return await self._done(Disposition.COMPLETED, "dropped")
+            return await self._done(Disposition.DROPPED)
         return to_serve if set(to_serve) != set(remaining) else remaining
 
     def _staged(self, stage: Stage) -> None:
@@ -419,8 +425,9 @@ class Delivery:
         if not events.enabled:
             return
         why, answer = self._explanation.get("why"), self._explanation.get("answer")
-        left = frozenset(remaining)
-        served = tuple(one for one in self.item.mail.recipients if one not in left)
+        after = None if self._marks is None else self._marks.next_record
+        others = frozenset((*remaining, *(after.those(Stage.FAILED) if after else ())))
+        served = tuple(one for one in self.item.mail.recipients if one not in others)
         seconds = self._event_seconds()
         if served:
             self._emit("delivered", narrowed(self.item, served), answer=answer, seconds=seconds)
@@ -450,9 +457,10 @@ class Delivery:
     ) -> None:
         """`put_off`: nothing was tried, so it does not count as a processing time."""
         self._disposition = disposition
-        if disposition in {Disposition.GIVEN_BACK, Disposition.DROPPED}:
+        was_handed = self.handed is not None
+        if was_handed and disposition in {Disposition.GIVEN_BACK, Disposition.DROPPED}:
             self._emit(disposition.value, **self._explanation)
-        if self.handed is not None and not put_off:
+        if was_handed and not put_off:
             self._context.statistics.ended(self._seconds())
         if not settle():
             text = "the broker hands a settled mail out again: its connection is gone"

@@ -193,7 +193,6 @@ class Deliveries:
     def _lost(self, link: Link | None, why: MailsliceError) -> None:
         """What was not handed out is forgotten: the broker hands it out again, under new tags."""
         self.connected = False
-        """Whether the broker gives us mail now; False while it is being connected to."""
         self._troubled(why)
         self._slots.lose(link)
 

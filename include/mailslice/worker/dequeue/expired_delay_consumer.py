@@ -12,6 +12,7 @@ from mailslice.model.errors import (
     TryAgain,
     Undecodable,
 )
+from mailslice.model.names import HEADER_DELAY_TOKEN
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.worker.dequeue.dead_letters import dead_letter
@@ -23,7 +24,6 @@ from mailslice.worker.dequeue.park import (
     Park,
     RetryPauses,
     Trial,
-    is_counted,
 )
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import QueueContext
@@ -106,11 +106,11 @@ class ExpiredDelayConsumer:
         try:
             while why := await self._rounds.tried(trial, self._surface_once(message)):
                 if pauses is None:
-                    pauses, since = RetryPauses(), asyncio.get_running_loop().time()
+                    pauses, since = RetryPauses(message), asyncio.get_running_loop().time()
                     through = self._rounds.through
                     self._held += 1
                     log.warning("a delayed mail is held: %s", why, extra={"action": "hop_held"})
-                over = pauses.is_over or is_counted(message) or self._is_in_the_way(since, through)
+                over = pauses.is_over or self._is_in_the_way(since, through)
                 if over and await self._park_or_dead_letter(message, why, trial, since):
                     return
                 await asyncio.sleep(pauses.pause())
@@ -156,6 +156,10 @@ class ExpiredDelayConsumer:
             text, extra = "a delayed mail cannot be dead-lettered: %s", {"action": "hop_held"}
             log.warning(text, error, extra=extra)
             return False
+        with suppress(Exception):  # it may be what the copy died of, too
+            if item is not None:
+                token = message.headers.get(HEADER_DELAY_TOKEN, "")
+                await self._delays.forget(item.enqueue_id, token=token)
         return True
 
     async def _surface_once(self, message: Message) -> None:

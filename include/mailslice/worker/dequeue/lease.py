@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from mailslice.codec.headers import failures_in
+from mailslice.codec.headers import count_in
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
@@ -102,7 +102,7 @@ class Lease:
             return
         try:
             if self.is_out:
-                failures = {HEADER_FAILURES: failures_in(self.message.headers)}
+                failures = {HEADER_FAILURES: count_in(self.message.headers, HEADER_FAILURES)}
                 await self._context.publish(Copy.of(self.message).but(failures))
         except MailsliceError as error:
             self._log_warning("a mail comes back when its lease is over: %s", error)

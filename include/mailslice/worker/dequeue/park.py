@@ -41,13 +41,13 @@ _ON_ITS_WAY = 5.0
 class RetryPauses:
     """Pauses between the retries of one message: half a second, doubled up to five; jitter."""
 
-    def __init__(self) -> None:
+    def __init__(self, message: Message) -> None:
         self._next = FIRST_PAUSE
-        self._until = asyncio.get_running_loop().time() + RETRY_SECONDS
+        self._until = asyncio.get_running_loop().time() + RETRY_SECONDS * (not is_counted(message))
 
     @property
     def is_over(self) -> bool:
-        """Whether it has been tried in place for long enough."""
+        """Whether it has been tried in place for long enough: once, where its returns count."""
         return asyncio.get_running_loop().time() >= self._until
 
     def pause(self) -> float:

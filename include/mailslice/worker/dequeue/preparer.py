@@ -7,6 +7,7 @@ and then parked (`park`): a requeue would be a hot loop. The memory budget bound
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -29,7 +30,6 @@ from mailslice.worker.dequeue.park import (
     FaultRounds,
     Park,
     RetryPauses,
-    is_counted,
 )
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.retry_message import narrowed, publish_retry
@@ -84,11 +84,10 @@ class Preparer:
         log.warning("a mail is held: %s", why, extra={"action": "held"})
         self._count_waiting(1)
         try:
-            pauses = RetryPauses()
+            pauses = RetryPauses(slot.message)
             while why is not None and slot in self._slots:
                 self._on_trouble(why)
-                over = pauses.is_over or is_counted(slot.message)
-                over = over or self._is_in_the_way(slot, through)
+                over = pauses.is_over or self._is_in_the_way(slot, through)
                 if over and slot.trial.may_park() and await self._park_or_dead_letter(slot, why):
                     return
                 await asyncio.sleep(pauses.pause())
@@ -180,6 +179,9 @@ class Preparer:
     async def _dead_letter(self, slot: Slot, reason: str) -> None:
         settle = partial(self._slots.ack, slot)
         await dead_letter(self._context, slot.message, reason, slot.item, settle=settle)
+        if slot.item is not None and slot.message.redelivered:
+            with suppress(MailsliceError):  # a kill before the ack may have left an open row
+                await self._state.delays.forget(slot.item.enqueue_id)
 
     async def _prepare_once(self, slot: Slot) -> None:
         try:

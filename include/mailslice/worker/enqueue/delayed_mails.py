@@ -24,7 +24,7 @@ from uuid import UUID, uuid4
 
 from mailslice.admin.deletions.keeping import all_ended
 from mailslice.codec import message as codec
-from mailslice.codec.headers import count_in, failures_in, headers_of, partition_in
+from mailslice.codec.headers import count_in, headers_of, partition_in
 from mailslice.model import crash
 from mailslice.model.delay_levels import DELAY_LEVELS, LONGEST_DELAY, LONGEST_WAIT, level_for
 from mailslice.model.durations import format_duration
@@ -185,7 +185,7 @@ class Delays:
             partition=partition_in(copy.headers),
             message=copy.body,
             written_us=before.written_us if before else 0,
-            failures=failures_in(copy.headers),
+            failures=count_in(copy.headers, HEADER_FAILURES),
             redrives=count_in(copy.headers, HEADER_REDRIVE_COUNT),
             enqueued=copy.timestamp,
             throttled=bool(copy.headers.get(HEADER_THROTTLED)),
@@ -197,10 +197,15 @@ class Delays:
         if not copy_first or due < first:
             await self._publish_copy(copy, token, due)
 
-    async def forget(self, enqueue_id: EnqueueId, *, only_lease: bool = False) -> None:
-        """The mail was dealt with otherwise (rejected): no copy of it is to be delivered."""
-        row = await self.rows.load(enqueue_id)
-        if row is not None and not row.published and (row.leased or not only_lease):
+    async def forget(
+        self, enqueue_id: EnqueueId, *, only_lease: bool = False, token: object = None
+    ) -> None:
+        """The mail was dealt with otherwise (rejected): no copy of it is to be delivered. `token`:
+        that of the copy which was; another copy is left.
+        """
+        row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
+        is_other = row is None or row.published or token not in {None, str(row.token)}
+        if row is not None and not is_other and (row.leased or not only_lease):
             await self.rows.close(row)
 
     async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
@@ -215,7 +220,8 @@ class Delays:
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:
             return False
-        is_later = row.failures > failures_in(message.headers) and row.due > self._context.clock()
+        failures = count_in(message.headers, HEADER_FAILURES)
+        is_later = row.failures > failures and row.due > self._context.clock()
         if not (row.held or is_later):
             return False
         if str(row.token) == message.headers.get(HEADER_DELAY_TOKEN):

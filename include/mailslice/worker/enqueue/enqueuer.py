@@ -6,12 +6,11 @@ sent": the message may be delivered before its mark is written, and the error sa
 """
 
 import asyncio
-from collections.abc import Awaitable
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
+from mailslice.admin.deletions.keeping import all_ended
 from mailslice.codec import message
 from mailslice.codec.content import split
 from mailslice.codec.headers import headers_of
@@ -83,11 +82,12 @@ class Enqueuer:
             )
         put = self._context.blobs.put
         try:
-            await _both(put(header_id, header), put(body_id, body))
+            # To their end, also when cancelled: neither goes on behind the undoing.
+            await all_ended([put(header_id, header), put(body_id, body)])
             crash.point("enqueue:blobs-put")
             await self._record(item, encoded, delay)
         except BaseException:
-            await self._undoing.take_back(item)
+            await self._undoing.take_back(item, self._delays if delay else None)
             raise
         crash.point("enqueue:durable")
         events = self._context.events
@@ -126,13 +126,11 @@ class Enqueuer:
             ) from error
 
     async def _write_starts(self, first: datetime) -> None:
-        """Both starts IF NOT EXISTS before the first row: contentStart, the smaller, first."""
+        """Once, before the first row that this worker writes."""
         async with self._starts_lock:
             if not self._starts_written:
-                tables, queue = self._context.tables, self._context.queue
-                await asyncio.to_thread(tables.content_starts.insert_first, queue, first)
-                crash.point("enqueue:content-start-written")
-                await asyncio.to_thread(tables.browse_starts.insert_first, queue, first)
+                context = self._context
+                await asyncio.to_thread(context.tables.insert_starts, context.queue, first)
                 crash.point("enqueue:starts-written")
                 self._starts_written = True
 
@@ -151,19 +149,3 @@ class Enqueuer:
 
 def _size(content: bytes | Path) -> int:
     return content.stat().st_size if isinstance(content, Path) else len(content)
-
-
-async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:
-    """Runs both to their end: neither goes on behind the undoing. Raises the first error."""
-    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
-    try:
-        await asyncio.wait(tasks)
-    except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait(tasks)
-        raise
-    errors = [error for task in tasks if (error := task.exception()) is not None]
-    if errors:
-        raise errors[0]

@@ -1,4 +1,4 @@
-"""Undoes failed enqueues: first the deleted mark, then the blobs.
+"""Undoes failed enqueues: first the deleted mark, then the row of a delay, then the blobs.
 
 The caller waits for the first try. Further tries go on without it, until the stores answer or the
 worker closes. The mark is always written: an insert that timed out may have been applied.
@@ -13,6 +13,7 @@ from mailslice.codec.blob_ids import is_random
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail
+from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.logs import about
 
@@ -25,10 +26,11 @@ _LONGEST_PAUSE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Undo:
-    """What is to be done yet for one enqueue: its mark, and then these blobs."""
+    """What is to be done yet for one enqueue: its mark, its delay, and then these blobs."""
 
     enqueue_id: EnqueueId
     blobs: tuple[BlobId, ...]
+    delays: Delays | None
     marked: bool = False
 
 
@@ -48,10 +50,12 @@ class Undoing:
     _retrying: asyncio.Task[None] | None = field(default=None, init=False)
     _marks_fail: bool = field(default=False, init=False)
 
-    async def take_back(self, item: QueuedMail) -> None:
-        """Returns when it is done or failed once, or after 2 s. It goes on beside the caller."""
+    async def take_back(self, item: QueuedMail, delays: Delays | None = None) -> None:
+        """Returns when it is done or failed once, or after 2 s. It goes on beside the caller.
+        `delays`: of a mail that was to be delayed. The row may be open, and its copy nowhere.
+        """
         blobs = tuple(blob for blob in (item.header_blob_id, item.body_blob_id) if is_random(blob))
-        undo = _Undo(item.enqueue_id, blobs)
+        undo = _Undo(item.enqueue_id, blobs, delays)
         self.context.statistics.undoing += 1
         if self._marks_fail:
             self._pending.append(undo)
@@ -117,6 +121,8 @@ class Undoing:
                 await self._mark(undo.enqueue_id)
                 undo = replace(undo, marked=True)
                 crash.point("enqueue:undo-marked")
+            if undo.delays is not None:
+                await undo.delays.forget(undo.enqueue_id)
             await self.context.blobs.delete_many(undo.blobs)
         except asyncio.CancelledError:
             self._pending.append(undo)

@@ -153,9 +153,7 @@ async def _with_reservation(
 
 
 async def _open(blobs: AsyncBlobStore, item: QueuedMail) -> tuple[OpenBlob, OpenBlob]:
-    opening = (blobs.open(item.header_blob_id), blobs.open(item.body_blob_id))
-    header, body = await asyncio.gather(*opening)
-    return header, body
+    return await asyncio.gather(blobs.open(item.header_blob_id), blobs.open(item.body_blob_id))
 
 
 async def _read(header: OpenBlob, body: OpenBlob, size: int) -> bytes:

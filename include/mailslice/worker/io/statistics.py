@@ -33,8 +33,8 @@ class WorkerStatistics:
         """Mails that were handed out and are settled."""
         self.finished = 0
         """Mails whose mark is written."""
-        self.bounced = 0
-        """Of these, the ones that bounced."""
+        self.failed = 0
+        """Of these, the ones that bounced, or whose recipients failed in doubt."""
         self.hops = 0
         """Copies of delayed mails that were put into a level."""
         self.undoing = 0

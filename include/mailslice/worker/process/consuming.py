@@ -23,7 +23,7 @@ class Consumed:
     """What became of the mails that were handed to a handler.
 
     `given_back`: another worker had taken the mail (stage marks). `dropped`: it was deleted, or
-    closed, meanwhile.
+    closed, meanwhile, or all that it had left is in doubt.
     `failures`: attempts that ended in an exception; those mails are among the retried.
     """
 

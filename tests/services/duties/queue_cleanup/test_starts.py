@@ -6,10 +6,13 @@ Where a cleanup moves them, and James writing them meanwhile (I3, I4).
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from mailslice.admin.enqueue import add_rows
 from mailslice.duties.queue_cleanup import duty
 from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.starts import BrowseStarts
+from mailslice.view.configuration import view_shape
 from tests.services.duties.queue_cleanup.conftest import WINDOW, micros
+from tests.services.duties.world import queued_mail
 
 
 def test_browse_start_moves_to_the_oldest_live_row_and_content_start_follows(view):
@@ -90,6 +93,17 @@ def test_a_missing_content_start_is_taken_from_the_oldest_row(view):
     report = view.clean()
     assert (report["applied"], view.rows(0)) == (1, set())
     assert (view.browse_start, view.content_start) == (view.at(3), view.at(3))
+
+
+def test_rows_before_the_browse_start_of_an_older_james_go_after_an_enqueue_too(view):
+    """James 3.5 and 3.6 have no contentStart: an enqueue of ours leaves it to the cleanup."""
+    view.start_at(2, content=None)
+    view.insert(0, dead=True)
+    live = queued_mail()
+    add_rows(view.stores, view.queue, [live], view_shape(view.stores), datetime.now(UTC))
+    report = view.clean()
+    assert (report["status"], report["applied"], view.rows(0)) == ("done", 1, set())
+    assert view.at(2) < view.content_start <= view.browse_start
 
 
 def test_content_start_stays_before_a_slice_that_keeps_a_row(view):
