@@ -89,7 +89,11 @@ def duty_figures(report: Mapping[str, Any], readings: Iterable[Reading]) -> Iter
         yield figure("duty_items", "Items of the last run", value, outcome=name)
     over = "1 when a figure is over its limit (MAILSLICE_ALERT_...)"
     text = "The figure; seconds where it is a time"
-    for one in readings:
+    known = {one.name: one for one in readings}
+    for alert in report.get("alerts") or ():
+        if alert["name"] not in known:  # unknown now, and not over
+            yield figure("alert", over, 1, alert=alert["name"])
+    for one in known.values():
         yield figure("alert", over, int(one.firing), alert=one.name)
         yield figure("alert_value", text, one.value, alert=one.name)
         yield figure("alert_limit", "Its limit", one.limit, alert=one.name)
