@@ -193,7 +193,7 @@ def report_figures(stores: Stores) -> Iterator[Figure]:
         if newest := next((one for one in reports if one["status"] != DRY_RUN), None):
             alerts = readings(newest, stores.settings.alert, system_clock())
             yield from duty_figures(newest, alerts)
-        yield from _contents(one for one in reports if has_result(duty, one))
+        yield from _contents(duty, reports)
     if stores.settings.postal.url is not None:
         health = postal_overview(stores, system_clock).verdict.health
         text = "1 for the word that says how Postal's queue is: LOST?, STUCK, UNKNOWN, HELD, OK"
@@ -211,19 +211,17 @@ def health_figures(stores: Stores) -> Iterator[Figure]:
             yield Figure("mailslice_queue_health", text, labels, int(health is one.verdict.health))
 
 
-def _contents(reports: Iterable[dict[str, Any]]) -> Iterator[Figure]:
-    """The newest measurement, or the newest verdicts, of one duty's and queue's results."""
-    for report in reports:
+def _contents(duty: str, reports: Iterable[dict[str, Any]]) -> Iterable[Figure]:
+    """The newest measurement, or the newest verdicts, of the reports of one duty and queue."""
+    for report in (one for one in reports if has_result(duty, one)):
         queue = str(report.get("queue"))
-        if report["duty"] == "queue_size" and report.get("published") and report.get("shape"):
-            yield from size_figures(queue, report, domains=False)
-            return
-        if report["duty"] == "queue_audit":
-            yield from verdict_figures(queue, report["verdicts"])
-            return
-        if report["duty"] == "stuck_mails_postal":
-            yield from postal_figures(report)
-            return
+        if duty == "queue_size" and report.get("published") and report.get("shape"):
+            return size_figures(queue, report, domains=False)
+        if duty == "queue_audit":
+            return verdict_figures(queue, report["verdicts"])
+        if duty == "stuck_mails_postal":
+            return postal_figures(report)
+    return ()
 
 
 def _of_workers(stores: Stores, queue: QueueName) -> Iterator[Figure]:

@@ -11,6 +11,7 @@ from mailslice.model.durations import format_duration
 from mailslice.model.settings import AlertSettings
 
 Report = Mapping[str, Any]
+Alert = Mapping[str, Any]
 _LOST = ("lost", "lost or ghost")
 _ALWAYS_REPORTED = ("gate", "failed")
 _OFF_AT_0 = ("browse_lag", "content_lag", "oldest_mail", "consumers")
@@ -34,10 +35,7 @@ def readings(report: Report, limits: AlertSettings, now: datetime) -> list[Readi
 
 
 def alerts(
-    current: Sequence[Reading],
-    earlier: Sequence[Mapping[str, Any]],
-    now: datetime,
-    limits: AlertSettings,
+    current: Sequence[Reading], earlier: Iterable[Alert], now: datetime, limits: AlertSettings
 ) -> list[dict[str, Any]]:
     """The firing readings for the report: firing `since`, and `told` last at.
 
@@ -46,15 +44,12 @@ def alerts(
     now, and that still has a limit, goes on as it was.
     """
     before = {alert["name"]: dict(alert) for alert in earlier}
-    firing = (one for one in current if one.firing)
-    alerts = [_alert(one, before.get(one.name), now, limits.repeat) for one in firing]
+    new = [_alert(one, before.get(one.name), now, limits.repeat) for one in current if one.firing]
     known = {one.name for one in current}.union(n for n in _OFF_AT_0 if not getattr(limits, n))
-    return alerts + [alert for name, alert in before.items() if name not in known]
+    return new + [alert for name, alert in before.items() if name not in known]
 
 
-def past_alerts(
-    before: Report, current: Iterable[Mapping[str, Any]], now: datetime
-) -> list[dict[str, Any]]:
+def past_alerts(before: Report, current: Iterable[Alert], now: datetime) -> list[dict[str, Any]]:
     """Alerts of the last day that fire no more, each with `until`: the last report that had it.
 
     `before`: the report before, of the same duty and queue.
@@ -69,13 +64,13 @@ def past_alerts(
     ]
 
 
-def new_alerts(report: Report) -> list[Mapping[str, Any]]:
+def new_alerts(report: Report) -> list[Alert]:
     """The alerts that this report is the one to tell."""
     return [one for one in report.get("alerts") or () if one["told"] == report.get("finished")]
 
 
 def _alert(
-    reading: Reading, before: Mapping[str, Any] | None, now: datetime, repeat: timedelta
+    reading: Reading, before: Alert | None, now: datetime, repeat: timedelta
 ) -> dict[str, Any]:
     reported_at, since = iso(now), iso(now)
     if before is not None:

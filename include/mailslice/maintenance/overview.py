@@ -236,10 +236,7 @@ def _newest(
 def newest_reports(
     runs: Runs | None, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
 ) -> Iterator[tuple[str, QueueName, list[dict[str, Any]]]]:
-    """The finished reports among the newest few of these duties and queues, or of all.
-
-    They are more than a few where otherwise none of a run that changes things has a result.
-    """
+    """The newest finished reports: a few, or more where none but dry runs has a result."""
     if runs is None:
         return
     for rows in runs.newest(_FEW, duties, queues):
@@ -317,12 +314,10 @@ def _measured(report: Report | None) -> _MailCount | None:
 
 def _lost(reports: Mapping[str, Report], now: datetime) -> int | None:
     """Of the last audit: None where it is old, or mails were put back since."""
-    audit, republished = reports.get("queue_audit"), reports.get("republish_lost")
-    verdicts = audit.get("verdicts") if audit else None
-    if not audit or not isinstance(verdicts, Mapping) or not audit.get("finished"):
+    audit, republished = (reports.get(duty, {}) for duty in ("queue_audit", "republish_lost"))
+    if not (verdicts := audit.get("verdicts")) or not audit.get("finished"):
         return None
-    finished = datetime.fromisoformat(audit["finished"])
-    put_back = republished.get("finished") if republished else None
+    finished, put_back = datetime.fromisoformat(audit["finished"]), republished.get("finished")
     if now - finished > _AUDIT_COUNTS_FOR or (
         put_back and datetime.fromisoformat(put_back) > finished
     ):
