@@ -236,13 +236,13 @@ def _newest(
 def newest_reports(
     runs: Runs | None, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
 ) -> Iterator[tuple[str, QueueName, list[dict[str, Any]]]]:
-    """The newest finished reports: a few, or more where none but dry runs has a result."""
+    """The newest finished reports; more where none (of all duties: none but dry) has a result."""
     if runs is None:
         return
     for rows in runs.newest(_FEW, duties, queues):
         duty, queue, reports = rows[0].duty, rows[0].queue, _finished(rows)
-        results = (one for one in reports if has_result(duty, one))
-        if len(rows) == _FEW and all(one.get("status") == DRY_RUN for one in results):
+        dry = (one.get("status") == DRY_RUN for one in reports if has_result(duty, one))
+        if len(rows) == _FEW and all(duties is None and is_dry for is_dry in dry):
             reports = _finished(runs.of(duty, queue, _MORE))
         yield duty, queue, reports
 
