@@ -9,8 +9,8 @@ marks.
 
 - `plan_size`: Spark: counts slice by slice; looks at the broker once, and again after 15 s when it
   was empty. Changes: nothing.
-- `check_plan`: Great Expectations: every slice read once, sums agree; a failing one publishes
-  nothing. Changes: nothing.
+- `check_plan`: Great Expectations: every slice read once; a failing one publishes nothing.
+  Changes: nothing.
 - `apply_size`: publishes the Prometheus text, the picture of the slices, and the broker's sample.
   Changes: artifacts, own keyspace.
 - `verify`: Great Expectations over what was published, read back. Changes: nothing.

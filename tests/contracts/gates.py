@@ -8,7 +8,8 @@ from types import MappingProxyType
 import pytest
 
 from mailslice.checks.data_docs import Docs
-from mailslice.checks.gate import Expectation, Frame, evaluate, run_gate
+from mailslice.checks.expectations import Expectation, Frame
+from mailslice.checks.gate import evaluate, run_gate
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import GateFailed
 from mailslice.model.settings import S3Settings

@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from mailslice.checks.data_docs import Docs
-from mailslice.checks.gate import Expectation, Frame, evaluate
+from mailslice.checks.expectations import Expectation, Frame
+from mailslice.checks.gate import evaluate
 from mailslice.engine.frames import InProcess
 from mailslice.engine.plan_rows import plan_rows
 from mailslice.engine.spark_session import spark_session

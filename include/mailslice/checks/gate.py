@@ -15,7 +15,6 @@ from mailslice.checks.expectations import Expectation, Frame, Rows
 from mailslice.engine.errors import translated
 from mailslice.model.errors import GateFailed
 
-__all__ = ["Expectation", "Finding", "Frame", "GateResult", "run_gate"]
 _SHOWN = 3
 """So many values of a column are shown: pages are for people, and hold no list of mails."""
 

@@ -1,6 +1,6 @@
 """What `mailslice exporter` knows of queues and duties, store by store.
 
-A round asks RabbitMQ's management API (one request for all queues, two more), the ledger (three
+A round asks RabbitMQ's management API (one request for all queues, two more), the ledger (the few
 newest reports of each duty and queue) and the workers' records. Of a view at most 500 rows are
 read, and no file of the artifacts. Without an answer a store's figures are absent: unknown is never
 zero.
@@ -19,10 +19,9 @@ from mailslice.duties.stuck_mails_postal.metrics import figures as postal_figure
 from mailslice.maintenance.alerts import readings
 from mailslice.maintenance.health import Health
 from mailslice.maintenance.metrics import Figure, duty_figures, exposition, verdict_figures
-from mailslice.maintenance.overview import REPORTS_EACH, overview
+from mailslice.maintenance.overview import has_result, newest_reports, overview
 from mailslice.maintenance.postal_health import postal_overview
 from mailslice.maintenance.report import DRY_RUN
-from mailslice.maintenance.slice_range import limited_to_slices
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import QueueName
@@ -189,14 +188,12 @@ def ledger_figures(stores: Stores) -> Iterator[Figure]:
 
 def report_figures(stores: Stores) -> Iterator[Figure]:
     """Last runs of every duty, and what they say of their queue. Any ledger has them."""
-    runs = stores.existing_runs()
-    for rows in runs.newest(REPORTS_EACH) if runs is not None else ():
-        reports = [json.loads(row.report) for row in rows if row.finished is not None]
+    for duty, _, reports in newest_reports(stores.existing_runs()):
         # A dry run says nothing of the work that waits, nor of the run that failed before it.
         if newest := next((one for one in reports if one["status"] != DRY_RUN), None):
             alerts = readings(newest, stores.settings.alert, system_clock())
             yield from duty_figures(newest, alerts)
-        yield from _contents(one for one in reports if not limited_to_slices(one))
+        yield from _contents(duty, reports)
     if stores.settings.postal.url is not None:
         health = postal_overview(stores, system_clock).verdict.health
         text = "1 for the word that says how Postal's queue is: LOST?, STUCK, UNKNOWN, HELD, OK"
@@ -214,19 +211,17 @@ def health_figures(stores: Stores) -> Iterator[Figure]:
             yield Figure("mailslice_queue_health", text, labels, int(health is one.verdict.health))
 
 
-def _contents(reports: Iterable[dict[str, Any]]) -> Iterator[Figure]:
+def _contents(duty: str, reports: Iterable[dict[str, Any]]) -> Iterable[Figure]:
     """The newest measurement, or the newest verdicts, of the reports of one duty and queue."""
-    for report in reports:
+    for report in (one for one in reports if has_result(duty, one)):
         queue = str(report.get("queue"))
-        if report["duty"] == "queue_size" and report.get("published") and report.get("shape"):
-            yield from size_figures(queue, report, domains=False)
-            return
-        if report["duty"] == "queue_audit" and report.get("verdicts"):
-            yield from verdict_figures(queue, report["verdicts"])
-            return
-        if report["duty"] == "stuck_mails_postal" and "lockTimeoutSeconds" in report:
-            yield from postal_figures(report)
-            return
+        if duty == "queue_size" and report.get("published") and report.get("shape"):
+            return size_figures(queue, report, domains=False)
+        if duty == "queue_audit":
+            return verdict_figures(queue, report["verdicts"])
+        if duty == "stuck_mails_postal":
+            return postal_figures(report)
+    return ()
 
 
 def _of_workers(stores: Stores, queue: QueueName) -> Iterator[Figure]:

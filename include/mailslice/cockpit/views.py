@@ -274,7 +274,7 @@ def alerts(queues: Iterable[QueueOverview], since: datetime) -> list[dict[str, A
         | {name: moment_of(alert.get(name)) for name in ("since", "until")}
         for one in queues
         for report in one.reports.values()
-        if (moment_of(report.get("finished")) or since) >= since
+        if (moment_of(report.get("alertsAt", report.get("finished"))) or since) >= since
         for alert in [*(report.get("alerts") or ()), *(report.get("pastAlerts") or ())]
     ]
     recent = [one for one in found if one["until"] is None or one["until"] >= since]

@@ -6,14 +6,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.report import FAILED, REFUSED
-from mailslice.maintenance.slice_range import limited_to_slices
+from mailslice.maintenance.report import FAILED, REFUSED, counts_whole_queue
 from mailslice.model.durations import format_duration
 from mailslice.model.settings import AlertSettings
 
 Report = Mapping[str, Any]
+Alert = Mapping[str, Any]
 _LOST = ("lost", "lost or ghost")
 _ALWAYS_REPORTED = ("gate", "failed")
+_OFF_AT_0 = ("browse_lag", "content_lag", "oldest_mail", "consumers")
 _PAST = timedelta(days=1)
 
 
@@ -34,42 +35,27 @@ def readings(report: Report, limits: AlertSettings, now: datetime) -> list[Readi
 
 
 def alerts(
-    current: Iterable[Reading],
-    earlier: Sequence[Mapping[str, Any]],
-    now: datetime,
-    repeat: timedelta,
+    current: Sequence[Reading], earlier: Iterable[Alert], now: datetime, limits: AlertSettings
 ) -> list[dict[str, Any]]:
     """The firing readings for the report: firing `since`, and `told` last at.
 
     `told` is now, unless that was less than `repeat` ago; a failed run is always reported.
-    `earlier`: `earlier_alerts` of the same duty and queue.
+    `earlier`: alerts of the report before, of the same duty and queue. One whose figure is unknown
+    now, and that still has a limit, goes on as it was.
     """
-    before = {alert["name"]: alert for alert in earlier}
-    return [_alert(one, before.get(one.name), now, repeat) for one in current if one.firing]
+    before = {alert["name"]: dict(alert) for alert in earlier}
+    new = [_alert(one, before.get(one.name), now, limits.repeat) for one in current if one.firing]
+    known = {one.name for one in current}.union(n for n in _OFF_AT_0 if not getattr(limits, n))
+    return new + [alert for name, alert in before.items() if name not in known]
 
 
-def earlier_alerts(reports: Iterable[Report]) -> list[Mapping[str, Any]]:
-    """Those of the newest reports, down to one that did not fail: a run that did has no figures."""
-    found: list[Mapping[str, Any]] = []
-    for report in reports:
-        found = [*(report.get("alerts") or ()), *found]
-        if report.get("status") not in {FAILED, REFUSED}:
-            break
-    return found
-
-
-def past_alerts(
-    earlier: Iterable[Report], current: Sequence[Mapping[str, Any]], now: datetime
-) -> list[dict[str, Any]]:
+def past_alerts(before: Report, current: Iterable[Alert], now: datetime) -> list[dict[str, Any]]:
     """Alerts of the last day that fire no more, each with `until`: the last report that had it.
 
-    `earlier`: the newest reports of the same duty and queue before this one, the newest first.
+    `before`: the report before, of the same duty and queue.
     """
-    past: dict[str, dict[str, Any]] = {}
-    for report in earlier:
-        over = [dict(one, until=report["finished"]) for one in report.get("alerts") or ()]
-        for one in [*over, *(report.get("pastAlerts") or ())]:
-            past.setdefault(one["name"], one)
+    over = [dict(one, until=before["finished"]) for one in before.get("alerts") or ()]
+    past = {one["name"]: one for one in [*(before.get("pastAlerts") or ()), *over]}
     firing = {one["name"] for one in current}
     return [
         one
@@ -78,13 +64,13 @@ def past_alerts(
     ]
 
 
-def new_alerts(report: Report) -> list[Mapping[str, Any]]:
+def new_alerts(report: Report) -> list[Alert]:
     """The alerts that this report is the one to tell."""
     return [one for one in report.get("alerts") or () if one["told"] == report.get("finished")]
 
 
 def _alert(
-    reading: Reading, before: Mapping[str, Any] | None, now: datetime, repeat: timedelta
+    reading: Reading, before: Alert | None, now: datetime, repeat: timedelta
 ) -> dict[str, Any]:
     reported_at, since = iso(now), iso(now)
     if before is not None:
@@ -124,7 +110,7 @@ def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Read
 
 
 def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
-    verdicts = None if limited_to_slices(report) else report.get("verdicts")
+    verdicts = report.get("verdicts") if counts_whole_queue(report) else None
     letters, consumers = report.get("deadLetters"), report.get("consumers")
     if isinstance(letters, int):
         subject = "messages are in the dead letter queue"

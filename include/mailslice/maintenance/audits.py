@@ -8,9 +8,8 @@ from mailslice.maintenance.artifacts import FILES, Artifacts, RunFolder, artifac
 from mailslice.maintenance.json_model import JsonModel
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.plan import QueuePlan, read_plan
-from mailslice.maintenance.report import DONE, DRY_RUN
+from mailslice.maintenance.report import DONE, DRY_RUN, counts_whole_queue
 from mailslice.maintenance.row_file import require_same_rows, stream_rows
-from mailslice.maintenance.slice_range import limited_to_slices
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.verdicts import MailVerdict
@@ -93,7 +92,7 @@ def newest_audit(
     """
     chosen: str | None = None
     for report in Ledger(stores, stores.settings).list(DUTY, queue, _LOOKED_AT):
-        if limited_to_slices(report) or report["status"] not in (DONE, DRY_RUN):
+        if not counts_whole_queue(report):
             continue
         census = report.get("census") or {}
         if census_since is None or census.get("taken"):

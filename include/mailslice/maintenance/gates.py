@@ -17,8 +17,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from mailslice.checks.data_docs import Docs
-from mailslice.checks.expectations import Expectation
-from mailslice.checks.gate import Frame, run_gate
+from mailslice.checks.expectations import Expectation, Frame
+from mailslice.checks.gate import run_gate
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.report import DONE
 from mailslice.maintenance.result import TIME_LIMIT

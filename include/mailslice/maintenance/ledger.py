@@ -40,14 +40,11 @@ class Ledger:
         )
         # Cassandra keeps milliseconds: a start in the same one is this row, not an earlier one.
         runs = self._stores.records.runs
-        earlier = [
-            old
-            for old in runs.list(row.duty, row.queue, _NEWEST)
-            if old.run == row.run and epoch_ms(old.started) != epoch_ms(row.started)
-        ]
+        earlier = runs.list(row.duty, row.queue, _NEWEST)
         runs.save(row, self._retention)
         for old in earlier:
-            runs.delete(old)
+            if old.run == row.run and epoch_ms(old.started) != epoch_ms(row.started):
+                runs.delete(old)
 
     def list(
         self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import SimpleNamespace
@@ -71,7 +71,7 @@ def exposition(figures: Iterable[Figure]) -> bytes:
     return generate_latest(registry)
 
 
-def duty_figures(report: Mapping[str, Any], readings: Iterable[Reading]) -> Iterator[Figure]:
+def duty_figures(report: Mapping[str, Any], readings: Sequence[Reading]) -> Iterator[Figure]:
     """When it ended, what it did, and every figure that has a limit, with 1 for those that fire."""
     labels = {"duty": str(report["duty"]), "queue": str(report["queue"] or "")}
 
@@ -89,8 +89,10 @@ def duty_figures(report: Mapping[str, Any], readings: Iterable[Reading]) -> Iter
         yield figure("duty_items", "Items of the last run", value, outcome=name)
     over = "1 when a figure is over its limit (MAILSLICE_ALERT_...)"
     text = "The figure; seconds where it is a time"
+    firing = dict.fromkeys((one["name"] for one in report.get("alerts") or ()), True)
+    for name, fires in (firing | {one.name: one.firing for one in readings}).items():
+        yield figure("alert", over, int(fires), alert=name)
     for one in readings:
-        yield figure("alert", over, int(one.firing), alert=one.name)
         yield figure("alert_value", text, one.value, alert=one.name)
         yield figure("alert_limit", "Its limit", one.limit, alert=one.name)
 

@@ -7,7 +7,7 @@ measurement counts. Each figure has its age, and one that a store did not give i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 from mailslice.admin.holds import active_holds
 from mailslice.maintenance.health import Health, HealthFacts, HealthVerdict, judge
-from mailslice.maintenance.report import DRY_RUN
-from mailslice.maintenance.slice_range import limited_to_slices
+from mailslice.maintenance.report import DRY_RUN, counts_whole_queue
 from mailslice.model.clock import Clock
 from mailslice.model.errors import TryAgain
 from mailslice.model.holds import ActiveHolds, Hold
@@ -24,7 +23,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.names import NO_QUEUE_NAME, RabbitNames
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import WorkerRecord
-from mailslice.stores.own.runs import Runs
+from mailslice.stores.own.runs import RunRow, Runs
 from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
@@ -36,8 +35,8 @@ _COUNTED = 10
 """Queues that may be counted on the spot with all that `Most` allows."""
 _AUDIT_COUNTS_FOR = timedelta(hours=26)
 _MEASURED_LATELY = timedelta(hours=1)
-REPORTS_EACH = 3
-"""The newest report of a duty may be of a run that is at work, or that failed."""
+_FEW, _MORE = 3, 50
+"""Rows: the newest of a duty may be of runs that are at work, or failed, or that were dry."""
 
 T = TypeVar("T")
 Report = Mapping[str, Any]
@@ -61,8 +60,9 @@ class QueueOverview:
     """One queue. Rates are messages a second; `size` was counted at `size_at`.
 
     `ready`, `unacknowledged`, `delayed`, `parked`, `dead_letters` and `consumers` are RabbitMQ's,
-    up to 10 s old. `reports`: the newest of each duty of DUTIES. `unanswered`: which store did not
-    answer, and what it said instead.
+    up to 10 s old. `reports`: the newest with a result of each duty of DUTIES; alerts in them are
+    the newest run's, which ended at `alertsAt`. `unanswered`: which store did not answer, and what
+    it said instead.
     """
 
     queue: QueueName
@@ -82,11 +82,6 @@ class QueueOverview:
     reports: Mapping[str, Report] = field(default_factory=dict)
     holds: tuple[Hold, ...] = ()
     unanswered: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def alerts(self) -> list[Mapping[str, Any]]:
-        """What the newest reports say that a person must hear of."""
-        return [alert for report in self.reports.values() for alert in report.get("alerts") or ()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,23 +224,40 @@ def newest_report(stores: Stores, queue: QueueName, duty: str) -> Report | None:
 def _newest(
     runs: Runs | None, queues: Sequence[QueueName], duties: Iterable[str] = DUTIES
 ) -> dict[QueueName, dict[str, Report]]:
-    reports: dict[QueueName, dict[str, Report]] = {queue: {} for queue in queues}
-    for rows in runs.newest(REPORTS_EACH, duties, queues) if runs is not None else ():
-        for row in (row for row in rows if row.finished is not None):
-            report, of_queue = json.loads(row.report), reports[row.queue]
-            newest = of_queue.setdefault(row.duty, report)
-            if _has_result(row.duty, report):
-                newer = {"alerts": newest.get("alerts")} if row.duty == "queue_audit" else newest
-                of_queue[row.duty] = {**report, **newer}
-                break
-    return reports
+    newest: dict[QueueName, dict[str, Report]] = {queue: {} for queue in queues}
+    for duty, queue, reports in newest_reports(runs, duties, queues):
+        for last in reports[:1]:
+            none = {**last, "size": None, "verdicts": None}
+            result = next((one for one in reports if has_result(duty, one)), none)
+            alerts = {name: last.get(name) for name in ("alerts", "pastAlerts")}
+            newest[queue][duty] = {**result, **alerts, "alertsAt": last.get("finished")}
+    return newest
 
 
-def _has_result(duty: str, report: Report) -> bool:
-    """Not a queue_size or an audit that failed, or one of some slices: the one before counts."""
-    if duty == "queue_audit":
-        return "verdicts" in report and not limited_to_slices(report)
-    return duty != "queue_size" or report.get("size") is not None
+def newest_reports(
+    runs: Runs | None, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
+) -> Iterator[tuple[str, QueueName, list[dict[str, Any]]]]:
+    """The newest finished reports; more where none (of all duties: none but dry) has a result."""
+    if runs is None:
+        return
+    for rows in runs.newest(_FEW, duties, queues):
+        duty, queue, reports = rows[0].duty, rows[0].queue, _finished(rows)
+        dry = (one.get("status") == DRY_RUN for one in reports if has_result(duty, one))
+        if len(rows) == _FEW and all(duties is None and is_dry for is_dry in dry):
+            reports = _finished(runs.of(duty, queue, _MORE))
+        yield duty, queue, reports
+
+
+def _finished(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
+    return [json.loads(row.report) for row in rows if row.finished is not None]
+
+
+def has_result(duty: str, report: Report) -> bool:
+    """Whether its figures are news; else those of the report before count."""
+    if duty == "stuck_mails_postal":
+        return "lockTimeoutSeconds" in report
+    result = {"queue_audit": "verdicts", "queue_size": "size"}.get(duty)
+    return result is None or (report.get(result) is not None and counts_whole_queue(report))
 
 
 def as_json(one: QueueOverview) -> dict[str, object]:
@@ -303,12 +315,10 @@ def _measured(report: Report | None) -> _MailCount | None:
 
 def _lost(reports: Mapping[str, Report], now: datetime) -> int | None:
     """Of the last audit: None where it is old, or mails were put back since."""
-    audit, republished = reports.get("queue_audit"), reports.get("republish_lost")
-    verdicts = audit.get("verdicts") if audit else None
-    if not audit or not isinstance(verdicts, Mapping) or not audit.get("finished"):
+    audit, republished = (reports.get(duty, {}) for duty in ("queue_audit", "republish_lost"))
+    if not (verdicts := audit.get("verdicts")) or not audit.get("finished"):
         return None
-    finished = datetime.fromisoformat(audit["finished"])
-    put_back = republished.get("finished") if republished else None
+    finished, put_back = datetime.fromisoformat(audit["finished"]), republished.get("finished")
     if now - finished > _AUDIT_COUNTS_FOR or (
         put_back and datetime.fromisoformat(put_back) > finished
     ):

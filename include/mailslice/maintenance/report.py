@@ -1,16 +1,23 @@
 """The report of a run: one shape for all duties, kept as report.json and as a ledger row."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from mailslice.maintenance.artifacts import FILES, RunFolder
 from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.run_request import STEPS, RunRequest
+from mailslice.maintenance.slice_range import limited_to_slices
 
 DONE, NOTHING, DRY_RUN = "done", "nothing to do", "dry run"
 REFUSED, FAILED, RUNNING = "refused", "failed", "running"
 BAD = (FAILED, REFUSED)
 
 Report = dict[str, Any]
+
+
+def counts_whole_queue(report: Mapping[str, Any]) -> bool:
+    """Whether the run, or the dry run, ended well and was not held to some slices."""
+    return report.get("status") in {DONE, NOTHING, DRY_RUN} and not limited_to_slices(report)
 
 
 def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> Report:

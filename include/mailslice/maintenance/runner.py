@@ -196,6 +196,8 @@ def _step(job: _Job, step: str) -> dict[str, Any]:
         return {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)}
 
     try:
+        if step == "apply":  # a kill leaves nothing else that says so
+            _record_running(job, times()["started"], "apply has begun and has not ended")
         summary = _taken(job, step)
     except TooLarge:
         raise  # nothing is wrong: the step is done elsewhere
@@ -217,11 +219,14 @@ def _step(job: _Job, step: str) -> dict[str, Any]:
     if step in CHANGING:
         # A person may run one step at a time: what was changed is in the ledger even when the
         # report step never comes.
-        message = f"{step} is done, report has not run yet"
-        status = {"status": reports.RUNNING, "message": message}
-        Ledger(run.stores, run.settings).write(_so_far(job.logic, run, summary["started"], status))
+        _record_running(job, summary["started"], f"{step} is done, report has not run yet")
     bulky = job.logic.bulky | {"decided"}
     return {name: value for name, value in summary.items() if name not in bulky}
+
+
+def _record_running(job: _Job, started: str, message: str) -> None:
+    report = _so_far(job.logic, job.run, started, {"status": reports.RUNNING, "message": message})
+    Ledger(job.run.stores, job.run.settings).write(report)
 
 
 def _taken(job: _Job, step: str) -> dict[str, Any]:
@@ -283,11 +288,11 @@ def _end(run: Run, report: dict[str, Any]) -> None:
     ledger: list[dict[str, Any]] = []
     with suppress(MailsliceError):  # one that is away may be what ended the run
         ledger = Ledger(run.stores, run.settings).list(request.duty, request.queue, 25)
-    earlier = [one for one in ledger if one["run"] != request.run and one["finished"]]
+    earlier = (one for one in ledger if one["run"] != request.run and one["finished"])
+    before = next(earlier, {})
     readings = alerts.readings(report, run.settings.alert, now)
-    before = alerts.earlier_alerts(earlier)
-    new = alerts.alerts(readings, before, now, run.settings.alert.repeat)
-    past = alerts.past_alerts(earlier, new, now)
+    new = alerts.alerts(readings, before.get("alerts") or (), now, run.settings.alert)
+    past = alerts.past_alerts(before, new, now)
     report |= {"finished": iso(now), "alerts": new, "pastAlerts": past}
     if report["status"] == reports.DRY_RUN:
         return  # it says nothing of the run before it

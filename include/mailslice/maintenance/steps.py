@@ -12,6 +12,7 @@ from mailslice.maintenance.gates import gate_summary
 from mailslice.maintenance.lock import LockHeld
 from mailslice.maintenance.plan import Plan, load_checked_plan, load_plan
 from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.report import FAILED
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
@@ -96,8 +97,10 @@ def _verify(duty: AnyDuty, run: Run) -> dict[str, Any]:
 
 
 def _report(duty: AnyDuty, run: Run) -> dict[str, Any]:
-    run.need("plan")
     steps = Summaries.load(run.folder, duty.kinds)
+    if not steps.plan:
+        ended = {"status": FAILED, "message": "plan did not end: it changes nothing"}
+        return {**partial_report(duty, run.folder), **ended}
     duty.conclude(run, steps)
     status, message = duty.outcome(run, steps)
     fields = partial_report(duty, run.folder)

@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from pydantic import SecretStr
 
 from mailslice.admin import queues
@@ -20,9 +21,8 @@ SPOOL = QueueName("spool")
 def add_run(stores, duty, ago, **fields):
     finished = NOW - ago
     report = {"duty": duty, "queue": SPOOL, "finished": iso(finished), "status": "done"} | fields
-    row = RunRow(
-        iso(finished), duty, SPOOL, finished, "done", json.dumps(report), finished=finished
-    )
+    ended = finished if report["finished"] else None
+    row = RunRow(iso(finished), duty, SPOOL, finished, "done", json.dumps(report), finished=ended)
     stores.own.runs.save(row, timedelta(days=1))
 
 
@@ -41,12 +41,40 @@ def test_an_audit_of_some_slices_is_not_the_last_audit(fresh):
         assert values(stores, "mailslice_audit_mails") == {("spool", "lost"): 3}
 
 
-def test_a_dry_run_does_not_hide_the_run_that_failed(fresh):
-    failed, dry = timedelta(days=3), timedelta(hours=1)
+@pytest.mark.parametrize(
+    "newer",
+    [
+        {"status": "failed"},
+        {"status": "failed", "verdicts": {"lost": 0}},
+        {"verdicts": {"lost": 0}, "params": {"slices_from": "2026-11-20T00:00:00Z"}},
+        {"status": "running", "finished": None},
+    ],
+)
+def test_audits_without_a_result_leave_the_verdicts_of_the_one_before(fresh, newer):
+    with open_stores(fresh.settings) as stores:
+        queues.create(stores, SPOOL)
+        add_run(stores, "queue_audit", timedelta(hours=5), verdicts={"lost": 3})
+        for ago in (3, 2, 1):
+            add_run(stores, "queue_audit", timedelta(hours=ago), **newer)
+        assert values(stores, "mailslice_audit_mails") == {("spool", "lost"): 3}
+
+
+def test_an_alert_that_the_newest_run_has_no_figure_for_goes_on(fresh):
+    alert = {"name": "lost", "value": 3, "limit": 0, "text": "", "since": "", "told": ""}
+    with open_stores(fresh.settings) as stores:
+        queues.create(stores, SPOOL)
+        add_run(stores, "queue_audit", timedelta(hours=1), status="failed", alerts=[alert])
+        firing = values(stores, "mailslice_alert")
+        assert firing["queue_audit", "spool", "lost"] == 1
+
+
+def test_dry_runs_do_not_hide_the_run_that_failed(fresh):
+    failed = timedelta(days=3)
     with open_stores(fresh.settings) as stores:
         queues.create(stores, SPOOL)
         add_run(stores, "queue_cleanup", failed, status="failed")
-        add_run(stores, "queue_cleanup", dry, status="dry run")
+        for ago in (3, 2, 1):
+            add_run(stores, "queue_cleanup", timedelta(hours=ago), status="dry run")
         label = ("queue_cleanup", "spool")
         assert values(stores, "mailslice_duty_succeeded") == {label: 0}
         ended = values(stores, "mailslice_duty_finished_timestamp_seconds")

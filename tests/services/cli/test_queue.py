@@ -148,7 +148,7 @@ def test_a_queue_that_was_large_when_it_was_measured_is_not_counted_on_the_spot(
     with open_stores(fresh.settings) as stores:
         queue = queues.create(stores, "spool")
         now = system_clock()
-        report = json.dumps({"size": measured, "measuredAt": iso(now)})
+        report = json.dumps({"status": "done", "size": measured, "measuredAt": iso(now)})
         row = RunRow("r", "queue_size", queue, now, "done", report, finished=now)
         stores.own.runs.save(row, timedelta(days=1))
         (one,) = overview(stores, system_clock, most=Most(rows=5))
@@ -161,14 +161,16 @@ def test_a_run_that_failed_takes_no_measurement_away(fresh):
         for run, ago, fields in (
             ("measured", 30, {"size": 6, "measuredAt": iso(now - timedelta(minutes=30))}),
             ("failed", 15, {"status": "failed", "alerts": [{"name": "failed", "text": "away"}]}),
+            ("refused", 10, {"status": "refused", "size": 5, "measuredAt": iso(now)}),
+            ("again", 5, {"status": "failed", "alerts": [{"name": "failed", "text": "away"}]}),
         ):
             finished = now - timedelta(minutes=ago)
-            report = json.dumps({"finished": iso(finished), **fields})
+            report = json.dumps({"status": "done", "finished": iso(finished), **fields})
             row = RunRow(run, "queue_size", queue, finished, "done", report, finished=finished)
             stores.own.runs.save(row, timedelta(days=1))
         (one,) = overview(stores, system_clock, most=Most(rows=5))
         assert (one.size, one.size_at) == (6, now - timedelta(minutes=30))
-        assert [alert["text"] for alert in one.alerts] == ["away"]
+        assert [alert["text"] for alert in one.reports["queue_size"]["alerts"]] == ["away"]
         assert newest_report(stores, queue, "queue_size")["size"] == 6
 
 
@@ -176,19 +178,24 @@ def test_a_run_that_failed_takes_no_measurement_away(fresh):
     "newer",
     [
         {"status": "failed"},
+        {"status": "failed", "verdicts": {"lost": 0}},
         {"verdicts": {"lost": 0}, "params": {"slices_from": "2026-01-01T00:00"}},
     ],
 )
-def test_an_audit_that_failed_or_saw_some_slices_ends_no_loss(fresh, newer):
+def test_audits_that_failed_or_saw_some_slices_end_no_loss(fresh, newer):
     with open_stores(fresh.settings) as stores:
         queue, now = queues.create(stores, "spool"), system_clock()
-        for run, hours, fields in (("whole", 5, {"verdicts": {"lost": 3}}), ("newer", 1, newer)):
+        for hours, fields in ((5, {"verdicts": {"lost": 3}}), *((ago, newer) for ago in (3, 2, 1))):
             finished = now - timedelta(hours=hours)
-            report = json.dumps({"finished": iso(finished), **fields})
-            row = RunRow(run, "queue_audit", queue, finished, "done", report, finished=finished)
+            about = {"run": f"r{hours}", "alerts": [{"name": f"a{hours}"}]}
+            report = json.dumps({"status": "done", "finished": iso(finished), **about, **fields})
+            row = RunRow(
+                about["run"], "queue_audit", queue, finished, "done", report, finished=finished
+            )
             stores.own.runs.save(row, timedelta(days=1))
         (one,) = overview(stores, system_clock)
         assert one.verdict.health is Health.LOST
+        assert one.reports["queue_audit"]["alerts"] == [{"name": "a1"}]
 
 
 def test_what_is_about_no_queue_is_none_of_the_queues_that_were_reported_last(fresh):

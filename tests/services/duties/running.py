@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from mailslice.checks.gate import Evaluator, Expectation, Finding, Frame, GateResult, evaluate
+from mailslice.checks.expectations import Expectation, Frame
+from mailslice.checks.gate import Evaluator, Finding, GateResult, evaluate
 
 without_pages: Evaluator = partial(evaluate, with_pages=False)
 """Great Expectations, without Data Docs."""

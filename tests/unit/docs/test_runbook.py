@@ -17,6 +17,7 @@ RUNBOOK = (DOCS / "runbook.md").read_text(encoding="utf-8")
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 VIEWS = ("overview", "maintenance", *(f"queue, {tab}" for tab in TABS.values()))
 REPORT = {
+    "status": "done",
     "browseStart": "2026-11-20T12:00:00Z",
     "contentStart": "2026-11-20T12:00:00Z",
     "oldestAgeSeconds": 9e6,

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mailslice.checks.gate import Frame, GateResult
+from mailslice.checks.expectations import Frame
+from mailslice.checks.gate import GateResult
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance.artifacts import Artifacts, RunFolder
 from mailslice.maintenance.engine import Engine

@@ -161,7 +161,8 @@ def test_the_limits_are_settings():
 
 
 def told(report, earlier=(), now=NOW, run="r"):
-    found = alerts(readings(report, AlertSettings(), now), earlier, now, DAY)
+    limits = AlertSettings(repeat=DAY)
+    found = alerts(readings(report, limits, now), earlier, now, limits)
     return found, [
         each["name"]
         for each in new_alerts(
@@ -202,6 +203,38 @@ def test_a_new_one_is_told_beside_one_that_goes_on():
     first, _ = told({"deadLetters": 50})
     _, spoken = told({"deadLetters": 50, "consumers": 0}, first, NOW + timedelta(minutes=15))
     assert spoken == ["consumers"]
+
+
+def test_an_alert_that_is_unknown_goes_on_untold_until_its_figure_is_known():
+    lost = {"status": "done", "verdicts": {"lost": 3}}
+    first, _ = told(lost)
+    two_days = NOW + 2 * DAY
+    for unknown in (
+        {"status": "failed", "verdicts": None},
+        {"status": "refused", "verdicts": {"lost": 0}},
+        {"status": "done", "verdicts": {"lost": 0}, "params": {"slices_from": "2026-11-20"}},
+    ):
+        later, spoken = told(unknown, first, two_days)
+        assert [one for one in later if one["name"] == "lost"] == first
+        assert "lost" not in spoken
+        again, spoken = told(lost, later, two_days)
+        assert (spoken, again[0]["since"]) == (["lost"], first[0]["since"])
+        assert told({"status": "done", "verdicts": {"lost": 0}}, later, two_days)[0] == []
+
+
+@pytest.mark.parametrize("name", ["gate", "failed"])
+def test_a_run_that_failed_is_over_with_the_next_that_did_not(name):
+    status = {"gate": "refused", "failed": "failed"}[name]
+    first, _ = told({"status": status})
+    assert [one["name"] for one in first] == [name]
+    assert told({"status": "done"}, first)[0] == []
+
+
+def test_an_alert_whose_limit_was_taken_away_does_not_go_on():
+    off = AlertSettings(oldest_mail=timedelta(0), consumers=0)
+    first, _ = told({**SIZE, "oldestAgeSeconds": 9e9, "consumers": 0})
+    assert len(first) == 2
+    assert alerts(readings(SIZE, off, NOW), first, NOW, off) == []
 
 
 def test_a_run_that_failed_is_told_each_time():
@@ -250,13 +283,11 @@ def test_alerts_that_are_over_are_remembered_for_a_day():
 
     late, dead = {"name": "oldest", "text": "late"}, {"name": "dead", "text": "letters"}
     hour = timedelta(hours=1)
-    failed = report(NOW - hour)  # of a run that ended by an error: it remembers none
-    earlier = [failed, report(NOW - 2 * hour, [late, dead])]
-    (past,) = past_alerts(earlier, [dead], NOW)
+    (past,) = past_alerts(report(NOW - 2 * hour, [late, dead]), [dead], NOW)
     assert past == {**late, "until": iso(NOW - 2 * hour)}
-    assert past_alerts([report(NOW, (), [past])], [], NOW + 21 * hour) == [past]
-    assert past_alerts([report(NOW, (), [past])], [], NOW + 22 * hour) == []
-    assert past_alerts([report(NOW, (), [past])], [late], NOW + hour) == []
-    (again,) = past_alerts([report(NOW + hour, [late], [past])], [], NOW + 2 * hour)
+    assert past_alerts(report(NOW, (), [past]), [], NOW + 21 * hour) == [past]
+    assert past_alerts(report(NOW, (), [past]), [], NOW + 22 * hour) == []
+    assert past_alerts(report(NOW, (), [past]), [late], NOW + hour) == []
+    (again,) = past_alerts(report(NOW + hour, [late], [past]), [], NOW + 2 * hour)
     assert again["until"] == iso(NOW + hour)
-    assert past_alerts([], [], NOW) == []
+    assert past_alerts({}, [], NOW) == []

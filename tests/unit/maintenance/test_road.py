@@ -363,6 +363,37 @@ def test_a_run_that_fails_reports_what_was_alarming_before_it(take, duty, settin
     ]
 
 
+def test_an_alert_is_not_over_where_the_run_after_it_failed(duty, settings, runs):
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    duty.found = {"deadLetters": 50}
+    for number, raises in enumerate(({}, {"plan": StoreUnavailable("away")}, {})):
+        duty.raises = raises
+        request, at = replace(REQUEST, run=f"r{number}"), noon + timedelta(minutes=15 * number)
+        with suppress(StoreUnavailable):
+            runner.run_step("plan", request, settings, clock=lambda at=at: at)
+            duty.found = {"deadLetters": 0} if number else duty.found
+            runner.run_step("report", request, settings, clock=lambda at=at: at)
+    failed, last = (json.loads(runs.get(run).report) for run in ("r1", "r2"))
+    assert [one["name"] for one in failed["alerts"]] == ["failed", "dead_letters"]
+    assert failed["pastAlerts"] == []
+    assert (last["alerts"], [one["name"] for one in last["pastAlerts"]]) == (
+        [],
+        ["failed", "dead_letters"],
+    )
+
+
+def test_an_apply_that_is_killed_has_a_row_in_the_ledger(take, runs):
+    class Killed(BaseException):
+        """Nothing of ours catches it."""
+
+    take("plan", "check")
+    with pytest.raises(Killed):
+        take("apply", apply=Killed())
+    assert ledger(runs) == ("running", "apply has begun and has not ended")
+    assert take("apply", "verify", "report")["status"] == "done"
+    assert ledger(runs) == ("done", "")
+
+
 def test_runs_that_fail_in_between_make_no_alert_new(duty, settings, runs):
     noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
     duty.found = {"deadLetters": 50}

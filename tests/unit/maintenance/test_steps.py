@@ -142,6 +142,15 @@ def test_a_run_from_plan_to_report(take, duty, locks):
     assert report["planDigest"] == take.folder.read_json("plan.json")["planDigest"]
 
 
+def test_a_plan_that_was_killed_has_failed_and_changed_nothing(take):
+    report = take("report")
+    assert (report["status"], report["message"]) == (
+        "failed",
+        "plan did not end: it changes nothing",
+    )
+    assert (report["planned"], report["applied"]) == (0, 0)
+
+
 def test_the_plan_is_json_that_is_held_against_its_digest(take):
     take("plan")
     plan = take.folder.read_json("plan.json")
@@ -372,12 +381,6 @@ def test_what_an_earlier_try_of_a_step_said_does_not_stand_for_one_that_ended_ea
         take("check", now=NOW + timedelta(hours=25))
     with pytest.raises(PlanRefused, match="check comes first"):
         take("apply")
-
-
-def test_a_report_without_a_plan_is_refused_and_a_partial_one_is_not(take, duty):
-    with pytest.raises(PlanRefused, match=r"no plan\.json"):
-        take("report")
-    assert runner.partial_report(duty, take.folder)["applied"] == 0
 
 
 def test_what_is_locked_when_all_is_done_is_tried_again(take, duty):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -13,6 +14,7 @@ from mailslice.stores.cassandra.own.table import ttl_seconds
 from mailslice.stores.cassandra.table import Statement, Table, insert, select
 from mailslice.stores.own.codec import RowCodec
 from mailslice.stores.own.locks import Locks
+from mailslice.stores.own.runs import Runs
 
 AT = datetime(2026, 11, 22, 12, 30, 1, 234567, tzinfo=UTC)
 
@@ -162,3 +164,10 @@ def test_a_lock_that_expires_while_its_owner_renews_it_is_taken_anew():
     records = Expiring()
     assert Locks(records).acquire("move/spool", "me", timedelta(seconds=30)) == "me"
     assert records.added == 2
+
+
+def test_runs_of_one_duty_and_queue_are_read_from_their_partition_alone():
+    asked = []
+    records = SimpleNamespace(rows=lambda of, limit: asked.append((of, limit)) or iter(()))
+    assert Runs(records).list("queue_size", "spool", 25) == []
+    assert asked == [({"duty": "queue_size", "queuename": "spool"}, 25)]

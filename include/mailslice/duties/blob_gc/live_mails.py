@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
 
-from mailslice.maintenance.report import DONE, DRY_RUN, NOTHING
-from mailslice.maintenance.slice_range import limited_to_slices
+from mailslice.maintenance.report import counts_whole_queue
 from mailslice.stores.own.runs import RunRow
 
 MAX_AGE = timedelta(days=1)
@@ -33,11 +32,9 @@ def live_mails(newest: Iterable[Iterable[RunRow]], now: datetime) -> int:
 
 def _live(row: RunRow) -> int | None:
     """What the run counted in the whole queue; None: nothing."""
-    if row.status not in {DONE, DRY_RUN, NOTHING}:
-        return None
     report: Mapping[str, Any] = json.loads(row.report)
+    if row.duty not in {"queue_size", "queue_cleanup"} or not counts_whole_queue(report):
+        return None
     if row.duty == "queue_size":
         return report.get("live")
-    if row.duty != "queue_cleanup" or limited_to_slices(report):
-        return None
     return (report.get("after") or report.get("before") or {}).get("live")

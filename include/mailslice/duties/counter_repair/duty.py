@@ -83,7 +83,9 @@ class CounterRepair(Duty[CounterPlan]):
             scan=scanned.facts,
         )
         crash.point("plan:after-scan")
-        absent = sum(not tables.exists(UUID(mailbox)) for mailbox in params.mailboxes)
+        users = {user.lower() for user in params.users}
+        absent = len(users.difference(tables.of_users(users).values() if users else ()))
+        absent += sum(not tables.exists(UUID(mailbox)) for mailbox in params.mailboxes)
         run.report(
             **_reported(run, plan),
             wrong=scanned.totals.wrong,

@@ -23,7 +23,7 @@ from mailslice.duties.counter_repair.corrections import (
     reread_mailbox,
 )
 from mailslice.duties.counter_repair.params import Params
-from mailslice.duties.counter_repair.planned import KINDS, CounterPlan, Drift
+from mailslice.duties.counter_repair.planned import KINDS, ONLY_PROJECTED, CounterPlan, Drift
 from mailslice.maintenance.gates import planned_rows
 from mailslice.maintenance.run import Run
 from mailslice.model.batches import batches
@@ -58,15 +58,17 @@ class After:
 
 def read_after(run: Run, plan: CounterPlan, outcomes: Mapping[str, Sequence[str]]) -> list[After]:
     """Every planned mailbox, the largest drift first. `outcomes`: what apply says, by mailbox."""
-    drifts = plan.read_drifts(run)
-    unprojected = plan.unprojected(run, [drift.mailbox for drift in drifts])
 
-    def read(drift: Drift) -> After:
+    def read(drift: Drift, unprojected: Sequence[bytes]) -> After:
         verdict, *_ = outcomes.get(str(drift.mailbox), (REMAINING,))
-        return _read(run, plan, drift, unprojected.get(drift.mailbox, ()), verdict)
+        return _read(run, plan, drift, unprojected, verdict)
 
+    after: list[After] = []
     with ThreadPoolExecutor(THREADS) as pool:
-        return [after for chunk in batches(drifts, AT_ONCE) for after in pool.map(read, chunk)]
+        for chunk in batches(plan.read_drifts(run), AT_ONCE):
+            ids = plan.unprojected(run, [drift.mailbox for drift in chunk])
+            after += pool.map(read, chunk, [ids.get(drift.mailbox, ()) for drift in chunk])
+    return after
 
 
 def _read(
@@ -121,30 +123,32 @@ MANY = 1_000
 """From so many messages on, a truth with less than half of them counts as one that was lost."""
 _UNREAD = "Every token range of every table was read: an unread one is not an empty one."
 _ALWAYS_ALLOWED = 20
-"""So many mailboxes may be corrected whatever share of all they are."""
+"""So many mailboxes may be corrected, and rows deleted, whatever share of all they are."""
 
 
 def totals(run: Run, plan: CounterPlan) -> Frame:
     scan, share = plan.scan, _most_share(run)
     comparable = not plan.trust_projection and scan.projected >= MANY
-    half = (
-        "imapUidTable holds at least half as many messages as messageIdTable: less is a truth that "
-        "was lost."
-    )
-    most = (
-        f"At most {share:g} of all mailboxes are to be corrected (max_share): more is a truth that "
-        "was lost."
-    )
+    lost = "is a truth that was lost."
+    half = f"imapUidTable holds at least half as many messages as messageIdTable: less {lost}"
+    most = f"At most {share:g} of {{}} (max_share): more {lost}"
+    corrected = most.format("all mailboxes are to be corrected")
+    deleted = most.format("all rows of messageIdTable are to be deleted")
     truth = scan.messages / scan.projected if comparable else 1.0
-    changed = plan.planned / max(1, scan.mailboxes) if plan.planned > _ALWAYS_ALLOWED else 0.0
+    rows = plan.inconsistencies.get(ONLY_PROJECTED, 0) if plan.repair_projection else 0
     return Frame.facts(
         "totals",
         ranges_unread=(scan.ranges - scan.read, 0, 0, _UNREAD),
         ranges_read_twice=(scan.twice, 0, 0, "No token range was counted twice."),
         holes=(scan.holes, 0, 0, "The token ranges of each table tile the ring."),
         truth_share=(truth, 0.5, None, half),
-        changed_share=(changed, 0, share, most),
+        changed_share=(_share(plan.planned, scan.mailboxes), 0, share, corrected),
+        deleted_share=(_share(rows, scan.projected), 0, share, deleted),
     )
+
+
+def _share(count: int, of: int) -> float:
+    return min(1.0, count / max(1, of)) if count > _ALWAYS_ALLOWED else 0.0
 
 
 def _most_share(run: Run) -> float:

@@ -77,8 +77,9 @@ class Params(DutyParams):
     unusual: Unusual = False
     max_share: Share | None = Field(
         None,
-        description="share of all mailboxes that one run may correct; more fails the gate, unless "
-        "mailboxes or users are named. MAILSLICE_DUTY_MAX_COUNTERS_SHARE when not given",
+        description="share of all mailboxes that one run may correct, and of the rows of "
+        "messageIdTable that it may delete; more fails the gate, unless mailboxes or users are "
+        "named. MAILSLICE_DUTY_MAX_COUNTERS_SHARE when not given",
     )
 
     @model_validator(mode="after")

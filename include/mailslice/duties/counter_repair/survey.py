@@ -247,14 +247,14 @@ class CounterSurvey:
     inconsistencies: dict[str, int]
 
     def message(self, *, absent: int, has_modseqs: bool) -> str:
-        """What it comes to, in words. `absent`: mailboxes that were named and are not there."""
+        """What it comes to, in words. `absent`: of what was named."""
         words = [f"{self.totals.wrong} of {self.totals.mailboxes} mailboxes have wrong counters"]
         differ = [f"{count} {kind}" for kind, count in self.inconsistencies.items() if count]
         words.append(
             f"inconsistencies: {', '.join(differ)}" if differ else "no inconsistency was found"
         )
         if absent:
-            words.append(f"{absent} of the given mailboxes are not there")
+            words.append(f"{absent} of the given mailboxes and users are not there")
         if not has_modseqs:
             words.append(
                 "without James' table modseq a mailbox that moves is told by its messages alone"

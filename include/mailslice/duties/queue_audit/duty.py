@@ -79,8 +79,7 @@ class QueueAudit(ReportDuty[AuditPlan]):
         yield published(run, plan)
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        verdicts = {**dict.fromkeys(Verdict, 0), **steps.plan.get("verdicts", {})}
-        return {"verdicts": verdicts, "census": steps.plan.get("census")}
+        return {name: steps.plan.get(name) for name in ("verdicts", "census")}
 
 
 DUTY = QueueAudit()

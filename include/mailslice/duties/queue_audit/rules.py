@@ -81,8 +81,13 @@ def classify(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
 def _not_in_work_queue(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
     if evidence.dead_letters is not None and facts.enqueue_id in evidence.dead_letters:
         return Verdict.DEAD_LETTERED, "its message is in the dead letter queue"
-    if facts.due is not None and not is_overdue(facts.due, evidence.now, evidence.counts.delayed):
-        return Verdict.DELAYED, f"due at {facts.due:%Y-%m-%dT%H:%M:%SZ}"
+    delayed = evidence.counts.delayed
+    if facts.due is not None and not is_overdue(facts.due, evidence.now, delayed):
+        due, count = f"due at {facts.due:%Y-%m-%dT%H:%M:%SZ}", delayed or "an unknown number of"
+        waiting = f"{count} messages wait in delay levels; `mailslice queue flush` delivers them"
+        if is_overdue(facts.due, evidence.now, 0):
+            return Verdict.UNKNOWN, f"was {due} and has not come; {waiting}"
+        return Verdict.DELAYED, due
     return _nowhere(facts, evidence)
 
 

@@ -151,14 +151,14 @@ class MailboxTables(Table):
         where = "messageid IN ? AND mailboxid = ?"
         return self._select(IMAP_UID_TABLE, self.message_columns, where)
 
-    def of_users(self, users: Iterable[str]) -> set[UUID]:
-        """The mailboxes of these users, in any case: a scan of the table of mailboxes."""
+    def of_users(self, users: Iterable[str]) -> dict[UUID, str]:
+        """The mailboxes of these users, and whose: a scan. Names in lower case."""
         names = {user.lower() for user in users}
         statement = self.prepare_statement(f"SELECT id, mailboxbase FROM {{keyspace}}.{MAILBOX}")
         rows = self._session.stream(statement)
         # The base is a user-defined type, a named tuple by the driver.
-        owned = ((mailbox, getattr(base, "user", None)) for mailbox, base in rows)
-        return {mailbox for mailbox, user in owned if user is not None and user.lower() in names}
+        owned = ((mailbox, getattr(base, "user", None) or "") for mailbox, base in rows)
+        return {mailbox: user.lower() for mailbox, user in owned if user.lower() in names}
 
     @cached_property
     def has_modseqs(self) -> bool:

@@ -50,6 +50,8 @@ class Runs:
         self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20
     ) -> list[RunRow]:
         """The newest runs first, of one duty or queue or of all."""
+        if duty is not None and queue is not None:
+            return list(self.of(duty, queue, limit))
         rows = [
             _ROWS.of_mapping(row)
             for of in self._records.partitions()

@@ -197,7 +197,9 @@ def test_mailboxes_and_users_hold_a_run_to_these(james):
     assert (james.counters(ours), james.counters(theirs)) == ((1, 1), (2, 1))
     report = james.run(users=[name], mailboxes=f"{theirs},{timeuuid()}")
     assert (report["processedMailboxes"], report["wrong"], report["applied"]) == (2, 1, 1)
-    assert james.run(users=["nobody@example.com"])["processedMailboxes"] == 0
+    report = james.run(users=["nobody@example.com", name])
+    assert report["processedMailboxes"] == 1
+    assert "1 of the given mailboxes and users are not there" in report["message"]
 
 
 def test_trust_projection_counts_the_projection_and_reads_no_truth(james):

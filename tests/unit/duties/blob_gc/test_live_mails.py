@@ -22,7 +22,7 @@ def cleanup(minutes=10, queue="spool", status="done", **report):
 
 def row(duty, minutes, queue, status, **report):
     started = NOW - timedelta(minutes=minutes)
-    return RunRow("r", duty, queue, started, status, json.dumps(report))
+    return RunRow("r", duty, queue, started, status, json.dumps({"status": status, **report}))
 
 
 DAY = 24 * 60

@@ -159,6 +159,49 @@ def test_too_large_a_share_of_all_counters_is_refused_but_not_of_a_few(run):
         judge(run, plan_of(run, more, mailboxes=100))
 
 
+@pytest.mark.parametrize(
+    ("missing", "projected", "more", "passes"),
+    [
+        (400, 1000, {}, False),
+        (400, 1000, {"repair_projection": False}, True),
+        (200, 1000, {}, True),
+        (20, 30, {}, True),
+    ],
+)
+def test_rows_to_delete_from_the_projection_have_a_share_too(run, missing, projected, more, passes):
+    """imapUidTable may have come back from an older snapshot, and no counter drifts."""
+    counts = {planned.ONLY_PROJECTED: missing}
+    facts = {"projected": projected, "messages": projected - missing, **more}
+    plan = plan_of(run, [], inconsistencies=counts, **facts)
+    if passes:
+        assert judge(run, plan)["success"]
+    else:
+        with pytest.raises(GateFailed, match=r"At most 0\.2 of all rows of messageIdTable"):
+            judge(run, plan)
+
+
+def test_rows_to_delete_of_named_mailboxes_have_no_share(run):
+    run = replace(run, duty_params=Params.parse({"mailboxes": AN_ID}))
+    counts = {planned.ONLY_PROJECTED: 400}
+    assert judge(run, plan_of(run, [], inconsistencies=counts, projected=999))["success"]
+
+
+def test_verify_reads_what_is_not_projected_of_a_thousand_mailboxes_at_once(run, monkeypatch):
+    asked = []
+    monkeypatch.setattr(CounterPlan, "unprojected", lambda *of: asked.append(len(of[2])) or {})
+    plan = plan_of(run, drifts_of(1001), [])
+    stored = Counters(0, 0)
+    stores = SimpleNamespace(
+        mailboxes=SimpleNamespace(counters=lambda _: stored),
+        own=SimpleNamespace(counter_claims=SimpleNamespace(list=lambda _: [])),
+    )
+    monkeypatch.setattr(
+        "mailslice.duties.counter_repair.gates.reread_mailbox", lambda *_, **__: DRIFT.digest
+    )
+    assert len(read_after(replace(run, stores=stores), plan, {})) == 1001
+    assert asked == [1000, 1]
+
+
 def test_an_old_plan_is_refused(run):
     with pytest.raises(GateFailed, match="not older than 24 hours"):
         judge(run, plan_of(run, made_at=NOW - timedelta(hours=25)))

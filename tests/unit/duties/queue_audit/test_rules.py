@@ -93,7 +93,19 @@ IN_FLIGHT, DONE, HELD = {ONE: "worker w has it"}, {ONE: "worker w did it"}, {ONE
         ),
         (replace(FACTS, due=NOW + HOUR), CENSUS, Verdict.DELAYED, "due at 2026-11-21T13:00:00Z"),
         (replace(FACTS, due=NOW + HOUR), FOUND, Verdict.WAITING, "in the work queue"),
-        (replace(FACTS, due=NOW - HOUR), CENSUS, Verdict.DELAYED, "due at"),
+        (replace(FACTS, due=NOW - HOUR / 120), CENSUS, Verdict.DELAYED, "due at"),
+        (
+            replace(FACTS, due=NOW - HOUR),
+            CENSUS,
+            Verdict.UNKNOWN,
+            "was due at 2026-11-21T11:00:00Z and has not come; 1 messages wait in delay levels",
+        ),
+        (
+            replace(FACTS, due=NOW - HOUR),
+            replace(CENSUS, counts=BrokerCounts()),
+            Verdict.UNKNOWN,
+            "an unknown number of messages wait in delay levels; `mailslice queue flush` delivers",
+        ),
         (
             replace(FACTS, due=NOW - HOUR),
             replace(CENSUS, counts=EMPTY),
