@@ -193,7 +193,7 @@ class SyncQueue:
         return self._loop.call(self._worker.flush())
 
     def stop(self) -> None:
-        """Ends `consume` and `deliveries` for good. Any thread or signal handler may; no waiting."""
+        """Ends `consume` and `deliveries` for good, from any thread or signal handler, at once."""
         self._loop.soon(self._stop.set)
 
     def _enqueuing(
