@@ -16,7 +16,7 @@ from typing import Any
 from mailslice.cli.worker_top import of_workers
 from mailslice.duties.queue_size.metrics import figures as size_figures
 from mailslice.duties.stuck_mails_postal.metrics import figures as postal_figures
-from mailslice.maintenance.alerts import readings
+from mailslice.maintenance.alerts import alerts, readings
 from mailslice.maintenance.health import Health
 from mailslice.maintenance.metrics import Figure, duty_figures, exposition, verdict_figures
 from mailslice.maintenance.overview import has_result, newest_reports, overview
@@ -191,8 +191,10 @@ def report_figures(stores: Stores) -> Iterator[Figure]:
     for duty, _, reports in newest_reports(stores.existing_runs()):
         # A dry run says nothing of the work that waits, nor of the run that failed before it.
         if newest := next((one for one in reports if one["status"] != DRY_RUN), None):
-            alerts = readings(newest, stores.settings.alert, system_clock())
-            yield from duty_figures(newest, alerts)
+            now, limits = system_clock(), stores.settings.alert
+            current = readings(newest, limits, now)
+            firing = alerts(current, newest.get("alerts") or (), now, limits)
+            yield from duty_figures(newest, current, firing)
         yield from _contents(duty, reports)
     if stores.settings.postal.url is not None:
         health = postal_overview(stores, system_clock).verdict.health

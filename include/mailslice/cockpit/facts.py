@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from mailslice.maintenance.health import Health, HealthVerdict
-from mailslice.maintenance.overview import QueueOverview, last_reported, overview
+from mailslice.maintenance.overview import QueueOverview, has_result, last_reported, overview
 from mailslice.maintenance.postal_health import PostalOverview, postal_overview
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import StoreUnavailable, TryAgain
@@ -278,5 +278,5 @@ def _trend(stores: Stores, queue: QueueName, since: datetime) -> Iterator[TrendP
     rows = runs.of("queue_size", queue, _TREND_RUNS) if runs is not None else ()
     for row in reversed(rows):
         report: dict[str, Any] = json.loads(row.report)
-        if row.started >= since and report.get("size") is not None:
+        if row.started >= since and has_result("queue_size", report):
             yield TrendPoint(datetime.fromisoformat(report["measuredAt"]), report["size"])

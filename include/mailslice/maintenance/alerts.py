@@ -124,7 +124,7 @@ def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
         yield _more("lost", lost, limits.lost, subject)
         bare = int(verdicts.get("bare") or 0)
         yield _more("bare", bare, limits.bare, "mails have lost their content")
-    if "inFlight" in report:
+    if report.get("inFlight") is not None:
         # Of stuck_mails alone: what it planned, for a run that only notes has found them, too.
         planned = int(report.get("planned") or 0)
         yield _more("zombies", planned, limits.zombies, "mails were in flight far too long")

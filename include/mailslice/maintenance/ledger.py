@@ -42,8 +42,11 @@ class Ledger:
         runs = self._stores.records.runs
         earlier = runs.list(row.duty, row.queue, _NEWEST)
         runs.save(row, self._retention)
-        for old in earlier:
-            if old.run == row.run and epoch_ms(old.started) != epoch_ms(row.started):
+        own = (old for old in earlier if old.run == row.run)
+        # Of runs that were killed the newest is enough: more would hide the reports that count.
+        killed = [old for old in earlier if old.run != row.run and old.finished is None]
+        for old in (*own, *killed[1:]):
+            if epoch_ms(old.started) != epoch_ms(row.started) or old.run != row.run:
                 runs.delete(old)
 
     def list(

@@ -8,7 +8,7 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from mailslice.maintenance.alerts import Reading
+from mailslice.maintenance.alerts import Alert, Reading
 from mailslice.maintenance.report import FAILED, REFUSED
 from mailslice.model.names import file_name
 
@@ -71,8 +71,13 @@ def exposition(figures: Iterable[Figure]) -> bytes:
     return generate_latest(registry)
 
 
-def duty_figures(report: Mapping[str, Any], readings: Sequence[Reading]) -> Iterator[Figure]:
-    """When it ended, what it did, and every figure that has a limit, with 1 for those that fire."""
+def duty_figures(
+    report: Mapping[str, Any], readings: Sequence[Reading], alerts: Iterable[Alert]
+) -> Iterator[Figure]:
+    """When it ended, what it did, and every figure that has a limit, with 1 for those that fire.
+
+    `alerts`: what fires; also a figure of an earlier run that is unknown now.
+    """
     labels = {"duty": str(report["duty"]), "queue": str(report["queue"] or "")}
 
     def figure(name: str, text: str, value: float, **more: str) -> Figure:
@@ -89,7 +94,7 @@ def duty_figures(report: Mapping[str, Any], readings: Sequence[Reading]) -> Iter
         yield figure("duty_items", "Items of the last run", value, outcome=name)
     over = "1 when a figure is over its limit (MAILSLICE_ALERT_...)"
     text = "The figure; seconds where it is a time"
-    firing = dict.fromkeys((one["name"] for one in report.get("alerts") or ()), True)
+    firing = dict.fromkeys((one["name"] for one in alerts), True)
     for name, fires in (firing | {one.name: one.firing for one in readings}).items():
         yield figure("alert", over, int(fires), alert=name)
     for one in readings:

@@ -298,7 +298,7 @@ def _end(run: Run, report: dict[str, Any]) -> None:
         return  # it says nothing of the run before it
     with suppress(MailsliceError, OSError):
         file = metrics.file_of(run.request.duty, report["queue"])
-        text = metrics.exposition(metrics.duty_figures(report, readings))
+        text = metrics.exposition(metrics.duty_figures(report, readings, new))
         run.folder.artifacts.write(file, text)
 
 

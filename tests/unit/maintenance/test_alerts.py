@@ -5,10 +5,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mailslice.duties.stuck_mails.duty import DUTY as STUCK_MAILS
 from mailslice.maintenance.alerts import alerts, new_alerts, past_alerts, readings
-from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.artifacts import Artifacts, RunFolder, iso
 from mailslice.maintenance.metrics import duty_figures, exposition, file_of
-from mailslice.model.settings import AlertSettings, load_settings
+from mailslice.maintenance.result import Summaries
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import AlertSettings, S3Settings, load_settings
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -222,6 +225,16 @@ def test_an_alert_that_is_unknown_goes_on_untold_until_its_figure_is_known():
         assert told({"status": "done", "verdicts": {"lost": 0}}, later, two_days)[0] == []
 
 
+def test_a_stuck_mails_run_without_a_plan_knows_of_no_mails_in_flight(tmp_path):
+    folder = RunFolder(
+        Artifacts(str(tmp_path), S3Settings()), "stuck_mails", QueueName("spool"), "r"
+    )
+    first, _ = told({"status": "done", "inFlight": 9, "planned": 9})
+    fields = STUCK_MAILS.report_fields(Summaries.load(folder, STUCK_MAILS.kinds))
+    later, _ = told({"status": "failed", "planned": 0, **fields}, first, NOW + DAY / 2)
+    assert [one for one in later if one["name"] == "zombies"] == first
+
+
 @pytest.mark.parametrize("name", ["gate", "failed"])
 def test_a_run_that_failed_is_over_with_the_next_that_did_not(name):
     status = {"gate": "refused", "failed": "failed"}[name]
@@ -257,7 +270,9 @@ def test_metrics_say_every_figure_also_when_all_is_well():
         "planned": 0,
         "deadLetters": 11,
     }
-    text = exposition(duty_figures(report, readings(report, AlertSettings(), NOW))).decode()
+    text = exposition(
+        duty_figures(report, readings(report, AlertSettings(), NOW), report.get("alerts") or ())
+    ).decode()
     samples = {
         (each.name, each.labels.get("alert"), each.labels.get("outcome")): each
         for family in text_string_to_metric_families(text)

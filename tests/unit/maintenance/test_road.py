@@ -394,6 +394,26 @@ def test_an_apply_that_is_killed_has_a_row_in_the_ledger(take, runs):
     assert ledger(runs) == ("done", "")
 
 
+def test_of_runs_that_were_killed_the_newest_is_in_the_ledger_beside_those_that_ended(
+    duty, settings, runs
+):
+    class Killed(BaseException):
+        """Nothing of ours catches it."""
+
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    for number, dies in enumerate((False, True, True, True)):
+        request, at = replace(REQUEST, run=f"r{number}"), noon + timedelta(minutes=15 * number)
+        duty.raises = {"apply": Killed()} if dies else {}
+        with suppress(Killed):
+            for step in ("plan", "check", "apply", "verify", "report"):
+                runner.run_step(step, request, settings, clock=lambda at=at: at)
+    assert [(row.run, row.status) for row in runs.list()] == [
+        ("r3", "running"),
+        ("r2", "running"),
+        ("r0", "done"),
+    ]
+
+
 def test_runs_that_fail_in_between_make_no_alert_new(duty, settings, runs):
     noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
     duty.found = {"deadLetters": 50}

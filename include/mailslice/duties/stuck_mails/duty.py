@@ -141,7 +141,7 @@ class StuckMails(Duty[StuckPlan]):
         skipped = {why: count for why, count in result.skipped.items() if why != NOTED}
         shown = decisions[: _MAX_NOTED if noted else _MAX_MAILS]
         return {
-            "inFlight": steps.plan.get("inFlight", 0),
+            "inFlight": steps.plan.get("inFlight"),
             "failed": result.kinds[GAVE_UP],
             "skipped": sum(skipped.values()),
             "skippedBy": skipped,

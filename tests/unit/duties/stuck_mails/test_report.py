@@ -101,4 +101,4 @@ def test_a_run_that_did_not_come_to_act_shows_what_it_planned_and_hides_no_earli
 def test_before_the_plan_there_is_nothing_to_report(tmp_path):
     run = run_of(tmp_path, "stuck_mails", Params())
     fields = partial_report(DUTY, run.folder)
-    assert (fields["inFlight"], fields["mails"], fields["quarantined"]) == (0, [], None)
+    assert (fields["inFlight"], fields["mails"], fields["quarantined"]) == (None, [], None)
