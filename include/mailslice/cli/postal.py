@@ -34,15 +34,15 @@ _COLUMNS = (
 def stuck(out: Output, *, lock_timeout: LockTimeout = None) -> None:
     """Queued messages that no worker will finish, or whose message is gone. Changes nothing.
 
-    The oldest lock comes first. A server that cannot be read is named on stderr, and its old locks
-    are listed as unknown.
+    The oldest lock comes first. A server that cannot be read in full is named on stderr, and what
+    cannot be read is listed as unknown.
     """
     from mailslice.duties.stuck_mails_postal.survey import survey
 
     with open_stores() as stores:
         result = survey(stores.postal, lock_timeout)
         for server, why in sorted(result.unreadable.items()):
-            out.note(f"server {server} cannot be read: {why}")
+            out.note(f"server {server} cannot be read in full: {why}")
         if not out.as_json:
             out.note(_sentence(result))
         rows = (_shown(row, out.as_json) for row in result.rows)

@@ -86,14 +86,16 @@ def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOve
         failed = str(reports[0].get("message") or "the last run failed")
     looked_at = datetime.fromisoformat(seen["finished"]) if seen else None
     states = seen.get("byState") or {}
-    done = seen.get("doneByState") or {}
-    left = {state: max(0, count - done.get(state, 0)) for state, count in states.items()}
+    done = seen.get("doneByState")
+    if done is None:  # a report of the version before
+        of_stuck = sum(seen.get(name) or 0 for name in ("closed", "retried", "completed"))
+        done = {"stuck": of_stuck, "message gone": seen.get("lost") or 0}
     facts = PostalHealthFacts(
         looked_ago=None if looked_at is None else now - looked_at,
         mode=seen.get("mode"),
         queued=seen.get("queued"),
-        stuck=left.get("stuck", 0),
-        gone=sum(left.get(name, 0) for name in _GONE_STATES),
+        stuck=max(0, states.get("stuck", 0) - done.get("stuck", 0)),
+        gone=max(0, sum(states.get(name, 0) - done.get(name, 0) for name in _GONE_STATES)),
         oldest=timedelta(seconds=seen.get("oldestSeconds") or 0),
         quarantined=seen.get("quarantined"),
         unreadable=tuple(seen.get("unreadable") or ()),
@@ -141,7 +143,7 @@ def _verdicts(facts: PostalHealthFacts) -> Iterator[HealthVerdict]:
         why = f"nobody has looked for {span(facts.looked_ago)}"
         yield HealthVerdict(Health.UNKNOWN, why, _LOOK)
     elif facts.unreadable:
-        why = f"servers that cannot be read: {', '.join(facts.unreadable)}"
+        why = f"servers that cannot be read in full: {', '.join(facts.unreadable)}"
         yield HealthVerdict(Health.UNKNOWN, why, "mailslice config check")
     if facts.quarantined:
         why = f"{facts.quarantined:,} messages are in quarantine and wait for a person"

@@ -22,6 +22,8 @@ class Progress:
         self.skipped: Counter[str] = Counter()
         self.failures: dict[str, str] = {}
         self.kinds: Counter[str] = Counter(dict.fromkeys(kinds, 0))
+        self.counted: dict[str, Any] = {}
+        """Fields that go with the counts: where an earlier try's counts are kept, so are these."""
         self._run, self._plan = run, plan
         self._unsaved = 0
         saved = run.folder.read_json(PROGRESS) or {}
@@ -67,7 +69,7 @@ class Progress:
             dict(self.failures),
             remaining,
             dict(self.kinds),
-            dict(self._run.fields),
+            {**self._run.fields, **self.counted},
         )
 
     def save(self, *, at_end: bool = False) -> None:
@@ -77,7 +79,7 @@ class Progress:
         """
         result = self.result()
         if not at_end and result.reached < self._earlier.reached:
-            result = replace(self._earlier, fields=result.fields)
+            result = replace(self._earlier, fields=dict(self._run.fields))
         self._run.folder.write_json(PROGRESS, result.as_json())
         self._unsaved = 0
 

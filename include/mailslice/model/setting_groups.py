@@ -453,8 +453,8 @@ class DutySettings(Group):
     usual_factor: float = Field(10.0, ge=1)
     """A plan of more than so many times the work of the last runs fails the gate."""
     max_counters_share: float = Field(0.2, ge=0, le=1)
-    """Share of all mailboxes whose counters one run may change, 0 to 1, unless the run says
-    another."""
+    """Share of all mailboxes whose counters one run may change, and of all rows of messageIdTable
+    that it may delete, 0 to 1, unless the run says another."""
     stuck_mode: StuckMode = StuckMode.CLOSE
     """What stuck_mails does with a mail whose holder hangs, unless the run says another. recover
     needs MAILSLICE_QUEUE_STAGE_MARKS."""

@@ -71,7 +71,7 @@ REPORT = {
         (
             {"unreadable": ("3", "5"), "quarantined": 7},
             Health.UNKNOWN,
-            "servers that cannot be read: 3, 5",
+            "servers that cannot be read in full: 3, 5",
             "mailslice config check",
         ),
         (
@@ -129,6 +129,18 @@ def test_what_a_run_dealt_with_is_not_stuck_any_more() -> None:
 )
 def test_what_it_left_is(change: dict[str, int], left: tuple[int, int]) -> None:
     facts = of_reports([{**REPORT, "doneByState": change}], NOW).facts
+    assert (facts.stuck, facts.gone) == left
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [({}, (0, 0)), ({"closed": 3}, (1, 0)), ({"lost": 1}, (0, 2)), ({"closed": 0}, (4, 0))],
+)
+def test_a_report_of_the_version_before_is_judged_by_its_counts(
+    change: dict[str, int], left: tuple[int, int]
+) -> None:
+    report = {name: value for name, value in REPORT.items() if name != "doneByState"}
+    facts = of_reports([{**report, **change}], NOW).facts
     assert (facts.stuck, facts.gone) == left
 
 

@@ -168,7 +168,7 @@ def _message(plan: AuditPlan, params: Params) -> str:
     if not plan.planned:
         return f"no live mail is older than {age}"
     counts = ", ".join(f"{count} {verdict}" for verdict, count in plan.verdicts.items() if count)
-    hint = "; a census (--census) would tell the unknown ones apart"
+    hint = "; a census (--census) may tell the unknown ones apart"
     needs_hint = plan.verdicts[Verdict.UNKNOWN] and not params.census
     return f"{plan.planned} live mails are older than {age}: {counts}{hint if needs_hint else ''}"
 

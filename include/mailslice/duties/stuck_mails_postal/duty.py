@@ -146,10 +146,10 @@ class StuckMailsPostal(Duty[PostalPlan]):
             run.folder.artifacts.write(METRICS_FILE, exposition(figures(fields)))
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
-        """With the alert, and the servers that were left out."""
+        """With the alert, and the servers that could not be read in full."""
         status, message = super().outcome(run, steps)
-        unreadable: dict[str, str] = steps.plan.get("unreadable") or {}
-        left_out = f"servers that cannot be read: {', '.join(unreadable)}" if unreadable else None
+        servers = ", ".join(steps.plan.get("unreadable") or ())
+        left_out = servers and f"servers that cannot be read in full: {servers}"
         return status, "; ".join([message, *filter(None, (run.fields["alert"], left_out))])
 
 

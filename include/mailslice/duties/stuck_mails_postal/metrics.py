@@ -25,7 +25,7 @@ def figures(report: Mapping[str, Any]) -> Iterator[Figure]:
     for field, (name, text) in _GAUGES.items():
         if (value := report.get(field)) is not None:
             yield Figure(f"mailslice_postal_{name}", text, {}, float(value))
-    unreadable = "Mail servers whose database could not be read"
+    unreadable = "Mail servers whose database could not be read in full"
     count = len(report.get("unreadable") or ())
     yield Figure("mailslice_postal_unreadable_servers", unreadable, {}, count)
     states, stages = report.get("byState") or {}, report.get("byStage") or {}

@@ -84,7 +84,7 @@ class StuckMessages:
         self._moving: set[Lock] = set()
         """Batches whose rows somebody else worked on since the plan."""
         self.decisions: list[dict[str, Any]] = []
-        run.report(decisions=self.decisions)  # the list grows
+        progress.counted["decisions"] = self.decisions  # the list grows
 
     def perform_all(self) -> None:
         """Until the limit, or the time is over."""

@@ -13,10 +13,11 @@ from mailslice.duties.stuck_mails_postal.keeping import entry_of
 from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState, look_up
 from mailslice.duties.stuck_mails_postal.releases import NotReleased
 from mailslice.duties.stuck_mails_postal.rules import PostalStage
+from mailslice.duties.stuck_mails_postal.tidying import ClosingTidier
 from mailslice.maintenance.artifacts import FILES
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Summaries
-from mailslice.model.errors import MailsliceError
+from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.settings import PostalMode
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from tests.unit.duties.stuck_mails_postal.world import CONTENT, MESSAGE, NOW, World, fake
@@ -247,6 +248,32 @@ def test_a_report_says_what_was_done_by_the_state_that_was_planned(world: World)
     steps = Summaries.load(run.folder, DUTY.kinds)
     assert steps.result.kinds["closed"] == 1
     assert DUTY.report_fields(steps)["doneByState"] == {"content lost": 1}
+
+
+def test_a_second_try_that_ends_early_says_by_state_what_the_first_did(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch(world)
+    run, plan = world.planned()
+    killed_at(world, 3)
+    with pytest.raises(Killed):
+        world.applied(run, plan)
+
+    def away(*_: object) -> None:
+        raise StoreUnavailable("MariaDB is away")
+
+    again = world.new_run()
+    with monkeypatch.context() as patch:
+        patch.setattr(ClosingTidier, "finish_all", away)
+        with pytest.raises(StoreUnavailable):
+            world.applied(again, plan)
+    steps = Summaries.load(run.folder, DUTY.kinds)
+    assert steps.result.kinds["closed"] == 2
+    assert DUTY.report_fields(steps)["doneByState"] == {"stuck": 2}
+    world.applied(world.new_run(), plan)
+    steps = Summaries.load(run.folder, DUTY.kinds)
+    assert steps.result.kinds["closed"] == 3
+    assert DUTY.report_fields(steps)["doneByState"] == {"stuck": 3}
 
 
 def test_a_closing_that_was_cut_off_beyond_the_limit_keeps_no_copy(world: World) -> None:
