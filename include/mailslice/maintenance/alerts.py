@@ -139,7 +139,7 @@ def _of_postal(report: Report, limits: AlertSettings) -> Iterable[Reading]:
     subject = "messages of Postal had lost their content or their row"
     yield _more("lost", int(report.get("lost") or 0), limits.lost, subject)
     servers = report.get("unreadable") or {}
-    text = f"servers of Postal that cannot be read: {', '.join(servers)}" if servers else ""
+    text = f"servers of Postal that cannot be read in full: {', '.join(servers)}" if servers else ""
     yield Reading("unreadable", len(servers), 0, bool(servers), text)
 
 

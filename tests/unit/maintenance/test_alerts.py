@@ -95,7 +95,7 @@ def test_all_is_well_and_every_figure_is_read_all_the_same():
         (
             "unreadable",
             {"lockTimeoutSeconds": 600.0, "unreadable": {"3": "no right", "5": "gone"}},
-            "servers of Postal that cannot be read: 3, 5",
+            "servers of Postal that cannot be read in full: 3, 5",
         ),
         (
             "gate",
