@@ -5,7 +5,7 @@ them. The caller keeps the decision: who, what, why.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -28,7 +28,7 @@ SKEWED = "allowed are 30s, as workers go by the time that is given: set the cloc
 
 @dataclass(frozen=True, slots=True)
 class HoldState:
-    """A hold, and how many of the queue's workers know it, of those alive."""
+    """A hold, and how many of the queue's workers know it, of those alive or silent with mails."""
 
     hold: Hold
     seen_by: int
@@ -127,10 +127,10 @@ def holds(stores: Stores, clock: Clock, queue: QueueName | None = None) -> list[
     """What is held now, of one queue or of all, the whole queue before its domains."""
     found: list[HoldState] = []
     for name, active in active_holds(stores, clock, queue).items():
-        records = [one for one in stores.worker_records(name) if one.is_alive]
+        alive = [one for one in stores.worker_records(name) if replace(one, in_flight=()).is_alive]
         for one in active.all:
-            seen_by = sum(one.change in record.holds for record in records)
-            found.append(HoldState(one, seen_by, len(records)))
+            seen_by = sum(one.change in record.holds for record in alive)
+            found.append(HoldState(one, seen_by, len(alive)))
     return found
 
 

@@ -111,6 +111,12 @@ class MemoryEnqueuedMails:
         row, _ = self._partitions.get((queue, partition), {}).get(enqueue_id, (None, 0))
         return row
 
+    def row_future(
+        self, queue: QueueName, partition: Partition, enqueue_id: EnqueueId
+    ) -> Done[list[dict[str, object]]]:
+        row = self.row(queue, partition, enqueue_id)
+        return Done([] if row is None else [to_row(row)])
+
     def rows(self, queue: QueueName, partition: Partition) -> Iterator[ViewRow]:
         return (row for row, _ in self._sorted(queue, partition))
 

@@ -1,5 +1,6 @@
 """A delivery without a row counts as cleaned once its slice is over by the current window."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -7,11 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
+from mailslice.model.names import QueueTable, queue_name
+from mailslice.testing.memory import MemoryEnqueuedMails
 from mailslice.view.configuration import Shape
 from mailslice.worker.io import deleted_check
 from mailslice.worker.io.context import Tuning
-from mailslice.worker.io.deleted_check import DeliveryStatus, delivery_status
+from mailslice.worker.io.deleted_check import DeliveryStatus, delivery_status, row_of
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -80,3 +83,28 @@ async def test_the_schema_is_asked_only_after_no_known_table_had_the_row(
 
     monkeypatch.setattr(deleted_check, "row_of", row_of)
     assert (await delivery_status(old, ITEM, None), old.tables.existing) == (expected, known)
+
+
+@pytest.mark.parametrize("written", [True, False])
+async def test_a_row_is_read_by_the_event_loop_and_holds_no_thread(
+    monkeypatch: pytest.MonkeyPatch, *, written: bool
+) -> None:
+    """As many threads would wait for a partition whose replicas are away."""
+    partition, spool = Partition(NOW, 0), queue_name("spool")
+    tables = [MemoryEnqueuedMails(one, lambda: 1) for one in (QueueTable.V3, QueueTable.V4)]
+    row = ViewRow(spool, partition, NOW, ITEM)
+    if written:
+        tables[1].insert_future(row)
+    asked: list[asyncio.Future[Any]] = []
+
+    def rows(future: Any) -> asyncio.Future[Any]:
+        asked.append(asyncio.get_running_loop().create_future())
+        future.add_callbacks(asked[-1].set_result, None)
+        return asked[-1]
+
+    own = context()
+    own.queue, own.tables = spool, SimpleNamespace(existing=tables)
+    own.bridge = SimpleNamespace(rows=rows)
+    monkeypatch.setattr(asyncio, "to_thread", None)
+    assert await row_of(own, ITEM, partition) == (row if written else None)
+    assert len(asked) == 2

@@ -509,6 +509,32 @@ async def test_a_mail_whose_recipients_all_failed_in_doubt_was_not_completed() -
     assert list(records[0].done) == [ITEM.enqueue_id], "it is done: `queue move` has to know"
 
 
+@pytest.mark.parametrize("doubtful", [1, 0])
+async def test_recipients_that_were_served_before_the_others_failed_in_doubt_are_logged_as_such(
+    doubtful: int,
+) -> None:
+    """The handler raises. Without anyone in doubt the mail is complete."""
+    stores = Stores()
+    staged(stores, answered)
+    events = logged(stores)
+    every = ("doubtful@b.example", "sent@b.example")
+    delivery = stores.delivery(replace(ITEM, mail=replace(ITEM.mail, recipients=every)))
+    delivery.handed = asyncio.get_running_loop().time()
+    stage = delivery.stage_for_coroutine()
+    await stage.sending()
+    await stage.sent(every[doubtful:])
+    delivery.explain("the handler failed", "")
+    stores.fails = 1
+    with pytest.raises(StoreUnavailable):
+        await delivery.retry()
+    assert events == [], "nothing is known to be stored"
+    became = await delivery.retry()
+    assert became is (Disposition.DROPPED if doubtful else Disposition.COMPLETED)
+    why = "every recipient that was left is in doubt"
+    dropped = [("dropped", every[:doubtful], why)] if doubtful else []
+    assert events == [("delivered", every[doubtful:], None), *dropped]
+
+
 @pytest.mark.parametrize("handed", [False, True])
 async def test_only_what_a_handler_had_is_logged_as_given_back(*, handed: bool) -> None:
     """What was only fetched goes back at each hold and each end of a worker."""

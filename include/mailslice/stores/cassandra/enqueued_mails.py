@@ -71,7 +71,7 @@ class PartitionQuery(Generic[Page]):
 class EnqueuedMails(Table):
     """One of the two tables. Statements are prepared at their first use."""
 
-    ON_EVENT_LOOP = ("_insert", "_replace")
+    ON_EVENT_LOOP = ("_insert", "_replace", "_read")
 
     rows_of = PartitionQuery(COLUMNS, lambda rows: [from_row(row) for row in rows])
     written_rows_of = PartitionQuery((*COLUMNS, _WRITTEN), lambda rows: [*map(_written_row, rows)])
@@ -137,6 +137,11 @@ class EnqueuedMails(Table):
     def row(self, queue: QueueName, partition: Partition, enqueue_id: EnqueueId) -> ViewRow | None:
         rows = self._session.execute(self._read, [*_key(queue, partition), enqueue_id])
         return from_row(rows[0]) if rows else None
+
+    def row_future(
+        self, queue: QueueName, partition: Partition, enqueue_id: EnqueueId
+    ) -> ResponseFuture:
+        return self._session.submit(self._read, [*_key(queue, partition), enqueue_id])
 
     def find(
         self, queue: QueueName, partitions: Iterable[Partition], enqueue_id: EnqueueId

@@ -80,6 +80,8 @@ class QueueTables:
     def extend(self) -> None:
         """As `refresh`. A coordinator whose schema is late hides no table that was known."""
         known = {*self.existing, *self.existing_now()}
+        for rows in known:
+            rows.prepare()
         self.__dict__["existing"] = tuple(rows for rows in (self.v3, self.v4) if rows in known)
 
     def require_keyspace(self) -> None:

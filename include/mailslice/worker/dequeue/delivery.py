@@ -320,12 +320,11 @@ class Delivery:
         return await self._settled(lambda: self._bounce(reason, failures))
 
     async def _bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
-        marks, reporter = self._marks, self._state.reporter
+        marks, reporter, remaining = self._marks, self._state.reporter, self.item.mail.recipients
         if reporter is None or (marks is not None and marks.taken):
             return await self._reject(reason)
         if marks is not None and (marks.doubtful or marks.next_record is not None):
             # They fail by this. The others are tried once more, or it is begun already.
-            remaining = self.item.mail.recipients
             return await self._retry(remaining, None, counted=False, throttled=False)
         if not self._bounce_sent and await self._is_closed():
             return await self._drop()
@@ -334,7 +333,7 @@ class Delivery:
         except StoreUnavailable:
             if not self._is_refused_for_long():
                 raise
-            remaining, pause = self.item.mail.recipients, timedelta(seconds=PARK_SECONDS)
+            pause = timedelta(seconds=PARK_SECONDS)
             return await self._retry(remaining, pause, counted=False, throttled=False)
         if not sent:
             unreported = "; no report could be made" if self.item.mail.sender else ""
@@ -386,7 +385,9 @@ class Delivery:
         await self._context.mark(self.item.enqueue_id)
         crash.point("complete:marked")
         await self.lease.end()
-        if disposition is not Disposition.DROPPED:  # `_settle` logs that
+        if disposition is Disposition.DROPPED:  # `_settle` logs those that failed
+            self.item = narrowed(self.item, self._emit_served())
+        else:
             event = "bounced" if disposition is Disposition.BOUNCED else "delivered"
             self._emit(event, seconds=self._event_seconds(), **self._explanation)
         self._context.statistics.done(self.item.enqueue_id, self._seconds())
@@ -402,6 +403,9 @@ class Delivery:
         marks = self._marks
         if marks is None:
             return remaining
+        if marks.known.closed and marks.next_record is None:  # all of them were sent to
+            self._explanation = {}
+            return await self._finish(Stage.SENT, Disposition.COMPLETED)
         try:
             to_serve = (await marks.begin_next_attempt(remaining)).remaining
         except TakenOver:
@@ -421,18 +425,22 @@ class Delivery:
 
     def _emit_retry(self, remaining: tuple[str, ...], delay: timedelta | None) -> None:
         """`deferred`, and `delivered` before it where some recipients were served."""
-        events = self._context.events
-        if not events.enabled:
+        if not self._context.events.enabled:
             return
-        why, answer = self._explanation.get("why"), self._explanation.get("answer")
+        self._emit_served(remaining)
+        due, seconds = self._context.clock() + (delay or timedelta(0)), self._event_seconds()
+        why, left = self._explanation.get("why"), narrowed(self.item, remaining)
+        self._emit("deferred", left, why=why, next=due, seconds=seconds)
+
+    def _emit_served(self, remaining: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """`delivered`, where some recipients were served. Returns the others."""
         after = None if self._marks is None else self._marks.next_record
         others = frozenset((*remaining, *(after.those(Stage.FAILED) if after else ())))
         served = tuple(one for one in self.item.mail.recipients if one not in others)
-        seconds = self._event_seconds()
         if served:
+            answer, seconds = self._explanation.get("answer"), self._event_seconds()
             self._emit("delivered", narrowed(self.item, served), answer=answer, seconds=seconds)
-        due = self._context.clock() + (delay or timedelta(0))
-        self._emit("deferred", narrowed(self.item, remaining), why=why, next=due, seconds=seconds)
+        return tuple(one for one in self.item.mail.recipients if one in others)
 
     def _emit(self, event: str, item: QueuedMail | None = None, /, **fields: object) -> None:
         facts = {"messageId": self._message_id, "attempt": self.attempt, **fields}

@@ -12,8 +12,9 @@ import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
 from enum import Enum
-from itertools import islice
+from itertools import chain, islice
 
+from mailslice.codec.row import from_row
 from mailslice.model.mail import EnqueueId, Partition, QueuedMail, ViewRow
 from mailslice.model.slices import bucket_of, slices_between
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
@@ -126,10 +127,9 @@ async def row_of(
     at_once = 2
     while batch := list(islice(looked, at_once)):
         at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices
-        reads = (asyncio.to_thread(rows.row, queue, at, enqueue_id) for rows, at in batch)
-        for row in await asyncio.gather(*reads):
-            if row is not None:
-                return row
+        reads = (context.bridge.rows(rows.row_future(queue, at, enqueue_id)) for rows, at in batch)
+        for row in chain.from_iterable(await asyncio.gather(*reads)):
+            return from_row(row)
     return None
 
 
