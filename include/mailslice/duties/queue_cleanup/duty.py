@@ -57,7 +57,8 @@ class QueueCleanup(Duty[CleanupPlan]):
     plan_type = CleanupPlan
     items = "rows"
     bulky = frozenset(
-        {"skippedSlices", "tried", "closedSlices", "readAt", _TARGET, _DELETING, _BEFORE, _WRITTEN}
+        {"skippedSlices", "tried", "unlisted", "closedSlices", "readAt"}
+        | {_TARGET, _DELETING, _BEFORE, _WRITTEN}
     )
 
     def plan(self, run: Run) -> CleanupPlan:
@@ -105,7 +106,8 @@ class QueueCleanup(Duty[CleanupPlan]):
         run.require_lock()
         gone = partitions if remaining.is_whole else chosen[:tried]
         marks = drop_proved_marks(run, plan, gone, remaining, first, throttle)
-        _save(run, progress, marks=marks.as_json(), tried=tried)
+        unlisted = run.params(Params).sweep and not remaining.is_whole
+        _save(run, progress, marks=marks.as_json(), tried=tried, unlisted=unlisted)
         crash.point("apply:after-marks")
         if run.params(Params).sweep and remaining.is_whole:
             run.require_lock()
@@ -155,7 +157,9 @@ class QueueCleanup(Duty[CleanupPlan]):
         return clean + message + _waiting(_marks(steps))
 
     def problem(self, steps: Summaries) -> str | None:
-        return super().problem(steps) or next(iter(steps.result.fields.get("keptAnew", ())), None)
+        fields = steps.result.fields
+        unlisted = f"the sweep listed no marks: {TIME_LIMIT}" if fields.get("unlisted") else None
+        return super().problem(steps) or next(iter(fields.get("keptAnew", ())), unlisted)
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
         status, message = super().outcome(run, steps)
@@ -221,11 +225,14 @@ def _raise_browse_start(run: Run, second: SecondRead, progress: Progress) -> Mov
     """Its target is written down first: verify judges what a killed try wrote, too."""
     before = starts_of(run.stores, run.queue).browse
     target = second.browse_start(before)
+    # A start that a killed try wrote: verify judges from the one before.
+    befores = {progress.earlier.get(_TARGET): progress.earlier.get(_BEFORE)}
     if target is not None:
-        _save(run, progress, **{_TARGET: iso(target), _BEFORE: iso(before)})
+        first = befores.get(iso(before), iso(before))
+        _save(run, progress, **{_TARGET: iso(target), _BEFORE: first})
     moved = move_browse_start(run.stores, run.queue, target, run.clock)
     if moved.wrote is not None:
-        run.report(**{_BEFORE: iso(moved.before)})
+        run.report(**{_BEFORE: befores.get(iso(moved.before), iso(moved.before))})
     # Of another start that is stored nobody can say whether that try wrote its own before.
     elif moved.before and iso(moved.before) == progress.earlier.get(_TARGET):
         moved = replace(moved, wrote=moved.before)

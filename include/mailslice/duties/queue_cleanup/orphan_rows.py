@@ -1,5 +1,5 @@
-"""Rows without a mark before contentStart, which a sweep finds. Where the queue is not shared: all
-before browseStart, for no clear of James can be there between marks and rows.
+"""Rows without a mark before contentStart, which a sweep finds. Where no worker of the last day
+shared the queue: all before browseStart, for no clear of James is there between marks and rows.
 
 Nobody browses them, and whether their mail was delivered nobody can say. The report names them, and
 they stay. With `aside` they go to quarantine: `mailslice stuck release` enqueues them anew, `stuck
@@ -17,6 +17,7 @@ from mailslice.model.errors import Undecodable
 from mailslice.model.mail import ViewRow
 from mailslice.model.slices import is_live
 from mailslice.stores.cassandra.own.quarantine import State
+from mailslice.view.sharing import is_alone
 
 ACTION = "stray"
 _WHY = (
@@ -55,7 +56,8 @@ def _earlier(run: Run) -> int:
 
 def _is_behind(run: Run, row_key: RowKey, window: timedelta) -> bool:
     """Whether the starts have passed it and nobody has marked it."""
-    starts, shared = starts_of(run.stores, run.queue), run.settings.queue.shared
+    starts = starts_of(run.stores, run.queue)
+    shared = run.settings.queue.shared or not is_alone(run.stores, run.queue)
     passed = all(
         start is not None and not is_live(row_key.slice_start, start, window)
         for start in (starts.browse, starts.content if shared else starts.browse)

@@ -39,8 +39,8 @@ class Params(SlicedParams):
     )
     sweep: bool = Field(
         False,
-        description="also rows before contentStart and marks without a row: scans whole tables, "
-        "for a weekly run",
+        description="also marks without a row and rows before contentStart, of a queue that is "
+        "mailslice's alone those without a mark before browseStart: scans whole tables, weekly",
     )
     aside: bool = Field(
         False,

@@ -33,6 +33,7 @@ from mailslice.model.names import DELETED_MAILS, QueueTable
 from mailslice.model.slices import is_live
 from mailslice.stores.cassandra.repairs import table_repairs
 from mailslice.view.configuration import Shape, view_shape
+from mailslice.view.sharing import is_alone
 
 MAX_ORPHAN_ROWS = 100
 """A run; the next sweep takes more."""
@@ -174,7 +175,7 @@ def _read(run: Run, grace: timedelta) -> _Reading:
     partitions = scan(run.spark(), spec, keys) if keys else []
     crash.point("plan:after-scan")
     marks_read, browse = run.clock(), starts_of(stores, queue).browse
-    if params.sweep and browse and not run.settings.queue.shared:  # no clear of James
+    if params.sweep and browse and not run.settings.queue.shared and is_alone(stores, queue):
         swept = [start for start in slices if not is_live(start, browse, shape.window)]
     return _Reading(
         shape,
@@ -228,10 +229,7 @@ def _words(
     elif oldest is not None:
         yield f"browseStart stays at {browse} for the live row in slice {iso(oldest)}"
     if unproven:
-        yield (
-            f"{unproven} rows without a mark lie behind browseStart: they are kept, and nothing is "
-            "said of them"
-        )
+        yield f"{unproven} rows without a mark lie behind browseStart"
     if plan.browse_start and not decide.aligned(plan.browse_start, plan.shape.window):
         yield f"browseStart {browse} is no multiple of the window: James finds no slice from it"
     if orphan_rows:

@@ -42,7 +42,8 @@ CHANGED, MARK_MISSING = "changed since plan", "live again"
 _READ_BACK_FILE = "left.json"
 """In the run's folder."""
 END_OF_TIME = datetime.max.replace(tzinfo=UTC)
-_ROUND_S = 10.0
+_ROUND_S, _SLICES_A_SLOT = 10.0, 16
+"""A quicker round is followed by one of twice as many slices, of no more than these."""
 P = TypeVar("P", bound=PartitionKey)
 Read: TypeAlias = Callable[[Session, RemainingSpec, list[PlanKey]], list[P]]
 Planned: TypeAlias = Sequence[PlannedPartition]
@@ -118,18 +119,22 @@ def _in_time(
     """What `read` makes of the keys, slice by slice, and the first slice that it left.
 
     After `least` slices it ends while `spare` seconds of the time limit are left, as far as the
-    time of one round tells that of the next.
+    time of one round tells that of the next. No round goes across, and none tells that of others.
     """
     files = (run.settings, run.queue, run.folder.artifacts, run.folder.file(PLAN_FOLDER))
     spec, spark = RemainingSpec(*files, epoch_us(plan.made_at)), run.spark()
     slices = [list(group) for _, group in groupby(keys, attrgetter("slice_ms"))]
     partitions: dict[PartitionName, P] = {}
-    at, took, count = 0, 0.0, slots_of(spark) if run.time_left() < inf else len(slices)
+    at, took, slots = 0, 0.0, slots_of(spark)
+    count, least = (slots, least) if run.time_left() < inf else (len(slices), len(slices))
     while at < len(slices):
+        if at == least:
+            took, count = 0.0, slots
         left = run.time_left()
         if left - took < spare and at >= least:
             return partitions, slices[at][0].slice_start
-        some = [*chain.from_iterable(slices[at : at + count])]
+        end = min(at + count, least if at < least else len(slices))
+        some = [*chain.from_iterable(slices[at:end])]
         results = {one.name: one for one in read(spark, spec, some)}
         if len(results) != len(some):
             raise PlanRefused(
@@ -137,9 +142,9 @@ def _in_time(
                 "others; the next run goes on"
             )
         partitions |= results
-        at, took = at + count, left - run.time_left()
+        at, took = end, left - run.time_left()
         if took < _ROUND_S:
-            count *= 2
+            count = min(2 * count, _SLICES_A_SLOT * slots)
     return partitions, END_OF_TIME
 
 
@@ -220,7 +225,7 @@ class Remaining:
         if value is None:
             return cls({}, otherwise)
         rows = [UnmarkedPartition(*[*row[:-1], tuple(row[-1]), b""]) for row in value["places"]]
-        times = (value[name] for name in ("readAt", "unreadFrom"))
+        times = (value["readAt"], value.get("unreadFrom") or iso(END_OF_TIME))
         return cls({one.name: one for one in rows}, *map(datetime.fromisoformat, times))
 
 

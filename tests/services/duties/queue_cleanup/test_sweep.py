@@ -16,6 +16,7 @@ from mailslice.maintenance.artifacts import RunFolder, artifacts, queue_folder
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import BlobId, QueueName
+from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.stores.cassandra.own.quarantine import State
 from tests.services.duties.queue_cleanup.test_kill import later
 from tests.services.duties.queue_cleanup.test_marks import seen_empty, soon
@@ -266,6 +267,22 @@ def test_between_the_starts_of_a_shared_queue_a_row_without_a_mark_may_be_of_a_c
     stray = stray_of(shared_view, content=0)
     report = shared_view.clean(sweep=True, aside=True)
     assert (report["strays"], report["aside"], shared_view.is_marked(stray)) == ([], 0, False)
+
+
+def test_between_the_starts_nothing_is_set_aside_once_a_worker_of_the_last_day_shared_the_queue(
+    view,
+):
+    """As on the day after `config shared false`: James may have dropped marks, and left rows."""
+    stray = stray_of(view, content=0)
+    request = view.request(sweep=True, aside=True)
+    assert len(view.steps(request, "plan")["strays"]) == 1
+    view.steps(request, "check")
+    now = datetime.now(UTC)
+    record = WorkerRecord("w1", "host", 1, now, timedelta(seconds=3), 1, shared=True, ended=True)
+    view.stores.own.worker_records.save_future(view.queue, record).result()
+    assert view.steps(request, "apply")["aside"] == 0
+    assert not view.is_marked(stray)
+    assert view.clean(sweep=True)["strays"] == []
 
 
 @pytest.mark.parametrize("content", ["same", 0])
