@@ -107,8 +107,8 @@ class QueueTables:
         """
         if self.browse_starts.get(queue) is None:
             self.content_starts.insert_first(queue, first)
-            crash.point("enqueue:content-start-written")
-            self.browse_starts.insert_first(queue, first)
+        crash.point("enqueue:content-start-written")
+        self.browse_starts.insert_first(queue, first)
 
     def create(self) -> tuple[str, ...]:
         """Create keyspace and tables, those that are missing; the names of the created tables."""
