@@ -38,16 +38,16 @@ class Ledger:
             plan_digest=report["planDigest"],
             finished=datetime.fromisoformat(report["finished"]) if report["finished"] else None,
         )
-        # Cassandra keeps milliseconds: a start in the same one is this row, not an earlier one.
         runs = self._stores.records.runs
         earlier = runs.list(row.duty, row.queue, _NEWEST)
         runs.save(row, self._retention)
-        own = (old for old in earlier if old.run == row.run)
+        # Cassandra keeps milliseconds: a start in the same one is this row, not an earlier one.
+        at = epoch_ms(row.started)
+        own = (old for old in earlier if old.run == row.run and epoch_ms(old.started) != at)
         # Of runs that were killed the newest is enough: more would hide the reports that count.
         killed = [old for old in earlier if old.run != row.run and old.finished is None]
         for old in (*own, *killed[1:]):
-            if epoch_ms(old.started) != epoch_ms(row.started) or old.run != row.run:
-                runs.delete(old)
+            runs.delete(old)
 
     def list(
         self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20

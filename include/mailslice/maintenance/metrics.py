@@ -74,10 +74,7 @@ def exposition(figures: Iterable[Figure]) -> bytes:
 def duty_figures(
     report: Mapping[str, Any], readings: Sequence[Reading], alerts: Iterable[Alert]
 ) -> Iterator[Figure]:
-    """When it ended, what it did, and every figure that has a limit, with 1 for those that fire.
-
-    `alerts`: what fires; also a figure of an earlier run that is unknown now.
-    """
+    """When it ended, what it did, and every figure that has a limit. `alerts`: those that fire."""
     labels = {"duty": str(report["duty"]), "queue": str(report["queue"] or "")}
 
     def figure(name: str, text: str, value: float, **more: str) -> Figure:

@@ -255,7 +255,7 @@ def _finished(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
 def has_result(duty: str, report: Report) -> bool:
     """Whether its figures are news; else those of the report before count."""
     if duty == "stuck_mails_postal":
-        return "lockTimeoutSeconds" in report
+        return report.get("lockTimeoutSeconds") is not None
     result = {"queue_audit": "verdicts", "queue_size": "size"}.get(duty)
     return result is None or (report.get(result) is not None and counts_whole_queue(report))
 

@@ -4,13 +4,13 @@ Whether Postal's workers run, and how long mail waits that nobody has locked, is
 words NO WORKERS and LATE are never said.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.maintenance.health import Health, HealthVerdict, span
+from mailslice.maintenance.overview import newest_reports
 from mailslice.maintenance.report import FAILED, REFUSED
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.clock import Clock
@@ -19,8 +19,6 @@ from mailslice.stores import Stores
 
 DUTY = "stuck_mails_postal"
 _LOOK = f"mailslice duty run {DUTY}"
-_NEWEST = 5
-"""Reports that are read: some may run still, or have ended before they had looked."""
 _GONE_STATES = ("content lost", "message gone")
 
 
@@ -68,14 +66,12 @@ def judge_postal(facts: PostalHealthFacts) -> HealthVerdict:
 
 def postal_overview(stores: Stores, clock: Clock) -> PostalOverview:
     """What the ledger says. Postal itself is not asked."""
-    now = clock()
     try:
-        runs = stores.existing_runs()
-        rows = runs.of(DUTY, NO_QUEUE, _NEWEST) if runs is not None else ()
+        newest = [*newest_reports(stores.existing_runs(), [DUTY], [NO_QUEUE])]
     except TryAgain as error:
         facts = PostalHealthFacts(failed="the ledger did not answer")
         return PostalOverview(judge_postal(facts), facts, unanswered=error)
-    return of_reports([json.loads(row.report) for row in rows if row.finished is not None], now)
+    return of_reports([one for *_, reports in newest for one in reports], clock())
 
 
 def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOverview:

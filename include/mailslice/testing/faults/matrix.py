@@ -213,7 +213,9 @@ class _Lane:
         self._release_all()
         asyncio.run(self._drain())
         end = self.outcome.end = QueueState.load(self.world.stores, self.queue)
-        self.books.check_end(end, self._far)
+        # One whose time comes after the last worker is in the hop queue, to be dropped by the next.
+        hop_queue = {RabbitNames(self.queue).hop_queue} if self._far else set()
+        self.books.check_end(end, self._far | hop_queue)
         self._check_more(end, before)
         return self.outcome
 
