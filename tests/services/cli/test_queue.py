@@ -236,7 +236,7 @@ def test_mails_of_a_dead_worker_are_stuck_only_while_the_broker_has_them_with_it
         dead = WorkerRecord("w", "h", 1, now, timedelta(seconds=0.1), 1, mails)
         WorkerRecords.created(stores.cassandra, stores.settings)
         stores.own.worker_records.save_future(queue, dead).result()
-        time.sleep(2.6)
+        until(lambda: not any(one.is_alive for one in stores.worker_records(queue)))
         whys = []
         for unacknowledged in (3, 0, None):
             depth = None if unacknowledged is None else Depth(0, unacknowledged, 0, 1)

@@ -128,8 +128,8 @@ async def row_of(
     while batch := list(islice(looked, at_once)):
         at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices
         reads = (context.bridge.rows(rows.row_future(queue, at, enqueue_id)) for rows, at in batch)
-        for row in chain.from_iterable(await asyncio.gather(*reads)):
-            return from_row(row)
+        if rows := [*chain.from_iterable(await asyncio.gather(*reads))]:
+            return from_row(rows[0])
     return None
 
 

@@ -517,6 +517,23 @@ class Killed(BaseException):
     pass
 
 
+def kill_apply(view, monkeypatch, point):
+    """Nothing is saved at the end of a killed process."""
+
+    def kill(name):
+        if name == f"apply:{point}":
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "__exit__", lambda *_: None)
+        crash.arm(kill)
+        try:
+            with pytest.raises(Killed):
+                view.take("apply")
+        finally:
+            crash.arm(None)
+
+
 @pytest.mark.parametrize("again", [("apply",), ("plan", "check", "apply")])
 @pytest.mark.parametrize(
     "point",
@@ -540,18 +557,7 @@ def test_a_run_that_the_time_limit_cut_and_a_kill_ended_is_gone_on_with(
     hours = Hours(monkeypatch, 6)
     view.take("plan", "check")
 
-    def kill(name):
-        if name == f"apply:{point}":
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Progress, "__exit__", lambda *_: None)
-        crash.arm(kill)
-        try:
-            with pytest.raises(Killed):
-                view.take("apply")
-        finally:
-            crash.arm(None)
+    kill_apply(view, monkeypatch, point)
     assert all(view.rows(number) for number in range(7, 9))
     hours.over(99)
     assert view.take(*again, "verify", "report")["failed"] == 0
@@ -586,18 +592,7 @@ def test_whatever_a_kill_leaves_the_next_try_or_run_ends_in_the_same_state(
     stays = [view.insert(3, dead=True), view.insert(3, dead=False)]
     view.take("plan", "check")
 
-    def kill(name):
-        if name == f"apply:{point}":
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Progress, "__exit__", lambda *_: None)
-        crash.arm(kill)
-        try:
-            with pytest.raises(Killed):
-                view.take("apply")
-        finally:
-            crash.arm(None)
+    kill_apply(view, monkeypatch, point)
     report = view.take(*again, "verify", "report")
     assert report["failed"] == 0
     assert [view.rows(number) for number in (0, 1, 2, 3, 5)] == [set()] * 3 + [set(stays), set()]
