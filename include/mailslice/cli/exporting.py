@@ -1,7 +1,5 @@
 """`queue export`: a .eml file for each mail, byte for byte. Never overwrites another file."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
@@ -74,7 +72,7 @@ def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
     }
 
 
-def keep_file(path: Path, content: Digested) -> None:
+def keep_file(path: Path, content: "Digested") -> None:
     """Write the file, unless it is there already. Raises TakenError, MailsliceError, OSError."""
     try:
         if path.exists() or path.is_symlink():

@@ -4,8 +4,6 @@ No view is scanned. A queue with few rows is counted on the spot; of a larger on
 measurement counts. Each figure has its age, and one that a store did not give is None.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +47,7 @@ class Most:
     rows: int = 500
     partitions: int = 256
 
-    def each_of(self, queues: int) -> Most:
+    def each_of(self, queues: int) -> "Most":
         """What each of so many may read."""
         share = min(1.0, _COUNTED / max(1, queues))
         return Most(int(self.rows * share), int(self.partitions * share))

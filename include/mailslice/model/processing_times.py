@@ -1,7 +1,5 @@
 """How long mails take, as counts in buckets that grow by a fifth: cheap to sum up. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -31,7 +29,7 @@ class ProcessingTimes:
             self.counts = Counter({bucket: count for bucket, count in halves if count})
             self.total = sum(self.counts.values())
 
-    def merge(self, other: ProcessingTimes) -> None:
+    def merge(self, other: "ProcessingTimes") -> None:
         self.counts.update(other.counts)
         self.total += other.total
 

@@ -1,7 +1,5 @@
 """Time-outs of many short waits by one timer: each asyncio.timeout has one of its own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 
@@ -18,18 +16,18 @@ class Deadlines:
         self.loop: asyncio.AbstractEventLoop | None = None
         """That on which the timer runs; None: nothing is open."""
 
-    def within(self, seconds: float) -> _Deadline:
+    def within(self, seconds: float) -> "_Deadline":
         """A block of a task that raises TimeoutError, as that of asyncio.timeout does."""
         return _Deadline(self, seconds)
 
-    def call(self, seconds: float, function: Callable[[], object]) -> _Call:
+    def call(self, seconds: float, function: Callable[[], object]) -> "_Call":
         """Calls the function then, on the running loop, unless the call is cancelled before."""
         loop = asyncio.get_running_loop()
         call = _Call(self, loop.time() + seconds, function)
         self.add(call, loop)
         return call
 
-    def add(self, one: _Deadline | _Call, loop: asyncio.AbstractEventLoop) -> None:
+    def add(self, one: "_Deadline | _Call", loop: asyncio.AbstractEventLoop) -> None:
         self.open.add(one)
         if self.loop is not loop:
             self.start(loop)

@@ -4,8 +4,6 @@ Any added, removed or changed row changes the fingerprint: two 64-bit hashes of 
 exclusive or. The order of rows does not count, and parts of a mailbox that were read apart add up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -37,7 +35,7 @@ class MessageDigest:
     first: int = 0
     second: int = 0
 
-    def __add__(self, other: MessageDigest) -> MessageDigest:
+    def __add__(self, other: "MessageDigest") -> "MessageDigest":
         return MessageDigest(
             self.count + other.count,
             self.unseen + other.unseen,

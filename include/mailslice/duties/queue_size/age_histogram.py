@@ -5,8 +5,6 @@ counts once for each domain of its recipients, so the sum over domains may excee
 counts every mail once. Only domains leave this module, no addresses.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
@@ -47,7 +45,7 @@ class AgeHistogram:
         for domain in set(map(domain_of, recipients)) or {NO_DOMAIN}:
             self.domains[domain][at] += 1
 
-    def merge(self, other: AgeHistogram) -> None:
+    def merge(self, other: "AgeHistogram") -> None:
         self.total = _sums([self.total, other.total])
         for domain, counts in other.domains.items():
             self.domains[domain] = _sums([self.domains[domain], counts])

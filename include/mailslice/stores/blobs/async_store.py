@@ -4,8 +4,6 @@ obstore (Rust) serves all providers. Small objects of S3 go through a client of 
 loop (`small`) first; obstore takes over what that client does not do or fails to do.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -133,7 +131,7 @@ class AsyncBlobStore:
         if self.small is None or size > SMALL or not await self.small.put(path, content):
             await obstore.put_async(self._store, path, content, use_multipart=False)
 
-    async def open(self, blob_id: BlobId) -> OpenBlob:
+    async def open(self, blob_id: BlobId) -> "OpenBlob":
         """Asks for the object; its size is known before its bytes. Raises ContentMissing."""
         if (path := self._path(blob_id)) is None:
             content = await self._in_thread(lambda: self._sync.get(blob_id))
@@ -150,7 +148,7 @@ class AsyncBlobStore:
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
 
-    async def _opened(self, blob_id: BlobId, path: str) -> OpenBlob:
+    async def _opened(self, blob_id: BlobId, path: str) -> "OpenBlob":
         part = None if self.small is None else await self.small.get(path)
         if part is not None:
             return OpenBlob(self, blob_id, path, *part)

@@ -1,7 +1,5 @@
 """HTTP/1.1 connections to one server, kept alive: one small answer at a time, no retry."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from dataclasses import dataclass, field
@@ -60,7 +58,7 @@ class HttpPool:
         while self._idle:
             self._idle.pop().abort()
 
-    def _unused(self) -> _Connection | None:
+    def _unused(self) -> "_Connection | None":
         loop = asyncio.get_running_loop()
         while self._idle:
             connection = self._idle.pop()
@@ -68,7 +66,7 @@ class HttpPool:
                 return connection
         return None
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self) -> "_Connection":
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self._connect_seconds):
             _, connection = await loop.create_connection(
@@ -76,7 +74,7 @@ class HttpPool:
             )
         return connection
 
-    def _put_back(self, connection: _Connection) -> None:
+    def _put_back(self, connection: "_Connection") -> None:
         connection.unused_since = connection.loop.time()
         self._idle.append(connection)
         if self._reaper is None:

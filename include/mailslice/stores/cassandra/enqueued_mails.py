@@ -1,7 +1,5 @@
 """enqueuedMailsV3 and enqueuedMailsV4: the rows of the queue view."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -64,7 +62,7 @@ class PartitionQuery(Generic[Page]):
         self.decode = decode
         self.packed = packed
 
-    def __get__(self, table: EnqueuedMails, _owner: type) -> ReadPages[Page]:
+    def __get__(self, table: "EnqueuedMails", _owner: type) -> ReadPages[Page]:
         return partial(EnqueuedMails.pages, table, self)
 
 

@@ -3,8 +3,6 @@
 Tables are always named with their keyspace, so that a missing keyspace is not a failure to connect.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,7 +56,7 @@ class CassandraSession:
         """The driver's cluster: for metadata only."""
         self.retry = CoordinatorRetry(self._session)
 
-    def __enter__(self) -> CassandraSession:
+    def __enter__(self) -> "CassandraSession":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -121,7 +119,7 @@ class CassandraSession:
         """All rows, of a small answer; asked again of other coordinators. Raises as `error`."""
         return self.begin(statement, params).result()
 
-    def begin(self, statement: Statement | str, params: Params = ()) -> Pending:
+    def begin(self, statement: Statement | str, params: Params = ()) -> "Pending":
         """As `execute`, without waiting: for the answer, ask for its `result()`."""
         with self.translating():
             send = partial(self._session.execute_async, statement, params or None)

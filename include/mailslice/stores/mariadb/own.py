@@ -4,8 +4,6 @@ A row with an end (`expires_at`) is invisible after it, and goes when its key is
 when the table is pruned. Ends are by the server's clock.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -55,7 +53,7 @@ class OwnDatabase:
         with self._lock:
             self._db.close()
 
-    def existing(self, shape: TableShape) -> MariaDbRecords | None:
+    def existing(self, shape: TableShape) -> "MariaDbRecords | None":
         """A table, or None where it was never needed. NoRight: who may not look cannot tell."""
         try:
             self.rows(f"SELECT 1 FROM {quoted(self.url.database, shape.name)} LIMIT 0")

@@ -4,8 +4,6 @@ A channel that the broker closes takes its connection with it here: whoever uses
 new one, and never acks with a tag of the old.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from asyncio import FIRST_COMPLETED
@@ -68,7 +66,7 @@ class Link:
         connection.add_on_connection_unblocked_callback(self._unblock)
 
     @staticmethod
-    async def open(settings: RabbitSettings, *, last_wait: float = _LAST_WAIT) -> Link:
+    async def open(settings: RabbitSettings, *, last_wait: float = _LAST_WAIT) -> "Link":
         """Connects and opens the channel.
 
         Raises StoreUnavailable or BadSetting naming host:port, within the time-out of the settings.

@@ -9,8 +9,6 @@ all for so long is taken for dead, long before its heartbeats stay out. Attempts
 off.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +52,7 @@ class _Pending:
     exchange: str
     body: bytes
     tag: int
-    of_link: dict[int, _Pending]
+    of_link: "dict[int, _Pending]"
     """All of its link: tags mean nothing elsewhere."""
     returned: str | None = None
 

@@ -6,8 +6,6 @@ break a live James, so everything is declared passively first. A passive declare
 `check` reads the arguments by the management API.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -114,7 +112,7 @@ class Topology:
         with blocking_connection(self._settings.rabbitmq) as connection:
             self._declare_dead_letter(_Missing(connection), RabbitNames(queue))
 
-    def _declare_dead_letter(self, made: _Missing, names: RabbitNames) -> None:
+    def _declare_dead_letter(self, made: "_Missing", names: RabbitNames) -> None:
         made.exchange(names.dead_letter_exchange)
         arguments = dead_letter_queue_arguments(self._settings.queue)
         made.queue(names.dead_letter_queue, arguments, names.dead_letter_exchange)

@@ -1,7 +1,5 @@
 """One mail in the hands of a handler, and what may become of it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -52,7 +50,7 @@ class WorkerState:
     """Only where destinations have limits."""
     reporter: Reporter | None = None
     """Only where senders get reports of recipients that fail."""
-    in_hand: dict[EnqueueId, Delivery] = field(default_factory=dict)
+    in_hand: "dict[EnqueueId, Delivery]" = field(default_factory=dict)
     """Mails that are ready to be handed out here, or were, and are not settled."""
     holds: HoldWatch | None = None
     """Only where mails are taken."""

@@ -1,7 +1,5 @@
 """Deliveries: messages, fetched ahead, prepared (`preparer`), handed out (`prefetch_window`)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -31,7 +29,7 @@ class Deliveries:
         prefetch: int,
         give_up_after: timedelta | None,
         *,
-        on_disconnected: Callable[[Deliveries], None] = lambda _deliveries: None,
+        on_disconnected: "Callable[[Deliveries], None]" = lambda _deliveries: None,
     ) -> None:
         context = state.context
         self._in_hand = state.in_hand
@@ -61,7 +59,7 @@ class Deliveries:
             on_ready=self._ready,
         )
 
-    def __aiter__(self) -> Deliveries:
+    def __aiter__(self) -> "Deliveries":
         return self
 
     async def __anext__(self) -> Delivery:

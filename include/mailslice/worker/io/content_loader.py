@@ -1,7 +1,5 @@
 """The content of mails in memory: how much at once (`ContentBudget`), and how it is loaded."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 from collections import deque
@@ -20,7 +18,7 @@ _LARGE_BLOCK = 2 * 1024 * 1024
 class Reservation:
     """A part of the budget, given back once."""
 
-    def __init__(self, budget: ContentBudget, size: int = 0) -> None:
+    def __init__(self, budget: "ContentBudget", size: int = 0) -> None:
         self._budget = budget
         self._size = size
 

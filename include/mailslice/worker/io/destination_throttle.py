@@ -5,8 +5,6 @@ is not sent to now, and waits in the delay levels by `Retry(after=..., throttled
 process asks and ends at once is one conditional write; domains without a limit cost nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random
@@ -82,7 +80,7 @@ class DestinationThrottle:
             await asyncio.wait({self._renewing})
         await asyncio.gather(*(desk.close() for desk in self._desks.values()))
 
-    async def _desk(self, domain: str, limit: Limit) -> _Desk:
+    async def _desk(self, domain: str, limit: Limit) -> "_Desk":
         async with self._opening:
             if self._table is None:
                 self._table = await self._context.opened(Destinations.created)

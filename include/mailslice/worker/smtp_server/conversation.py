@@ -1,8 +1,6 @@
 """One SMTP conversation: aiosmtpd's protocol, limits of clients and time, and our own DATA."""
 
 # ruff: noqa: N802 - aiosmtpd calls commands by their names
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections import defaultdict
@@ -48,7 +46,7 @@ class ConnectionLimits:
     of_all: int
     of_client: int
 
-    def exceeded(self, one: Conversation, others: Iterable[Conversation]) -> str | None:
+    def exceeded(self, one: "Conversation", others: "Iterable[Conversation]") -> str | None:
         """The limit, `all` or `client`, that is exceeded by `one` more."""
         same_kind = [other.client for other in others if bool(other.client) is bool(one.client)]
         if len(same_kind) >= self.of_all:
@@ -65,7 +63,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         self,
         intake: Intake,
         policy: SmtpPolicy,
-        open_now: set[Conversation],
+        open_now: "set[Conversation]",
         limits: ConnectionLimits,
         times: ServerTimes,
         **options: Any,

@@ -5,8 +5,6 @@
 a `sent` that could not be written.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
@@ -34,7 +32,7 @@ class StageMarks:
 
     def __init__(
         self,
-        stages: Stages,
+        stages: "Stages",
         record: MailStage,
         on_stage: Callable[[Stage], None],
         on_doubt: _Hears,
@@ -182,7 +180,7 @@ class Doubt:
         return f"{epoch_ms(self.since)} {self.step} {self.owner}"
 
     @classmethod
-    def of(cls, header: object) -> Doubt | None:
+    def of(cls, header: object) -> "Doubt | None":
         """By a message's header; None without one, and for what is none."""
         parts = header.split(" ", 2) if isinstance(header, str) else []
         try:

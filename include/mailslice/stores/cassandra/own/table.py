@@ -1,7 +1,5 @@
 """One of mailslice's own tables: what it declares, and how it comes to be there."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
@@ -25,7 +23,7 @@ from mailslice.stores.cassandra.references import columns_of
 from mailslice.stores.cassandra.session import CassandraSession, Params, Row
 from mailslice.stores.cassandra.table import Table, applied
 
-TABLES: dict[str, type[OwnTable]] = {}
+TABLES: "dict[str, type[OwnTable]]" = {}
 """Every own table by name: each subclass of OwnTable adds itself."""
 _LONGEST_TTL = timedelta(days=365 * 5)
 _COMMA = re.compile(r", ?(?![^<]*>)")
