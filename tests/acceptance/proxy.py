@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
 
 
@@ -20,6 +21,8 @@ class Proxy:
         self._open: list[socket.socket] = []
         self._stalled = threading.Event()
         self.passed = 0
+        self.pause = 0.0
+        """Seconds before each part is passed on."""
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -53,6 +56,7 @@ class Proxy:
         with suppress(OSError):
             while data := source.recv(65536):
                 self.passed += len(data)
+                time.sleep(self.pause)
                 if not self._stalled.is_set():
                     sink.sendall(data)
         for each in (source, sink):

@@ -51,6 +51,25 @@ class TablesContract:
         assert rows.row(queue, written.partition, written.enqueue_id) is None
         assert list(rows.ids(queue, written.partition)) == []
 
+    def test_a_row_that_a_clock_ahead_has_written_is_not_replaced_before_that_time(
+        self, rows, queue
+    ):
+        """An LWT writes at the coordinator's time. Who replaces a row has to read it back."""
+        written = full_row(queue)
+        rows.insert_future(written).result()
+        (now,) = rows.ids(queue, written.partition)
+        rows.copy_many([(written, now.written_us + 60_000_000)])
+        recipients = ("carol@example.net",)
+        assert set(written.item.mail.recipients) != set(recipients)
+        fewer = replace(
+            written,
+            item=replace(written.item, mail=replace(written.item.mail, recipients=recipients)),
+        )
+        rows.replace_future(fewer).result()
+        place = (queue, written.partition, written.enqueue_id)
+        assert rows.row(*place) != fewer
+        assert set(rows.row(*place).item.mail.recipients) >= set(written.item.mail.recipients)
+
     def test_last_updated_is_cut_to_milliseconds(self, rows, queue):
         written = row(queue, last_updated_ns=1795165687654321987)
         rows.insert_future(written).result()

@@ -190,7 +190,7 @@ class Bench:
 
 async def _complete(delivery: Delivery, measured: Measurement) -> None:
     await complete_own(delivery)
-    measured.done(asyncio.get_running_loop().time() - delivery.arrived)
+    measured.done(asyncio.get_running_loop().time() - delivery.message.arrived)
 
 
 @asynccontextmanager

@@ -97,7 +97,7 @@ def stuck_mails(liveness: WorkerLiveness, timeout: timedelta) -> list[Stuck]:
     """Mails that a handler has had for longer than `timeout`, the oldest first.
 
     Of several holders the newest counts. A mail that waits for a handler is not stuck: nothing was
-    begun. One whose connection is gone is the broker's again.
+    begun. One whose connection is gone is the broker's again. One in stage settling has left it.
     """
     newest: dict[EnqueueId, Stuck] = {}
     for record in liveness.alive:
@@ -105,7 +105,8 @@ def stuck_mails(liveness: WorkerLiveness, timeout: timedelta) -> list[Stuck]:
             holder, other = Stuck(record, mail), newest.get(mail.enqueue_id)
             if not mail.returned and (other is None or holder.age < other.age):
                 newest[mail.enqueue_id] = holder
+    handled = (one for one in newest.values() if one.mail.begun and one.mail.stage != "settling")
     return sorted(
-        (stuck for stuck in newest.values() if stuck.mail.begun and stuck.age > timeout),
+        (stuck for stuck in handled if stuck.age > timeout),
         key=lambda stuck: (-stuck.age, stuck.mail.enqueue_id),
     )

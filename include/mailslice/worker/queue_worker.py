@@ -114,7 +114,7 @@ class QueueWorker:
         await self.context.discarder.close()
 
     async def close(self) -> None:
-        """Gives back what is not settled, deletes what is to be deleted, closes the connections."""
+        """Gives back what is not settled (leased: as that ends), deletes what is due, closes."""
         for deliveries in [*self._open_deliveries]:
             await deliveries.disconnect()
         if self._watching is not None:

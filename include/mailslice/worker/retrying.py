@@ -86,15 +86,15 @@ async def retry_now(
     delays, stores, queue = worker.state.delays, worker.context.stores, worker.queue
     if not await delays.rows.exist():
         return outcome
-    rows = await delays.rows.scan()
+    rows = await delays.rows.scan(mail_filter.ids)
     right = await asyncio.to_thread(
         LeasedLock, stores, f"retry/{queue}", f"retries mails of {queue}", lease=lease
     )
     try:
         while batch := await asyncio.to_thread(lambda: list(islice(rows, _AT_ONCE))):
-            if not dry_run:
-                await asyncio.to_thread(right.renew)
             wanted = [row for row in batch if _is_wanted(worker, mail_filter, row)]
+            if wanted and not dry_run:
+                await asyncio.to_thread(right.renew)
             await all_ended(_retry(worker, row, outcome, dry_run) for row in wanted)
     finally:
         if not dry_run:

@@ -5,6 +5,7 @@ in its place: no one is served again, nothing is lost.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from mailslice.model.errors import StoreUnavailable
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker import Deliveries, Delivery, open_worker
 from tests.services.worker.conftest import Place4Queue, at, mail, until
@@ -112,6 +114,27 @@ async def test_nor_when_it_is_handed_out_again_only_after_that_and_who_is_left_i
         last = await next_of(it.deliveries)
         assert last.item.mail.recipients == (C,)
         await last.complete()
+        await it.nothing_is_left()
+
+
+async def test_nor_when_its_row_was_written_by_a_clock_ahead_which_a_retry_waits_for(
+    in_hand: Any,
+) -> None:
+    """The row's recipients are what the next delivery of the old message goes by."""
+    async with in_hand() as it:
+        (row,) = await asyncio.to_thread(it.spool.rows)
+        ahead = time.time() + 2
+        written = it.spool.stores.tables.written
+        await asyncio.to_thread(written.copy_many, [(row, int(ahead * 1_000_000))])
+        with pytest.raises(StoreUnavailable, match="written by a clock that is ahead"):
+            await it.delivery.retry([C])
+        await asyncio.sleep(ahead + 0.1 - time.time())
+        await it.delivery.retry([C])
+        (row,) = await asyncio.to_thread(it.spool.rows)
+        assert row.item.mail.recipients == (C,)
+        rest = await next_of(it.deliveries)
+        assert rest.item.mail.recipients == (C,)
+        await rest.complete()
         await it.nothing_is_left()
 
 

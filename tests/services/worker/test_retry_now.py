@@ -202,6 +202,24 @@ async def test_two_who_retry_do_not_do_it_at_once(spool: Any) -> None:
         assert locks.holder(lock) is None
 
 
+async def test_who_retries_nothing_of_what_is_delayed_takes_no_lock_and_an_id_reads_its_row_alone(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=HOUR)
+        locks, lock = spool.stores.own.locks, f"retry/{spool.queue}"
+        locks.acquire(lock, "somebody", timedelta(minutes=1))
+        for nothing in (MailFilter(name="other"), MailFilter(ids=frozenset({uuid4()}))):
+            outcome = await retry_now(worker, nothing, lease=timedelta(seconds=1))
+            assert outcome == Retried()
+        assert locks.holder(lock) == "somebody"
+        locks.release(lock, "somebody")
+
+        monkeypatch.delattr(own.DelayedMails, "rows")  # all of 30 days
+        by_id = MailFilter(ids=frozenset({item.enqueue_id, uuid4()}))
+        assert (await retry_now(worker, by_id)).retried == [item.enqueue_id]
+
+
 async def test_where_one_fails_the_others_end_first_and_are_counted(
     spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,6 +188,26 @@ def test_consume_ends_after_so_many_and_gives_back_what_it_fetched_beyond(
             queue.consume(lambda: None)
 
 
+def test_the_next_mail_has_its_time_after_a_long_handler_where_one_is_fetched_at_once(
+    fresh_module: Any, spool: Place4Queue
+) -> None:
+    """It comes after the acknowledgement; that the queue gave nothing before that says nothing."""
+    url = urlsplit(fresh_module.env["MAILSLICE_RABBITMQ_URL"])
+    proxy = Proxy((url.hostname, url.port))
+    proxy.pause = 0.1
+    there = url._replace(netloc=f"{url.username}:{url.password}@127.0.0.1:{proxy.port}").geturl()
+    settings = fresh_module.but(MAILSLICE_RABBITMQ_URL=there).settings
+    with open_queue(spool.queue, settings) as queue:
+        put(queue, 2)
+        done = queue.consume(lambda *_: time.sleep(1.5), prefetch=1, concurrency=1, idle=IDLE)
+        assert done.completed == 2
+        put(queue, 2)
+        for delivery in queue.deliveries(prefetch=1, idle=IDLE):
+            time.sleep(1.5)
+            delivery.complete()
+    assert spool.live() == []
+
+
 def test_stop_lets_running_handlers_end_and_gives_the_rest_back(spool: Place4Queue) -> None:
     begun, leave, results = threading.Event(), threading.Event(), []
 

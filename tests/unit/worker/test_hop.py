@@ -95,15 +95,19 @@ async def test_copies_that_are_held_make_room_for_those_that_go_through(
         one.cancel()
 
 
-@pytest.mark.parametrize("is_true", [True, False])
-async def test_a_copy_that_is_a_dead_letter_closes_its_delay_and_no_other(*, is_true: bool) -> None:
-    """Another copy is true by the row's token, and comes yet."""
+@pytest.mark.parametrize(("is_true", "away"), [(True, False), (True, True), (False, False)])
+async def test_a_copy_that_is_a_dead_letter_closes_its_delay_and_no_other(
+    caplog: pytest.LogCaptureFixture, *, is_true: bool, away: bool
+) -> None:
+    """Another copy is true by the row's token, and comes yet. A delay that stays open is logged:
+    `queue retry` calls it overdue.
+    """
     asked: list[str] = []
 
     async def published(_letter: object) -> None:
         asked.append("dead letter")
 
-    async def away(_message: object) -> None:
+    async def fails(_message: object) -> None:
         raise TypeError("a fault of its own")
 
     token, context = uuid4(), context_of_hop()
@@ -117,9 +121,11 @@ async def test_a_copy_that_is_a_dead_letter_closes_its_delay_and_no_other(*, is_
 
     async def close(_row: object) -> None:
         asked.append("closed")
+        if away:
+            raise StoreUnavailable("Cassandra does not answer a@b.example")
 
     delays: Any = Delays(context)
-    delays.on_expired, delays.rows = away, SimpleNamespace(close=close)
+    delays.on_expired, delays.rows = fails, SimpleNamespace(close=close)
     delays.rows.exist, delays.rows.load = lambda: answered(True), lambda _: answered(row)
     item = QueuedMail(
         EnqueueId(UUID(int=1)), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b")
@@ -138,3 +144,7 @@ async def test_a_copy_that_is_a_dead_letter_closes_its_delay_and_no_other(*, is_
     )
     await ExpiredDelayConsumer(context, delays)._surface(message)
     assert asked == ["dead letter", "ack", *(["closed"] if is_true else [])]
+    warnings = [one for one in caplog.records if getattr(one, "action", "") == "delay_open"]
+    text = "the delay of a dead letter is open still: StoreUnavailable"
+    assert [one.message for one in warnings] == [text] * away
+    assert [getattr(one, "enqueue_id", None) for one in warnings] == [str(UUID(int=1))] * away

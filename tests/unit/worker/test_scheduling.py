@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -54,13 +55,14 @@ class Stores:
         self.away: set[str] = set()
         self.now = NOW
         self.is_done = False
+        self.declare: Callable[..., object] = lambda *_: None
         context: Any = SimpleNamespace(
             clock=lambda: self.now,
             tuning=Tuning(),
             queue=queue_name("spool"),
             names=RabbitNames(queue_name("spool")),
             statistics=WorkerStatistics(),
-            stores=SimpleNamespace(rabbitmq=SimpleNamespace(declare_delays=lambda *_: None)),
+            stores=SimpleNamespace(rabbitmq=SimpleNamespace(declare_delays=self._declare)),
             publish=self._publish,
             is_marked=self._is_marked,
             discarder=SimpleNamespace(add=self._is_marked),
@@ -83,6 +85,9 @@ class Stores:
 
     async def _exist(self) -> bool:
         return True
+
+    def _declare(self, *of: Any) -> None:
+        self.declare(*of)
 
     async def _is_marked(self, _: EnqueueId) -> bool:
         return self.is_done
@@ -278,3 +283,25 @@ async def test_a_message_that_was_to_be_acknowledged_is_dropped_as_the_row_s_mai
     assert stores.row is not None
     assert stores.row.published
     assert len(stores.published) == 1
+
+
+async def test_one_slow_declaration_stops_no_delay_of_a_level_that_is_declared() -> None:
+    """A retry, a lease, a park and a hop all go by `declare`."""
+    stores, go_on = Stores(), threading.Event()
+    levels: list[int] = []
+
+    def declare(_queue: object, declared: tuple[int, ...]) -> None:
+        levels.extend(declared)
+        if declared == (60,):
+            go_on.wait(10)
+
+    stores.declare = declare
+    await stores.delays.declare(5)
+    slow = [asyncio.create_task(stores.delays.declare(60)) for _ in range(2)]
+    await asyncio.sleep(0)  # it has begun
+    try:
+        await asyncio.wait_for(stores.delays.declare(5), 2)
+    finally:
+        go_on.set()
+        await asyncio.gather(*slow)
+    assert levels == [5, 60]

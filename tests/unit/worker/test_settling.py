@@ -24,6 +24,7 @@ from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.testing.memory import MemoryMailStages
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
+from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.events import EventLog, MailEvents
 from mailslice.worker.heartbeat import Recorder
 from mailslice.worker.io.copies import Copy
@@ -266,6 +267,18 @@ async def test_a_bounced_mail_is_recorded_as_settled_and_not_as_completed() -> N
     records = await recorded(stores)
     assert (records[0].settled, records[0].completed) == (2, 1)
     assert list(records[0].done) == [ITEM.enqueue_id] * 2, "both are done: `queue move` has to know"
+
+
+async def test_the_queue_has_been_idle_only_since_the_last_mail_was_settled() -> None:
+    """The next one comes after the acknowledgement, where the window has room for one alone."""
+    stores = Stores()
+    stores.state.context.settings = SimpleNamespace(rabbitmq=None)  # type: ignore[misc, assignment]
+    deliveries = Deliveries(stores.state, 1, None)
+    deliveries.connected = True
+    delivery = stores.delivery()
+    assert deliveries.idle_seconds > 1, "nothing has come since the clock began"
+    await delivery.complete()
+    assert deliveries.idle_seconds < 1
 
 
 async def test_the_message_of_a_mail_that_is_long_in_its_handler_is_encoded_once() -> None:

@@ -53,12 +53,14 @@ class FakeDelivery:
     recipients: tuple[str, ...] = ("b@c",)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     explained: tuple[str, str] | None = None
+    stage: str = "loaded"
     became: Disposition | None = None
     """What becomes of it, whatever is asked."""
 
     @property
     def message(self) -> Any:
-        return SimpleNamespace(redelivered=self.redelivered, headers=self.headers)
+        facts = {"redelivered": self.redelivered, "headers": self.headers}
+        return SimpleNamespace(arrived=self.arrived, **facts)
 
     @property
     def item(self) -> QueuedMail:
@@ -218,10 +220,33 @@ async def test_an_async_handler_that_cancels_itself_or_exits_is_a_retry(
     assert await bench(ends).give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
 
 
-async def test_a_handler_that_gives_something_else_is_a_retry() -> None:
-    assert await bench(lambda _m, _c: "done").give(FakeDelivery()) == [
-        ("retry", None, 30 * SECONDS)
-    ]
+def response() -> object:
+    """As a client's, which fails to read what it is asked for."""
+
+    class Response:
+        @property
+        def reason(self) -> str:
+            raise ValueError("its body is no JSON")
+
+    return Response()
+
+
+def proxy() -> object:
+    """As a web framework's outside of a request."""
+
+    class Proxy:
+        @property
+        def __class__(self) -> Any:
+            raise RuntimeError("working outside of a request")
+
+    return Proxy()
+
+
+@pytest.mark.parametrize("result", [str, response, proxy])
+async def test_a_handler_that_gives_something_else_is_a_retry(result: Callable[[], object]) -> None:
+    made = bench(lambda _m, _c: result())
+    assert await made.give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
+    assert made.figure("mailslice_handler_errors_total") == 1
 
 
 @pytest.mark.parametrize(
@@ -490,6 +515,19 @@ async def test_an_outcome_that_cannot_be_told_now_is_told_later_and_never_given_
     made = bench(lambda _mail, _content: None)
     assert await made.give(FakeDelivery(away=2, fault=fault)) == [("complete",)]
     assert made.figure("mailslice_mails_total", outcome="completed") == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "stage"),
+    [(StoreUnavailable("the broker blocks publishers"), "settling"), (RuntimeError(), "loaded")],
+)
+async def test_a_mail_whose_outcome_waits_for_a_store_says_so_and_one_by_a_fault_of_ours_does_not(
+    fault: Exception, stage: str
+) -> None:
+    """stuck_mails leaves the first alone: its handler has ended. The other is set aside."""
+    delivery = FakeDelivery(away=1, fault=fault)
+    await bench(lambda _m, _c: Retry(after=SECONDS)).give(delivery)
+    assert delivery.stage == stage
 
 
 async def test_asking_again_for_a_retry_does_not_double_its_pause() -> None:

@@ -118,8 +118,8 @@ class EnqueuedMails(Table):
         """Write the row's values over the row of its key, if there is one still.
 
         A row that a cleanup deleted meanwhile must not come back. All columns that are not null, so
-        that the write time that a later cleanup reads is that of this write. An LWT: only for rare
-        writes.
+        that the write time that a later cleanup reads is that of this write. An LWT, for rare
+        writes: it loses to a row that a clock ahead of Cassandra's has written.
         """
         key = [*_key(row.queue, row.partition), row.enqueue_id]
         return self._session.submit(self._replace, [*self._bound(row)[_KEY_COLUMNS:], *key])

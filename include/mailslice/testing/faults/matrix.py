@@ -472,7 +472,7 @@ class _Lane:
         async with aclosing(worker.deliveries(16)) as deliveries:
             while (delivery := await self._next(deliveries)) is not None:
                 item = delivery.item
-                self.books.hand(item, delivery.arrived, delivery.content, expected)
+                self.books.hand(item, delivery.message.arrived, delivery.content, expected)
                 if not self.spec.staged:
                     await delivery.complete()
                 elif not await send_to_recipients(

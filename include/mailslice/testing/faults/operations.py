@@ -84,7 +84,7 @@ class Session:
 
     def hand(self, delivery: Delivery) -> None:
         """A handler has it."""
-        self.say("handed", (delivery.item, delivery.arrived, delivery.content))
+        self.say("handed", (delivery.item, delivery.message.arrived, delivery.content))
 
     @property
     def quarantine(self) -> Quarantine:

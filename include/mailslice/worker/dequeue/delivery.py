@@ -60,6 +60,8 @@ class WorkerState:
     """Whether its process died at the mail too often (`strikes`)."""
     on_buried: Callable[[EnqueueId], None] = lambda _enqueue_id: None
     """Called when a condemned mail is a dead letter."""
+    settled_at: float = 0.0
+    """When the last delivery was released, by the event loop's clock."""
 
 
 class Delivery:
@@ -132,11 +134,6 @@ class Delivery:
         """What the broker delivered last for it."""
         return self.lease.message
 
-    @property
-    def arrived(self) -> float:
-        """When the broker handed it out, by the event loop's clock."""
-        return self.message.arrived
-
     @cached_property
     def encoded(self) -> bytes:
         """Its message, for the worker's records: one every few seconds."""
@@ -178,17 +175,12 @@ class Delivery:
 
     def throttle_for_thread(self) -> BlockingThrottle:
         """What a plain handler asks before it sends."""
-        loop = asyncio.get_running_loop()
-        return BlockingThrottle(self._state.throttle, waited=self.throttled, loop=loop)
+        loop, waited = asyncio.get_running_loop(), bool(self.message.headers.get(HEADER_THROTTLED))
+        return BlockingThrottle(self._state.throttle, waited=waited, loop=loop)
 
     async def complete(self) -> Disposition:
         """The mail is done: deleted mark, ack, then its blobs if their ids are random."""
         return await self._settled(lambda: self._finish(Stage.SENT, Disposition.COMPLETED))
-
-    @property
-    def throttled(self) -> bool:
-        """Whether it was put off the last time because a destination took no more."""
-        return bool(self.message.headers.get(HEADER_THROTTLED))
 
     async def retry(
         self,
@@ -480,4 +472,5 @@ class Delivery:
         self._marks = None  # they know us, too: the content would stay for the garbage collector
         if self._state.in_hand.get(self.item.enqueue_id) is self:
             del self._state.in_hand[self.item.enqueue_id]
+        self._state.settled_at = asyncio.get_running_loop().time()
         self.settled.set()

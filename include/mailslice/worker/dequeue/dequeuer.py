@@ -32,7 +32,7 @@ class Deliveries:
         on_disconnected: "Callable[[Deliveries], None]" = lambda _deliveries: None,
     ) -> None:
         context = state.context
-        self._in_hand = state.in_hand
+        self._state = state
         self._on_disconnected = on_disconnected
         self._give_up_after = give_up_after
         self._slots = Slots()
@@ -80,10 +80,11 @@ class Deliveries:
 
     @property
     def idle_seconds(self) -> float:
-        """Since the broker last delivered; 0 while it is unconnected, or messages wait here."""
+        """Since a mail came or was settled; 0 while it is unconnected, or messages wait here."""
         if self._slots or not self.connected or self._preparer.park.is_expecting:
             return 0.0
-        return asyncio.get_running_loop().time() - self._slots.last_moved
+        last = max(self._slots.last_moved, self._state.settled_at)
+        return asyncio.get_running_loop().time() - last
 
     @property
     def surfacing(self) -> bool:
@@ -93,7 +94,7 @@ class Deliveries:
     def received(self) -> Iterator[tuple[QueuedMail, Message]]:
         """Messages that are loaded, or wait for a store or memory; not for an older delivery."""
         waiting = ((slot.item, slot.message) for slot in list(self._slots) if slot.item is not None)
-        return (one for one in waiting if one[0].enqueue_id not in self._in_hand)
+        return (one for one in waiting if one[0].enqueue_id not in self._state.in_hand)
 
     async def aclose(self) -> None:
         """Ends the deliveries: the broker gets back what was not handed out; mails in hand can be

@@ -27,6 +27,7 @@ from mailslice.worker.dequeue.park import (
 )
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import QueueContext
+from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
 _PREFETCH = 512
@@ -153,13 +154,16 @@ class ExpiredDelayConsumer:
         try:
             await dead_letter(self._context, message, reason, item)
         except MailsliceError as error:
-            text, extra = "a delayed mail cannot be dead-lettered: %s", {"action": "hop_held"}
-            log.warning(text, error, extra=extra)
+            text = "a delayed mail cannot be dead-lettered: %s"
+            log.warning(text, error, extra={"action": "hop_held"})
             return False
-        with suppress(Exception):  # it may be what the copy died of, too
-            if item is not None:
+        if item is not None:
+            try:
                 token = message.headers.get(HEADER_DELAY_TOKEN, "")
                 await self._delays.forget(item.enqueue_id, token=token)
+            except Exception as error:  # noqa: BLE001 - it may be what the copy died of, too
+                text = "the delay of a dead letter is open still: %s"
+                log.warning(text, type(error).__name__, extra=about("delay_open", item.enqueue_id))
         return True
 
     async def _surface_once(self, message: Message) -> None:

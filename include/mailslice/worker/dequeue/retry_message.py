@@ -6,6 +6,7 @@ from datetime import timedelta
 from mailslice.codec import message as codec
 from mailslice.codec.headers import headers_of, partition_in
 from mailslice.model import crash
+from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import QueuedMail, ViewRow
 from mailslice.model.names import HEADER_BUCKET, HEADER_SLICE
 from mailslice.stores.rabbitmq.consumer import Message
@@ -57,12 +58,10 @@ async def publish_retry(
             headers |= headers_of(row.partition)
             if fewer_recipients:
                 await _rewrite_row(context, row, item.mail.recipients)
-        elif after is None:
-            pass
-        elif alone and partition is not None and is_open(context, partition):
+        elif after is not None and alone and partition is not None and is_open(context, partition):
             restored = ViewRow(context.queue, partition, timestamp, item)
             await context.bridge.rows(context.tables.written.insert_future(restored))
-        else:
+        elif after is not None:
             headers.pop(HEADER_SLICE, None)
             headers.pop(HEADER_BUCKET, None)
     copy = Copy(codec.encode(item), headers, timestamp)
@@ -81,3 +80,6 @@ async def _rewrite_row(context: QueueContext, row: ViewRow, recipients: tuple[st
     for table in context.tables.existing:
         await context.bridge.rows(table.replace_future(fewer))
         crash.point("retry:row-written")
+    now = await row_of(context, row.item, row.partition)
+    if now is not None and now.item.mail.recipients != recipients:  # an LWT writes at Paxos' time
+        raise StoreUnavailable(f"row {row.enqueue_id} was written by a clock that is ahead")

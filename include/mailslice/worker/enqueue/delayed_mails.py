@@ -15,7 +15,7 @@ was deleted and cleaned (`deleted_check.was_cleaned`).
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -92,9 +92,12 @@ class DelayedRows:
             self._next_table_check = now + _TABLE_CHECK_SECONDS  # a look that failed said nothing
         return self._table is not None
 
-    async def scan(self) -> Iterator[DelayedMail]:
-        """All rows, drawn as they are needed: each may wait for Cassandra."""
-        return await asyncio.to_thread((await self._opened()).rows, self._context.queue)
+    async def scan(self, ids: Collection[EnqueueId] | None = None) -> Iterator[DelayedMail]:
+        """All rows, or of a few ids, drawn as they are needed: each may wait for Cassandra."""
+        table, queue = await self._opened(), self._context.queue
+        if ids is not None and len(ids) <= _FLUSHED_AT_ONCE:
+            return filter(None, map(partial(table.get, queue), ids))
+        return await asyncio.to_thread(table.rows, queue)
 
     async def load(self, enqueue_id: EnqueueId) -> DelayedMail | None:
         table = await self._opened()
@@ -137,6 +140,8 @@ class Delays:
 
     async def declare(self, level: int | None = None) -> None:
         """Declares the hop queue and that level, once a process: most queues use few levels."""
+        if level in self._declared:
+            return
         async with self._lock:
             if level not in self._declared:
                 declare = self._context.stores.rabbitmq.declare_delays

@@ -162,7 +162,7 @@ class HandlerPool:
         self._running: set[asyncio.Task[None]] = set()
         self._policy = policy
         self._isolation = isolation or Isolation()
-        self._hurried: float | None = None
+        self._hurried = math.inf
         self.stopping = threading.Event()
         """Set when the worker ends: a handler that takes it begins nothing that can wait."""
 
@@ -211,14 +211,14 @@ class HandlerPool:
     def hurry(self) -> None:
         """The worker is about to end: an outcome that no store takes for 30 s is given up."""
         self.stopping.set()
-        self._hurried = self._hurried or time.monotonic()
+        self._hurried = min(self._hurried, time.monotonic())
 
     async def drain(self, longest: float | None) -> int:
         """Waits up to `longest` seconds (None: as long as handlers take, and 30 s for the stores)
         for what runs, then gives up on the rest: their number. The broker hands those out again.
         """
         if longest is None:
-            self._hurried = self._hurried or time.monotonic()
+            self._hurried = min(self._hurried, time.monotonic())
         else:
             self.stopping.set()
         if self._running:
@@ -256,7 +256,7 @@ class HandlerPool:
 
     async def _outcome(self, delivery: Delivery) -> Outcome | GiveBack:
         try:
-            result = await self._call(delivery)
+            return self._checked_outcome(delivery, await self._call(delivery))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -277,16 +277,15 @@ class HandlerPool:
             # Whatever a handler raises, the mail is tried again. Libraries raise their own kinds
             # (gevent, trio).
             return self._failed(delivery, error)
-        return self._checked_outcome(delivery, result)
 
     def _checked_outcome(self, delivery: Delivery, result: object) -> Outcome:
-        """The outcome, or that of a failed handler. Must not raise: nobody would settle it."""
+        """The outcome, or that of a failed handler."""
         if result is None:
             return Complete()
-        if wrong := _wrong_field(result):
-            return self._failed(delivery, TypeError(wrong))
         if not isinstance(result, Complete | Retry | Reject | Bounce):
-            wrong = f"a handler gives an outcome or None, not a {type(result).__name__}"
+            why = f"a handler gives an outcome or None, not a {type(result).__name__}"
+            return self._failed(delivery, TypeError(why))
+        if wrong := _wrong_field(result):
             return self._failed(delivery, TypeError(wrong))
         if isinstance(result, Retry):
             if not set(result.recipients or ()) <= set(delivery.item.mail.recipients):
@@ -308,18 +307,17 @@ class HandlerPool:
 
     def _keywords(self, delivery: Delivery) -> dict[str, object]:
         """What the handler takes beside the mail and its content (`handler_spec`)."""
-        loop, message = asyncio.get_running_loop(), delivery.message
+        loop, is_async = asyncio.get_running_loop(), self._handler.is_async
+        message = delivery.message
         offers: dict[str, Callable[[], object]] = {
             "enqueue_id": lambda: delivery.item.enqueue_id,
-            "stage": delivery.stage_for_thread,
+            "stage": delivery.stage_for_coroutine if is_async else delivery.stage_for_thread,
             "throttle": delivery.throttle_for_thread,
             # A retry is a message of its own, which the broker has not handed out before.
             "redelivered": lambda: message.redelivered or HEADER_FAILURES in message.headers,
-            "arrived": lambda: time.monotonic() - (loop.time() - delivery.arrived),
+            "arrived": lambda: time.monotonic() - (loop.time() - message.arrived),
             "stopping": lambda: self.stopping,
         }
-        if self._handler.is_async:
-            offers["stage"] = delivery.stage_for_coroutine
         return {name: offers[name]() for name in self._handler.takes}
 
     def _in_thread(
@@ -361,14 +359,13 @@ class HandlerPool:
             try:
                 return await action()
             except MailsliceError as error:
+                delivery.stage = "settling"  # stuck_mails leaves it
                 log.warning("outcome not stored, again in %d s: %s", pause, error, extra=extra)
             except Exception:
                 text = "outcome not stored, by a fault of mailslice; again in %d s"
                 log.exception(text, pause, extra=extra)
             self._metrics.store_failed()
-            remaining = math.inf
-            if self._hurried is not None:
-                remaining = DRAIN_SECONDS - (time.monotonic() - max(began, self._hurried))
+            remaining = DRAIN_SECONDS + max(began, self._hurried) - time.monotonic()
             if remaining <= 0:
                 text = "outcome given up at the end: no store took it for %d s; the mail goes back"
                 log.warning(text, DRAIN_SECONDS, extra=extra)

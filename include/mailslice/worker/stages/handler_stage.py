@@ -16,8 +16,8 @@ from mailslice.stores.loop_thread import call_from_thread
 from mailslice.worker.stages.stage_log import StageMarks
 
 
-class BlockingStage:
-    """For a delivery and a thread. `age` None: unknown; `attempt` from 1, by retries that count."""
+class _Stage:
+    """Of a delivery. `age` None: unknown; `attempt` from 1, by retries that count."""
 
     def __init__(
         self,
@@ -30,6 +30,10 @@ class BlockingStage:
         self._loop = loop
         self.attempt = attempt
         self.age = age
+
+
+class BlockingStage(_Stage):
+    """For a thread."""
 
     def sending(self, recipients: Iterable[str] | None = None) -> None:
         """About to send to these. Raises TakenOver, StoreUnavailable: then do not."""
@@ -47,15 +51,8 @@ class BlockingStage:
             call_from_thread(self._loop, self._marks.not_sent(recipients))
 
 
-class AsyncStage:
+class AsyncStage(_Stage):
     """The same for a coroutine on the worker's loop."""
-
-    def __init__(
-        self, marks: StageMarks | None = None, attempt: int = 1, age: timedelta | None = None
-    ) -> None:
-        self._marks = marks
-        self.attempt = attempt
-        self.age = age
 
     async def sending(self, recipients: Iterable[str] | None = None) -> None:
         """About to send to these. Raises TakenOver, StoreUnavailable: then do not."""

@@ -137,6 +137,19 @@ def test_only_what_a_handler_has_for_too_long_is_stuck():
     assert len(found.in_flight) == 3
 
 
+def test_a_mail_whose_handler_has_ended_is_not_stuck_while_a_store_does_not_take_its_outcome():
+    """A broker in alarm: the mail would be set aside, though its handler does not hang."""
+    settling, hung = held(9999, stage="settling"), held(9999)
+    found = WorkerLiveness((worker("w", settling, hung),), (), (), ())
+    assert [each.mail for each in stuck_mails(found, MINUTE)] == [hung]
+    older = held(9999, enqueue_id=ID)
+    newer = replace(older, held=601 * SECOND, stage="settling")
+    found = WorkerLiveness((worker("a", older), worker("b", newer)), (), (), ())
+    assert stuck_mails(found, MINUTE) == [], "the newest holder settles it"
+    dead = observe(lambda: [worker("w", settling, silent=99)], lambda _: None).dead
+    assert [record.in_flight for record in dead] == [(settling,)], "but not when its worker is gone"
+
+
 def test_the_silence_since_the_record_counts():
     mail = held(599)
     assert stuck_mails(WorkerLiveness((worker("w", mail, silent=2),), (), (), ()), 600 * SECOND)
