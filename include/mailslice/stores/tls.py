@@ -19,9 +19,10 @@ def client_tls(
         context = ssl.create_default_context(cafile=authorities)
         context.check_hostname = settings.tls_verify_host
         if certificate:
-            context.load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key, password="")  # None would ask the terminal
     except (ssl.SSLError, OSError) as error:
-        raise BadSetting(f"{prefix}_*: the files are no usable PEM: {error}") from error
+        what = f"the files are no usable PEM: {error}; allowed: a key without a passphrase"
+        raise BadSetting(f"{prefix}_*: {what}") from error
     return context
 
 

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
 import orjson
 
@@ -90,11 +91,11 @@ class EventLog:
                 self._write(piece)
                 piece = b""
             piece += line
+        self._write(piece)
         if self.dropped > self._reported:
             lost, self._reported = self.dropped - self._reported, self.dropped
-            piece += orjson.dumps({"time": system_clock(), "event": "dropped_lines", "lines": lost})
-            piece += b"\n"
-        self._write(piece)
+            notice = {"time": system_clock(), "event": "dropped_lines", "lines": lost}
+            self._write(orjson.dumps(notice) + b"\n")
 
     def _write(self, piece: bytes) -> None:
         while piece:
@@ -137,7 +138,7 @@ class MailEvents:
             return
         try:
             first = {"time": self._clock(), "event": event, **self._origin}
-            self._log.put(_json({**first, **self._of(item), **_shown(fields)}))
+            self._log.put(_line({**first, **self._of(item), **_shown(fields)}))
         except Exception:
             log.exception("an event was not written", extra={"action": "event_fault"})
 
@@ -148,8 +149,7 @@ class MailEvents:
         fields: dict[str, object] = {"enqueueId": item.enqueue_id, "name": mail.name}
         fields["recipients"] = len(mail.recipients)
         if self._addresses:
-            fields["from"] = mail.sender or ""
-            fields["to"] = mail.recipients[:_MOST_ADDRESSES]
+            fields |= {"from": mail.sender or "", "to": mail.recipients[:_MOST_ADDRESSES]}
         return fields
 
 
@@ -167,9 +167,11 @@ def message_id_of(content: bytes | memoryview) -> str | None:
     """The Message-ID of a mail's header, with its angle brackets; None where there is none."""
     block = content if isinstance(content, bytes) else bytes(content[:_HEADER_ROOM])
     start = block.find(_USUAL_HEADER, 0, _HEADER_ROOM)
-    if start < 0 or not _in_header(block, start):
-        start = _unusual(block)
-    match = None if start < 0 else _MESSAGE_ID.match(block, start)
+    match = _MESSAGE_ID.match(block, start) if start >= 0 and _in_header(block, start) else None
+    if match is None:  # of another spelling, in the first line, or behind one like Message-Info
+        other = _ANY_MESSAGE_ID.search(block, 0, _HEADER_ROOM)
+        if other is not None and _in_header(block, other.start()):
+            match = _MESSAGE_ID.match(block, other.start(1))
     return None if match is None else match[1].decode("ascii", "replace")
 
 
@@ -178,18 +180,20 @@ def _in_header(block: bytes, position: int) -> bool:
     return block.find(b"\n\r\n", 0, end) < 0 and block.find(b"\n\n", 0, end) < 0
 
 
-def _unusual(block: bytes) -> int:
-    """Where a header of another spelling begins, or one in the first line; -1 without one."""
-    match = _ANY_MESSAGE_ID.search(block, 0, _HEADER_ROOM)
-    return match.start(1) if match and _in_header(block, match.start()) else -1
-
-
 def _shown(fields: dict[str, object]) -> dict[str, object]:
     return {
         name: redacted(str(value)) if name in {"why", "answer"} else value
         for name, value in fields.items()
         if value is not None and value != ""
     }
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    """Below 4,096 bytes: the longest text or list is halved until it is so."""
+    while len(line := _json(fields)) >= _ATOMIC:
+        longest = max(fields, key=lambda name: len(_json({name: fields[name]})))
+        fields[longest] = fields[longest][: len(fields[longest]) // 2]
+    return line
 
 
 def _json(fields: dict[str, object]) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.throttling import Book
 from mailslice.stores.cassandra.own import Destinations
 from mailslice.worker import consume, open_worker
@@ -125,10 +125,10 @@ async def test_domains_without_a_limit_ask_nobody(
         assert worker.state.throttle is None
 
 
-async def test_a_store_that_does_not_answer_grants_nothing_and_frees_what_others_gave(
+async def test_a_domain_whose_row_does_not_answer_waits_and_the_others_are_granted(
     spool: Any,
 ) -> None:
-    async with open_worker(limited(spool, connections="*=1"), spool.queue) as worker:
+    async with open_worker(limited(spool, connections="*=1,free.example=0"), spool.queue) as worker:
         throttle = throttle_of(worker)
         assert await throttle.enter("a", SLOW, waited=False) == {}
         throttle.leave("a", SLOW)
@@ -138,7 +138,32 @@ async def test_a_store_that_does_not_answer_grants_nothing_and_frees_what_others
         limit = throttle._limits.of("bad.example")
         desk = await throttle._desk("bad.example", limit)  # type: ignore[arg-type]
         desk._table = None  # type: ignore[assignment]
+        away = {"bad.example": timedelta(seconds=30)}
+        assert await throttle.enter("b", ("bad.example", *SLOW), waited=False) == away
+        assert set(book(spool).holders) == {"b"}
+        throttle.leave("b", ("bad.example", *SLOW))
+        await until(lambda: not book(spool).holders)
+        assert await throttle.enter("c", ("bad.example", "free.example"), waited=False) == away
         with pytest.raises(StoreUnavailable, match="could not be asked"):
+            await throttle.enter("d", ("bad.example",), waited=False)
+        counted = worker.context.statistics.destinations
+        assert counted == {("*", "granted"): 2, ("*", "unavailable"): 2}
+
+
+async def test_an_error_that_is_no_stores_grants_nothing_and_frees_what_others_gave(
+    spool: Any,
+) -> None:
+    async with open_worker(limited(spool, connections="*=1"), spool.queue) as worker:
+        throttle = throttle_of(worker)
+        limit = throttle._limits.of("bad.example")
+        desk = await throttle._desk("bad.example", limit)  # type: ignore[arg-type]
+
+        class Refuses:
+            def read_future(self, *_: object) -> None:
+                raise BadSetting("another password")
+
+        desk._table = Refuses()  # type: ignore[assignment]
+        with pytest.raises(BadSetting, match="another password"):
             await throttle.enter("b", ("bad.example", *SLOW), waited=False)
         await until(lambda: not book(spool).holders)
 

@@ -6,7 +6,8 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import Settings
 from mailslice.worker.handlers.next_hop import Connection, NextHop
 from mailslice.worker.handlers.relay import Relay
+from mailslice.worker.io.destination_throttle import BlockingThrottle
 from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
 from mailslice.worker.stages.handler_stage import BlockingStage
 from tests.services.worker_process.sink import Sink, certificate, running
@@ -362,6 +364,45 @@ def test_a_mail_that_is_too_old_is_given_up_but_not_before_it_was_tried(sink: Si
     assert marked(sink, age=OLD)[0] == Reject(expected)
     assert marked(sink, age=timedelta(hours=2), max_age="1h")[0] == Reject(
         expected.replace("5d", "1h")
+    )
+
+
+class Full(BlockingThrottle):
+    """Destinations of which some take no more now."""
+
+    def __init__(self, *full: str) -> None:
+        super().__init__()
+        self._full = full
+
+    @contextmanager
+    def entering(self, domains: Collection[str]) -> Iterator[Mapping[str, timedelta]]:
+        yield {domain: WAIT for domain in domains if domain in self._full}
+
+
+WAIT, C = timedelta(seconds=9), "c@full.example"
+
+
+@pytest.mark.parametrize("served", [(), (A,)])
+def test_a_mail_that_is_too_old_and_has_to_wait_for_its_destination_is_not_given_up_unasked(
+    sink: Sink, served: tuple[str, ...]
+) -> None:
+    throttle, outcome = Full("full.example"), Retry(WAIT, recipients=(C,), throttled=True)
+    mail = Mail("m", None, (*served, C))
+    assert relay(sink.port)(mail, CONTENT, stage=Marked(sink, OLD), throttle=throttle) == outcome
+    assert [got[1] for got in sink.got] == ([served] if served else [])
+
+
+def test_a_mail_that_is_too_old_and_refused_ends_when_no_other_recipient_has_to_wait(
+    sink: Sink,
+) -> None:
+    sink.refuse[A] = "450 later"
+    mail, old = Mail("m", None, (A, C)), Marked(sink, OLD)
+    waiting = Retry(WAIT, recipients=(A, C), back_off=True, throttled=True)
+    assert relay(sink.port)(mail, CONTENT, stage=old, throttle=Full("full.example")) == waiting
+    sink.refuse[C] = "451 later"
+    assert relay(sink.port)(mail, CONTENT, stage=old, throttle=Full()) == Reject(
+        "given up after 5d (MAILSLICE_RELAY_MAX_AGE); "
+        "the next hop's last answers: 450 for 1, 451 for 1"
     )
 
 

@@ -413,11 +413,19 @@ async def test_an_address_is_kept_as_it_was_given_and_no_encoded_word_in_it_is_d
         assert server.only[0].recipients == (local.decode() + "@x.example",)
 
 
-async def test_passwords_can_be_guessed_five_times_a_connection() -> None:
+async def test_passwords_can_be_guessed_five_times_a_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each wrong one is a line with the client's address: fail2ban bans by it."""
+    caplog.set_level("INFO", "mailslice")
     async with serving(username="u", password="p") as server:
         answers = await server.say(b"EHLO c", *[b"AUTH PLAIN AHUAeA=="] * 6)
         assert answers.count(b"\r\n535 ") == 5
         assert b"\r\n421 4.7.0 AUTH sent too many times" in answers
+    lines = [record for record in caplog.records if "password" in record.getMessage()]
+    assert [line.getMessage() for line in lines] == ["wrong password from 127.0.0.1"] * 5
+    facts = {(vars(line)["action"], vars(line)["client"]) for line in lines}
+    assert facts == {("smtp_wrong_password", "127.0.0.1")}
 
 
 @pytest.mark.parametrize(

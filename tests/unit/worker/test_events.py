@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
 from dataclasses import replace
@@ -82,6 +83,39 @@ def test_addresses_are_written_where_the_setting_allows_it(pipe: Pipe) -> None:
     first, second = pipe.lines()
     assert (first["from"], first["to"]) == ("from@a.example", list(MAIL.recipients))
     assert (second["recipients"], len(second["to"])) == (60, 50)
+
+
+def test_a_line_is_never_longer_than_a_pipe_takes_whole(pipe: Pipe) -> None:
+    """Several processes may write to one pipe: a longer line would be mixed with theirs."""
+    long = tuple(f"{n}{'r' * 200}@b.example" for n in range(60))
+    many = replace(ITEM, mail=replace(MAIL, recipients=long))
+    emitting = events(pipe, addresses=True)
+    emitting.emit("deferred", many, why="\u20ac" * 500)
+    emitting.emit("accepted", replace(ITEM, mail=replace(MAIL, name="n" * 9000)))
+    emitting.emit("dead_letter", replace(ITEM, mail=replace(MAIL, name="half \ud800" * 900)))
+    pipe.log.close()
+    os.close(pipe._write_end)
+    with os.fdopen(pipe.end, "rb") as stream:
+        raw = stream.readlines()
+    assert max(map(len, raw)) <= 4096
+    first, second, third = map(json.loads, raw)
+    assert first["to"] == list(long[: len(first["to"])])
+    assert (len(first["to"]), len(first["why"]), first["recipients"]) == (6, 500, 60)
+    assert (second["name"], second["to"]) == ("n" * 2250, list(MAIL.recipients))
+    assert third["enqueueId"] == str(ITEM.enqueue_id)
+
+
+def test_that_lines_were_dropped_is_told_in_a_piece_of_its_own() -> None:
+    """Added to a piece that is full it would make one longer than a pipe takes whole."""
+    write_end, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with write_end, end:
+        end.settimeout(10)
+        event_log = EventLog(write_end.fileno(), most=4)
+        for _ in range(20):
+            event_log.put(b'{"text":"%s"}' % (b"x" * 1010))
+        event_log.close()
+        full, told = end.recv(1 << 16), end.recv(1 << 16)
+    assert (len(full), json.loads(told)["lines"]) == (4 * 1022, 16)
 
 
 def test_an_odd_mail_has_its_line_and_a_message_that_is_no_mail_too(pipe: Pipe) -> None:
@@ -174,6 +208,8 @@ def test_a_long_text_without_blanks_is_redacted_at_once() -> None:
         (b"Message-ID: none\r\n\r\n", None),
         (b"", None),
         (memoryview(b"Message-ID: <a@b>\r\n"), "<a@b>"),
+        (b"X: y\r\nMessage-Importance: high\r\nMessage-ID: <a@b>\r\n\r\n", "<a@b>"),
+        (b"X: y\nMessage-Info: <i>\n\nMessage-ID: <c@d>", None),
     ],
 )
 def test_the_message_id_is_the_headers(content: bytes, expected: str | None) -> None:

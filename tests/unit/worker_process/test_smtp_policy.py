@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ipaddress
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 from pydantic import SecretStr
 
 from mailslice.model.errors import BadSetting
-from mailslice.model.settings import SmtpInSettings
+from mailslice.model.settings import CassandraSettings, SmtpInSettings
+from mailslice.stores.tls import client_tls
 from mailslice.worker.smtp_server.policy import client_address, client_key, is_loopback, policy_of
 
 WORLD = [
@@ -22,6 +24,16 @@ WORLD = [
 
 def settings(**given: Any) -> SmtpInSettings:
     return SmtpInSettings.model_validate(given)
+
+
+def with_passphrase(folder: Path) -> tuple[Path, Path]:
+    """A certificate and its key, which is encrypted."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    made = "openssl req -x509 -newkey rsa:2048 -days 2 -subj /CN=localhost -passout pass:secret"
+    subprocess.run(
+        [*made.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True
+    )
+    return certificate, key
 
 
 @pytest.mark.parametrize("networks", WORLD)
@@ -93,6 +105,18 @@ def test_incomplete_settings_are_refused_by_name(given_: dict[str, Any], says: s
     with pytest.raises(BadSetting) as caught:
         policy_of(settings(**given_))
     assert says in str(caught.value)
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    certificate, key = with_passphrase(tmp_path)
+    with pytest.raises(BadSetting, match="allowed: a key without a passphrase"):
+        policy_of(settings(tls_certificate=certificate, tls_key=key))
+    store = CassandraSettings(tls_certificate=certificate, tls_key=key)
+    with pytest.raises(BadSetting, match="allowed: a key without a passphrase"):
+        client_tls(store, "CASSANDRA")
+    assert "phrase" not in capfd.readouterr().err
 
 
 def test_a_certificate_in_a_folder_that_may_not_be_read_is_named(monkeypatch):

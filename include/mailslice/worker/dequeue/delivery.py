@@ -222,6 +222,7 @@ class Delivery:
         if await self._is_closed():
             return await self._drop()
         counts = counted and delay is not None and not throttled
+        last_answer = self._explanation.get("why") or self._explanation.get("answer") or ""
         try:
             await publish_retry(
                 self._context,
@@ -232,7 +233,7 @@ class Delivery:
                 headers=self._retry_headers(counted=counts, throttled=throttled),
                 fewer_recipients=to_serve != self._message_recipients,
                 has_message=self.lease.has_message,
-                answer=self._answer() if counts else "",
+                answer=redacted(last_answer) if counts else "",
             )
         except StoreUnavailable as error:
             if not await self._is_parked(to_serve, error):
@@ -267,10 +268,6 @@ class Delivery:
         now = asyncio.get_running_loop().time()
         self._refused = self._refused or now
         return now - self._refused >= RETRY_SECONDS
-
-    def _answer(self) -> str:
-        """What the handler says of an attempt that failed, without addresses."""
-        return redacted(self._explanation.get("answer") or self._explanation.get("why") or "")
 
     async def reject(self, reason: str) -> Disposition:
         """To the dead letter queue, with the remaining recipients. The reason is logged."""

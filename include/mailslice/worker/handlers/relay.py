@@ -1,8 +1,8 @@
 """Sends each mail to the next SMTP server (MAILSLICE_RELAY_*).
 
 A retry names only recipients that were not served. The mail is given up (MAILSLICE_RELAY_GIVE_UP)
-when all that remain are refused permanently, or when it is older than MAILSLICE_RELAY_MAX_AGE. The
-dead letter or report names exactly these recipients.
+when all that remain are refused permanently, or refused when it is older than
+MAILSLICE_RELAY_MAX_AGE. The dead letter or report names exactly these recipients.
 
 A mail without an answer leaves its recipients in doubt; with stage marks they are never tried
 again. Recipients at a domain that takes no more now (MAILSLICE_RELAY_RATES, _CONNECTIONS) wait.
@@ -155,16 +155,15 @@ class Relay:
     def _final_outcome(
         self, mail: Mail, outcome: Outcome, refused: Refusals, stage: BlockingStage
     ) -> Outcome:
-        """A mail that is too old does not get a later attempt."""
+        """A mail that is too old ends with its first refusal, when no recipient has to wait."""
         is_old = stage.age is not None and stage.age > self._settings.max_age
-        if isinstance(outcome, Retry) and (outcome.back_off or outcome.throttled) and is_old:
+        if isinstance(outcome, Retry) and outcome.back_off and not outcome.throttled and is_old:
             # Who was served is done; for the others this was the last attempt.
             if len(outcome.recipients or ()) < len(mail.recipients):
                 return Retry(recipients=outcome.recipients, why=outcome.why, answer=outcome.answer)
-            answers = refused.counted() or "none, for its destinations took no more"
             outcome = Reject(
                 f"given up after {format_duration(self._settings.max_age)} "
-                f"(MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: {answers}",
+                f"(MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: {refused.counted()}",
                 refused.answers(),
             )
         bounces = self._settings.give_up is GiveUp.BOUNCE

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from mailslice.codec.reports import Failure
@@ -79,23 +79,22 @@ class Refusals:
 
     def counted(self) -> str:
         """The answers and how often each was given, without addresses."""
-        named: Counter[tuple[int, str]] = Counter()
-        for one, code in (self.for_now | self.for_good).items():
-            local = self.local.get(one)
-            name = _LOCAL_REFUSALS[local][0] if local else str(code or "no answer")
-            named[code, name] += 1
+        named = Counter((code, name) for code, name, _ in self._answers())
         return ", ".join(f"{name} for {count}" for (_, name), count in sorted(named.items()))
 
     def answers(self) -> str:
         """The answers with the server's words, for the log: without addresses, three at most."""
-        named = Counter(
-            _LOCAL_REFUSALS[self.local[one]][0]
-            if one in self.local
-            else redacted(f"{code or 'no answer'} {self.words.get(one, '')}")[:_LONGEST_ANSWER]
-            for one, code in (self.for_now | self.for_good).items()
-        )
+        texts = (redacted(f"{name} {words}") for _, name, words in self._answers())
+        named = Counter(text[:_LONGEST_ANSWER] for text in texts)
         shown = [f"{answer} (for {count})" for answer, count in named.most_common(_MOST_ANSWERS)]
         return "; ".join([*shown, *(["..."] if len(named) > _MOST_ANSWERS else [])])
+
+    def _answers(self) -> Iterator[tuple[int, str, str]]:
+        """Of each recipient: the code, its name, the server's words."""
+        for one, code in (self.for_now | self.for_good).items():
+            local = self.local.get(one)
+            name = _LOCAL_REFUSALS[local][0] if local else str(code or "no answer")
+            yield code, name, self.words.get(one, "")
 
     def __contains__(self, recipient: str) -> bool:
         return recipient in self.for_now or recipient in self.for_good

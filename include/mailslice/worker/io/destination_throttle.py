@@ -26,6 +26,8 @@ _MOST_DESKS = 1000
 _MOST_TURNS = 100
 """Conditional writes that others may win before a store that is this busy counts as away."""
 _DOMAINS_AT_ONCE = 64
+_NO_ANSWER_US = 30_000_000
+"""Until a domain is asked again whose row did not answer."""
 
 
 class DestinationThrottle:
@@ -42,11 +44,10 @@ class DestinationThrottle:
     async def enter(
         self, connection: str, domains: Collection[str], *, waited: bool
     ) -> dict[str, timedelta]:
-        """Asks for one mail to each domain (`destination`): how long those wait that take none now.
-        `leave` follows always. StoreUnavailable: do not send.
+        """Asks for one mail to each domain (`destination`): how long those wait that take none now,
+        or whose row does not answer. `leave` follows always. StoreUnavailable: none has an answer.
         """
-        limits = ((domain, self._limits.of(domain)) for domain in domains)
-        limited = {domain: limit for domain, limit in limits if limit is not None}
+        limited = {domain: limit for domain in domains if (limit := self._limits.of(domain))}
         permits = asyncio.Semaphore(_DOMAINS_AT_ONCE)
 
         async def asked(domain: str, limit: Limit) -> int | None:
@@ -55,15 +56,19 @@ class DestinationThrottle:
 
         asking = (asked(domain, limit) for domain, limit in limited.items())
         answers = await asyncio.gather(*asking, return_exceptions=True)
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        others = [error for error in errors if not isinstance(error, StoreUnavailable)]
+        if others or (errors and len(errors) == len(domains)):
+            self.leave(connection, domains)
+            raise (others or errors)[0]
         waits: dict[str, timedelta] = {}
         for (domain, limit), answer in zip(limited.items(), answers, strict=True):
-            if isinstance(answer, BaseException):
-                self.leave(connection, domains)
-                raise answer
-            verdict = "granted" if answer is None else "throttled"
+            wait_us, verdict = answer, "granted" if answer is None else "throttled"
+            if isinstance(wait_us, BaseException):
+                wait_us, verdict = _NO_ANSWER_US, "unavailable"
             self._context.statistics.destinations[limit.rule, verdict] += 1
-            if answer is not None:
-                waits[domain] = timedelta(microseconds=answer)
+            if wait_us is not None:
+                waits[domain] = timedelta(microseconds=wait_us)
         if self._renewing is None and any(limit.connections for limit in limited.values()):
             self._renewing = asyncio.create_task(self._renew(), name="throttle-renew")
         return waits

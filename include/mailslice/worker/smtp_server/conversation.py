@@ -82,6 +82,7 @@ class Conversation(SMTP):  # type: ignore[misc]
             **options,
         )
         self._intake = intake
+        self._policy = policy
         self._open_now = open_now
         self._limits = limits
         self._times = times
@@ -104,7 +105,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         known: dict[str, str | bool] | None = super()._getparams(params)
         if known is None or not str(known.get("SIZE", "")).isascii() or len(known) < len(params):
             return None
-        if self._intake.offers_auth:
+        if self._policy.offers_auth:
             known.pop("AUTH", None)
         return known
 
@@ -195,7 +196,8 @@ class Conversation(SMTP):  # type: ignore[misc]
             reservation,
             progressed,
             before,
-            refuse_bare=self._intake.refuses_bare_line_ends(self.session),
+            # Of strangers only: what is in the allowed networks may not know better.
+            refuse_bare=self._policy.refuse_bare_line_ends and bool(self.client),
         )
         if self._dismissed is not None:
             raise asyncio.CancelledError  # the client was told 421, and sends the mail again

@@ -168,9 +168,9 @@ def load_certificate(
     context: ssl.SSLContext, prefix: str, certificate: Path, key: Path | None
 ) -> None:
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, password="")  # None would ask the terminal
     except (OSError, ssl.SSLError) as error:
         raise BadSetting(
             f"{prefix}_TLS_CERTIFICATE={str(certificate)!r} with _TLS_KEY={str(key)!r} "
-            f"cannot be loaded: {error}"
+            f"cannot be loaded: {error}; allowed: a key without a passphrase"
         ) from error

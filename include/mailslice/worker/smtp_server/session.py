@@ -68,18 +68,9 @@ class Intake:
         self.metrics = metrics
         self._enqueuing: set[asyncio.Task[str]] = set()
 
-    @property
-    def offers_auth(self) -> bool:
-        """Whether clients may log in at all."""
-        return self._policy.offers_auth
-
     def is_stranger(self, session: Session) -> bool:
         """Whether the client is outside of the networks that may send without AUTH."""
         return not self._policy.allows(client_address(session.peer))
-
-    def refuses_bare_line_ends(self, session: Session) -> bool:
-        """Of strangers only: what is in the allowed networks may not know better."""
-        return self._policy.refuse_bare_line_ends and self.is_stranger(session)
 
     def reservation(self) -> Reservation:
         return Reservation(self._budget)
@@ -155,19 +146,20 @@ class Intake:
         """Logs the error. No internal detail reaches the client."""
         gave_up = isinstance(error, TLSSetupException)  # the client, in its TLS handshake
         level, why = (logging.INFO, error.__cause__) if gave_up else (logging.ERROR, error)
-        log.log(
-            level, "SMTP session failed: %s", type(why).__name__, extra={"action": "smtp_fault"}
-        )
+        extra = about("smtp_fault")
+        log.log(level, "SMTP session failed: %s", type(why).__name__, extra=extra)
         log.debug("SMTP session failed", exc_info=error)
         return "451 4.3.0 Local error, try again later"
 
     def authenticate(
-        self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, auth_data: Any
+        self, _server: SMTP, session: Session, _envelope: Envelope, _mechanism: str, auth_data: Any
     ) -> AuthResult:
         is_login, accepts = isinstance(auth_data, LoginPassword), self._policy.accepts
         good = is_login and accepts(auth_data.login, auth_data.password)
         if not good:
             self.metrics.wrong_passwords.inc()
+            extra = about("smtp_wrong_password", client=str(client_address(session.peer)))
+            log.info("wrong password from %s", extra["client"], extra=extra)
         return AuthResult(success=good, handled=False, auth_data=auth_data)
 
     async def drain(self) -> None:
