@@ -18,7 +18,6 @@ from mailslice.maintenance.artifacts import Artifacts, queue_folder
 from mailslice.maintenance.decision_files import DECISIONS_FOLDER
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadSetting
-from mailslice.model.settings import Settings
 from mailslice.stores import Stores, has_cassandra
 
 log = logging.getLogger(__name__)
@@ -40,27 +39,28 @@ def prune_sometimes(
     every, before = retention / _PRUNINGS_A_RETENTION, now - retention
     own = queue_folder(duty, queue)
     try:
-        return prune(artifacts, own, before) if _is_due(artifacts, own, now, every) else []
+        return prune(artifacts, own, before) if _begins(artifacts, own, now, every) else []
     finally:
-        if _is_due(artifacts, DOCS_FOLDER, now, every):
+        if _begins(artifacts, DOCS_FOLDER, now, every):
             prune_docs(artifacts, before)
             duties = (f"runs/{name}" for name in artifacts.folders("runs"))
             folders = [f"{one}/{name}" for one in duties for name in artifacts.folders(one)]
             longer = retention + 2 * every  # a run on that queue would have looked since
-            for folder in _done(lambda one: _is_due(artifacts, one, now, longer), folders):
+            for folder in _done(lambda one: _begins(artifacts, one, now, longer), folders):
                 prune(artifacts, folder, before)
 
 
-def expire_sometimes(artifacts: Artifacts, settings: Settings, stores: Stores, clock: Clock) -> int:
-    """Delete the kept mails whose time is over, once an hour at most; how many objects went.
+def expire_sometimes(artifacts: Artifacts, stores: Stores, clock: Clock) -> None:
+    """Delete the kept mails whose time is over, once an hour at most.
 
-    Raises ClockSkew: nothing was deleted.
+    The hour begins once all of them went. Raises ClockSkew: nothing was deleted.
     """
-    folder = DELETED_PREFIX.rstrip("/")
-    if not has_cassandra(settings) or not _is_due(artifacts, folder, clock(), _EXPIRY_EVERY):
-        return 0
-    stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
-    return expire(stores.own_blobs, clock())
+    note, now = f"{DELETED_PREFIX}{_PRUNED}", clock()
+    is_due = has_cassandra(stores.settings) and _is_due(artifacts, note, now, _EXPIRY_EVERY)
+    if is_due and stores.own_blobs.bucket_exists():
+        stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
+        expire(stores.own_blobs, clock())
+        artifacts.write(note, now.isoformat().encode())
 
 
 def prune(artifacts: Artifacts, parent: str, before: datetime) -> list[str]:
@@ -112,12 +112,17 @@ def _done(act: Callable[[str], bool | None], names: Sequence[str]) -> list[str]:
         return [name for name, done in zip(names, pool.map(is_done, names), strict=True) if done]
 
 
-def _is_due(artifacts: Artifacts, folder: str, now: datetime, every: timedelta) -> bool:
-    """Whether the folder was not looked through for so long, by its note; it says now then."""
+def _begins(artifacts: Artifacts, folder: str, now: datetime, every: timedelta) -> bool:
+    """Whether the folder is due, by its note; it says now then."""
     note = f"{folder}/{_PRUNED}"
+    if is_due := _is_due(artifacts, note, now, every):
+        artifacts.write(note, now.isoformat().encode())
+    return is_due
+
+
+def _is_due(artifacts: Artifacts, note: str, now: datetime, every: timedelta) -> bool:
+    """Whether what the note is about was not looked through for so long."""
     with suppress(ValueError, TypeError):  # a note that is damaged says nothing
         last = artifacts.read(note)
-        if last and timedelta(0) <= now - datetime.fromisoformat(last.decode()) < every:
-            return False
-    artifacts.write(note, now.isoformat().encode())
+        return not last or not timedelta(0) <= now - datetime.fromisoformat(last.decode()) < every
     return True

@@ -268,17 +268,17 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     _end(run, report)
     folder.write_json(FILES["report"], report)
     Ledger(run.stores, run.settings).write(report)
-    files, clock, settings = folder.artifacts, run.clock, run.settings
-    which = (request.duty, request.queue, clock(), settings.duty.retention)
-    for prune in (
-        lambda: prune_sometimes(files, *which),
-        run.stores.prune_records,
-        lambda: expire_sometimes(files, settings, run.stores, clock),
+    files, clock = folder.artifacts, run.clock
+    which = (request.duty, request.queue, clock(), run.settings.duty.retention)
+    for what, prune in (
+        ("old runs", lambda: prune_sometimes(files, *which)),
+        ("old rows", run.stores.prune_records),
+        ("deleted mails that are over", lambda: expire_sometimes(files, run.stores, clock)),
     ):
         try:
             prune()
         except MailsliceError as error:  # the report is written, and the next run prunes, too
-            log.warning("old runs were not pruned: %s", error)
+            log.warning("%s were not pruned: %s", what, error)
     return report
 
 

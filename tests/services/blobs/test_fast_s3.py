@@ -44,6 +44,7 @@ def server():
             self.send_header("Content-Length", str(len(body)))
             if self.command == "HEAD":
                 self.send_header("Last-Modified", "Sat, 21 Nov 2026 10:00:01 GMT")
+                self.send_header("ETag", '"x"')
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)

@@ -13,6 +13,7 @@ from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.blobs.opening import open_blob_store
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.blobs.store import MISSING
 
 
@@ -73,11 +74,23 @@ async def test_a_page_of_a_proxy_is_no_content_and_takes_none(proxy: S3Settings,
 
 
 def test_a_page_of_a_proxy_is_nothing_to_administration_either(proxy: S3Settings) -> None:
-    with open_blob_store(proxy, "bucket") as store:
-        with pytest.raises(StoreUnavailable, match="an answer has no ETag"):
-            store.get(BlobId("key"))
-        with pytest.raises(StoreUnavailable, match="an answer has no ETag"):
-            store.put(BlobId("key"), b"content")
+    key = BlobId("key")
+    with S3BlobStore(proxy, "bucket") as store:
+        for ask in (
+            lambda: store.get(key),
+            lambda: store.put(key, b"content"),
+            lambda: store.exists(key),
+            lambda: store.heads([key]),
+        ):
+            with pytest.raises(StoreUnavailable, match="an answer has no ETag"):
+                ask()
+        for ask in (
+            lambda: list(store.pages()),
+            lambda: store.first("a", "b"),
+            lambda: store.folders("runs/"),
+        ):
+            with pytest.raises(StoreUnavailable, match="an answer has no IsTruncated"):
+                ask()
 
 
 @pytest.mark.parametrize("key", ["usual", "a//b"])

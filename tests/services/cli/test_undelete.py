@@ -30,6 +30,7 @@ from mailslice.admin.queues import create
 from mailslice.duties.blob_gc.sources import OwnBucket
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
+from mailslice.model.errors import BadSetting
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.names import file_name
 from mailslice.model.stages import MailStage, Stage
@@ -567,6 +568,29 @@ def test_beside_a_james_without_content_start_commands_make_the_table_before_the
     else:
         (line,) = spool.cli.json("queue", "move", "spool", target, "--name", "one", "--yes")
         assert line["moved"] == 1
+
+
+def test_mails_are_deleted_where_those_that_are_over_may_not_be(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The account may write to the own bucket, and delete nothing there."""
+    own, over = spool.stores.own_blobs, BlobId(f"{DELETED_PREFIX}20200101T000000Z/q/r-000001.mails")
+    spool.enqueue(mail("one"))
+    own.ensure_bucket()
+    own.put(over, b"")
+
+    def refuse(**given: Any) -> object:
+        keys = [each["Key"] for each in given["Delete"]["Objects"]]
+        return {"Errors": [{"Key": key, "Code": "AccessDenied"} for key in keys]}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(own.client, "delete_objects", refuse)
+        assert spool.clear().mails == 1
+        with pytest.raises(BadSetting, match="AccessDenied"):
+            expire(own, system_clock())
+    assert spool.names() == []
+    expire(own, system_clock())
+    assert not own.exists(over)
 
 
 def test_expiry_deletes_what_is_kept_at_its_time_and_not_before(spool: Spool) -> None:

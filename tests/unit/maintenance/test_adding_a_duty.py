@@ -45,12 +45,12 @@ def settings(tmp_path, monkeypatch):
         records=own,
         existing_runs=lambda: runs,
         prune_records=lambda: 0,
-        cassandra=SimpleNamespace(require_clock=lambda *_: None),
-        own_blobs=SimpleNamespace(pages=lambda *_: iter(())),
+        own_blobs=SimpleNamespace(bucket_exists=lambda: False),
     )
 
     @contextmanager
-    def opened(_settings):
+    def opened(settings):
+        stores.settings = settings
         yield stores
 
     monkeypatch.setattr(runner, "open_stores", opened)

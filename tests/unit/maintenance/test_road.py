@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from botocore.exceptions import ClientError
 
 from mailslice.maintenance import runner
 from mailslice.maintenance.artifacts import RunFolder, artifacts
@@ -17,7 +18,8 @@ from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.errors import PlanRefused, StoreUnavailable
 from mailslice.model.mail import QueueName
-from mailslice.model.settings import load_settings
+from mailslice.model.settings import S3Settings, load_settings
+from mailslice.stores.blobs.s3_store import S3BlobStore
 
 QUEUE = QueueName("spool")
 REQUEST = RunRequest("queue_size", QUEUE, "r1")
@@ -42,6 +44,33 @@ class Runs:
         del self.rows[row.run, row.started]
 
 
+class OwnBucket:
+    """The client of S3. `refused`: the keys that it will not delete."""
+
+    def __init__(self):
+        self.exists, self.keys, self.refused, self.asked = True, [], set(), []
+
+    def head_bucket(self, **_):
+        if not self.exists:
+            raise ClientError({"Error": {"Code": "404"}}, "HeadBucket")
+        return {}
+
+    def list_objects_v2(self, MaxKeys, ContinuationToken="", **_):  # noqa: N803 - S3's words
+        self.asked.append("list")
+        if not self.exists:
+            raise ClientError({"Error": {"Code": "NoSuchBucket"}}, "ListObjectsV2")
+        keys = sorted(key for key in self.keys if key > ContinuationToken)
+        page = [{"Key": key, "Size": 1, "LastModified": None} for key in keys[:MaxKeys]]
+        rest = {"NextContinuationToken": page[-1]["Key"]} if keys[MaxKeys:] else {}
+        return {"Contents": page, "IsTruncated": bool(rest), **rest}
+
+    def delete_objects(self, Delete, **_):  # noqa: N803
+        self.asked.append("delete")
+        keys = {each["Key"] for each in Delete["Objects"]}
+        self.keys = [key for key in self.keys if key not in keys - self.refused]
+        return {"Errors": [{"Key": key, "Code": "AccessDenied"} for key in keys & self.refused]}
+
+
 class OneDuty:
     """Its steps do nothing, or raise what `raises` has for them. Its reports have `found`."""
 
@@ -51,6 +80,8 @@ class OneDuty:
 
     def __init__(self):
         self.raises, self.found = {}, {}
+        self.own_blobs = S3BlobStore(S3Settings(), "own")
+        self.own = self.own_blobs.__dict__["client"] = OwnBucket()
 
     def step(self, step):
         def run(_context):
@@ -81,14 +112,15 @@ def duty(monkeypatch, runs):
     own = SimpleNamespace(runs=runs)
 
     @contextmanager
-    def opened(_settings):
+    def opened(settings):
         yield SimpleNamespace(
+            settings=settings,
             own=own,
             records=own,
             existing_runs=lambda: runs,
             prune_records=lambda: 0,
             cassandra=SimpleNamespace(require_clock=lambda *_: None),
-            own_blobs=SimpleNamespace(pages=lambda *_: iter(())),
+            own_blobs=found.own_blobs,
         )
 
     monkeypatch.setattr(runner, "load", lambda _: found)
@@ -312,7 +344,49 @@ def test_a_folder_that_cannot_be_pruned_fails_no_run(take, settings, runs, caplo
     location.write("deleted", b"a file, which no note can be in")
     assert take("plan", "check", "apply", "verify", "report")["status"] == "done"
     assert ledger(runs) == ("done", "")
-    assert "old runs were not pruned: artifacts" in caplog.text
+    assert "deleted mails that are over were not pruned: artifacts" in caplog.text
+
+
+OVER = [f"deleted/20260101T000000Z/spool/run-{number:06}.mails" for number in range(2500)]
+
+
+def test_a_duty_that_may_not_delete_leaves_kept_mails_to_the_next_run_and_says_so(
+    take, duty, settings, runs, caplog
+):
+    """It took the turn of the hour, and no run of another duty deleted them."""
+    own, location = duty.own, artifacts(settings)
+    own.keys, own.refused = OVER, set(OVER)
+    assert take("plan", "check", "apply", "verify", "report")["status"] == "done"
+    assert ledger(runs) == ("done", "")
+    (line,) = (one.getMessage() for one in caplog.records)
+    assert line.startswith("deleted mails that are over were not pruned: S3 at ")
+    assert line.endswith(
+        " refuses the key of MAILSLICE_S3_ACCESS_KEY and MAILSLICE_S3_SECRET_KEY "
+        "(None): AccessDenied, bucket 'own'"
+    )
+    assert own.asked == ["list", "delete"], "a thousand of them say it of the rest"
+    assert not location.exists("deleted/pruned.txt")
+    own.refused = set()
+    take("report")
+    assert (own.keys, location.exists("deleted/pruned.txt")) == ([], True)
+    own.keys = OVER
+    take("report")
+    assert own.keys == OVER, "within the hour"
+
+
+def test_kept_mails_that_cannot_be_deleted_keep_no_other(take, duty, settings, caplog):
+    own = duty.own
+    own.keys, own.refused = OVER, {OVER[7]}
+    take("plan", "check", "apply", "verify", "report")
+    assert own.keys == [OVER[7]]
+    assert f"not pruned: 1 objects are left, such as {OVER[7]}: S3 would not" in caplog.text
+    assert not artifacts(settings).exists("deleted/pruned.txt")
+
+
+def test_a_deployment_without_an_own_bucket_has_nothing_to_prune(take, duty, caplog):
+    duty.own.exists = False
+    assert take("plan", "check", "apply", "verify", "report")["status"] == "done"
+    assert not caplog.records
 
 
 def test_data_docs_that_cannot_be_pruned_keep_neither_runs_nor_kept_mails(take, settings, runs):

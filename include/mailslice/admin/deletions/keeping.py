@@ -98,7 +98,7 @@ def delete_and_keep(
         )
     deletion.run = f"{clock():%Y%m%dT%H%M%SZ}-{token_hex(3)}"
     stores.own_blobs.ensure_bucket()
-    with suppress(TryAgain, ClockSkew):
+    with suppress(TryAgain, ClockSkew, BadSetting):
         stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
         expire(stores.own_blobs, clock())
     _Keeping(stores, queue, clock, deletion).delete(rows)

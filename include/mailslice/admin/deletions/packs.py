@@ -5,18 +5,18 @@ the small contents, one behind the other; and `.NUMBER`: a copy of each large bl
 order of EXPIRES.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 import orjson
 
 from mailslice.codec import message
 from mailslice.codec.row import epoch_ms, instant
-from mailslice.model.errors import ContentMissing, Undecodable
+from mailslice.model.errors import ContentMissing, StoreUnavailable, Undecodable
 from mailslice.model.mail import BlobId, QueuedMail, QueueName
 from mailslice.model.names import file_name
 from mailslice.stores.blobs.store import BlobStore
@@ -112,11 +112,12 @@ class Contents:
         return self._pack[mail.at : middle], self._pack[middle : middle + mail.body]
 
 
-def expire(own: BlobStore, now: datetime) -> int:
-    """Delete the objects whose time is over; how many. One listing where there is none."""
-    pages: Iterator[Any] = own.pages(DELETED_PREFIX, f"{DELETED_PREFIX}{now:{_TIME}}")
-    deleted = 0
-    for page in pages:
-        keys = [blob.key for blob in page]
-        deleted += len(keys) - len(own.delete_many(keys))
-    return deleted
+def expire(own: BlobStore, now: datetime) -> None:
+    """Delete the objects whose time is over. One listing where there is none.
+
+    Raises StoreUnavailable when one of them could not be deleted.
+    """
+    pages = own.pages(DELETED_PREFIX, f"{DELETED_PREFIX}{now:{_TIME}}")
+    failed = own.delete_many(blob.key for page in pages for blob in page)
+    for key, why in failed.items():
+        raise StoreUnavailable(f"{len(failed)} objects are left, such as {key}: {why}")

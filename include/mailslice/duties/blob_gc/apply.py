@@ -167,7 +167,7 @@ class _Collection:
         self._sleep = sleep
         self._run, self._plan, self._progress, self._trash = run, plan, progress, trash
         self._spark = run.spark()
-        self._restored: set[BlobId] = set()
+        self._restored = int(progress.earlier.get("restored", 0))
         self._problems: dict[BlobId, str] = {}
         """Blobs that are missed and could not be put back: why not."""
         earlier = progress.earlier
@@ -182,7 +182,7 @@ class _Collection:
         run, plan, timings = self._run, self._plan, Timings()
         self._count([GroupOutcome(**one) for one in self._groups.values()])
         copies = run.read_rows(plan.restores, CopyToRestore)
-        self._put_back((copy.key, 0) for copy in copies)
+        self._put_back(copy.key for copy in copies)
         self._save()
         crash.point("apply:after-restores")
 
@@ -215,7 +215,7 @@ class _Collection:
             **{EXPIRES: iso(self._expires)},
             bytesDeleted=sum(one["bytes"] for one in self._groups.values()),
             keptUntil=iso(self._expires) if progress.applied else None,
-            restored=len(self._restored),
+            restored=self._restored,
             blobsMissing=len(self._problems),
             notRestored=[f"{key}: {why}" for key, why in self._problems.items()][:NAMED],
         )
@@ -232,17 +232,17 @@ class _Collection:
             for number, (key, why) in enumerate(outcome.failures.items()):
                 progress.fail(key, why, 1 if number else 1 + unnamed)
 
-    def _put_back(self, copies: Iterable[tuple[str, int]]) -> None:
-        """Restore copies, by their own key and size."""
-        known = [copy for key, size in copies if (copy := Kept.of(key, size)) is not None]
-        self._note(self._trash.restore(known))
+    def _put_back(self, places: Iterable[str]) -> None:
+        """Restore copies, by their own key."""
+        copies = (Kept.of(place, 0) for place in places)
+        self._note(self._trash.restore(filter(None, copies)))
 
     def _note(self, outcomes: Mapping[BlobId, str]) -> None:
         """Record the latest outcome of each key, as `KeptBlobs.restore` reports it."""
         for key, why in outcomes.items():
             self._problems.pop(key, None)
             if why == RESTORED:
-                self._restored.add(key)
+                self._restored += 1
             elif why != PRESENT:
                 self._problems[key] = why
 
@@ -325,7 +325,7 @@ class _Collection:
         stored = trash.james.heads([row[KEY] for row in uncopied if row[KEY] not in rereferenced])
         why = "referred to again, and no copy was kept"
         self._note({key: why for key, blob in stored.items() if blob is None})
-        self._put_back((row["place"], row["size"]) for row in missed)
+        self._put_back(row["place"] for row in missed)
 
     def _planned(self, spark: Session, frames: ExitStack, groups: Sequence[RowGroup]) -> Dataset:
         folder = self._run.folder
@@ -333,10 +333,7 @@ class _Collection:
 
     def _references(self, frames: ExitStack) -> list[Dataset]:
         sources, _ = sources_of(self._run.stores)
-        references = read_references(self._spark, self._run.settings, sources)
-        for frame in references:
-            frames.enter_context(frame)
-        return references
+        return read_references(frames, self._spark, self._run.settings, sources)
 
 
 def next_round(groups: int, seconds: float) -> int:

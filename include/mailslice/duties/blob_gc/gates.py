@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.codec.blob_ids import BlobIds, is_active, is_blob_id, parse
-from mailslice.duties.blob_gc.apply import ALREADY_DELETED
 from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.plan import VIEW, CopyToRestore, GcPlan, SourceScan
 from mailslice.duties.blob_gc.trash import Kept, KeptBlobs
@@ -156,14 +155,13 @@ def after(run: Run, plan: GcPlan, result: Result) -> Frame:
     as_they_were = (
         "No planned blob is there as it was, but those that were not tried, or were put back."
     )
-    untried = result.not_done + result.fields["restored"]
-    unknown = result.skipped.get(ALREADY_DELETED, 0)
+    untried, back = result.not_done - result.failed, result.fields["restored"]
     known = "Every deleted blob has its kept copy."
     returned_all = "Every deleted blob that is referred to was put back."
     return Frame.facts(
         "after",
-        planned_still_there=(as_planned, 0, untried, as_they_were),
-        deleted_without_copy=(len(missing) - copies, 0, unknown, known),
+        planned_still_there=(as_planned, 0, result.not_done + back, as_they_were),
+        deleted_without_copy=(len(missing) - copies, 0, untried, known),
         referred_to_and_missing=(still_lost, 0, 0, returned_all),
     )
 

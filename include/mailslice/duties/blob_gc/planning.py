@@ -88,9 +88,7 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
         timings.on("listing")
         # Before the references: a mail that comes later may be missed by the scan.
         live = live_mails(run.stores.own.runs.newest(REPORTS), run.clock())
-        references = read_references(spark, run.settings, sources)
-        for frame in references:
-            frames.enter_context(frame)
+        references = read_references(frames, spark, run.settings, sources)
         timings.on("references")
         crash.point("plan:after-scan")
         known, forgotten = _known(run, earlier, spark)

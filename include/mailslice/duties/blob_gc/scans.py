@@ -1,6 +1,7 @@
 """Scans by workers: references of all sources, planned blobs, copies in the trash."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 
 from mailslice.duties.blob_gc.sources import ReferenceSource
 from mailslice.duties.blob_gc.trash import TRASH_PREFIX, KeptBlobs
@@ -15,22 +16,15 @@ _FIRST = ("deadLetters", "ownBucket", "own.", "mailRepositoryContentV2")
 
 
 def read_references(
-    spark: Session, settings: Settings, sources: Sequence[ReferenceSource]
+    frames: ExitStack, spark: Session, settings: Settings, sources: Sequence[ReferenceSource]
 ) -> list[Dataset]:
     """All references; a summary for each part of each source. Raises when one part cannot be read.
 
     A summary is `{"source", "part", "rows", "references"}`.
     """
     first = [source for source in sources if source.name.startswith(_FIRST)]
-    before = _read(spark, settings, first)
-    try:
-        return [
-            before,
-            _read(spark, settings, [source for source in sources if source not in first]),
-        ]
-    except BaseException:
-        before.release()
-        raise
+    rest = [source for source in sources if source not in first]
+    return [frames.enter_context(_read(spark, settings, part)) for part in (first, rest)]
 
 
 def _read(spark: Session, settings: Settings, sources: Sequence[ReferenceSource]) -> Dataset:
@@ -78,7 +72,7 @@ def read_planned(
 
 
 def read_copies(spark: Session, settings: Settings, folders: Sequence[str]) -> Dataset:
-    """Copies below these folders: `key` of the blob, `place` (the copy's object key), `size`."""
+    """Copies below these folders: `key` of the blob, `place` (the copy's object key)."""
 
     def work(batches: Iterator[Sequence[str]]) -> Iterator[RowBatch | Summary]:
         with KeptBlobs(settings) as trash:
@@ -86,14 +80,9 @@ def read_copies(spark: Session, settings: Settings, folders: Sequence[str]) -> D
                 copies = 0
                 for page in trash.pages([folder]):
                     copies += len(page)
+                    keys, places = [copy.key for copy in page], [copy.place for copy in page]
                     if page:
-                        yield RowBatch(
-                            {
-                                KEY: [copy.key for copy in page],
-                                "place": [copy.place for copy in page],
-                                "size": [copy.size for copy in page],
-                            }
-                        )
+                        yield RowBatch({KEY: keys, "place": places})
                 yield {"folder": folder.removeprefix(TRASH_PREFIX), "copies": copies}
 
-    return read_once(spark, folders, work, {KEY: "string", "place": "string", "size": "long"})
+    return read_once(spark, folders, work, {KEY: "string", "place": "string"})

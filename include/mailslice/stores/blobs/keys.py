@@ -77,6 +77,6 @@ def missing_content(settings: S3Settings, bucket: str, blob_id: BlobId) -> Conte
     return ContentMissing(f"{name} bucket {bucket!r}{at} has no object {blob_id!r}")
 
 
-def no_answer(settings: S3Settings, bucket: str) -> StoreUnavailable:
-    """The error for an answer of 200 without ETag: another one gave it, such as a proxy's page."""
-    return StoreUnavailable(f"{service(settings)}, bucket {bucket!r}: an answer has no ETag")
+def no_answer(settings: S3Settings, bucket: str, field: str = "ETag") -> StoreUnavailable:
+    """The error for an answer of 200 without `field`: another gave it, such as a proxy's page."""
+    return StoreUnavailable(f"{service(settings)}, bucket {bucket!r}: an answer has no {field}")

@@ -147,7 +147,7 @@ class ObjectBlobStore(BlobStore):
             raise self._meaning(error) from error
         return parsedate_to_datetime(date) - clock() if date else timedelta(0)
 
-    def put(self, blob_id: BlobId, content: bytes) -> None:
+    def put(self, blob_id: BlobId, content: bytes | obstore.Bytes) -> None:
         if is_impossible(blob_id):
             raise StoreUnavailable(f"{service(self.settings)} can hold no object {blob_id!r}")
         try:
@@ -186,7 +186,7 @@ class ObjectBlobStore(BlobStore):
         def copy(key: BlobId) -> str | None:
             self._take()
             try:
-                content = self._ask(lambda path: bytes(obstore.get(origin, path).bytes()), key)
+                content = self._ask(lambda path: obstore.get(origin, path).bytes(), key)
             except FileNotFoundError:
                 return MISSING
             self.put(targets[key], content)

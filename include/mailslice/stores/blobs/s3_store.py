@@ -2,11 +2,13 @@
 
 import os
 import time
+from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from functools import cached_property, lru_cache, partial
+from hashlib import md5
 from typing import Any, TypeVar
 
 import boto3
@@ -60,7 +62,7 @@ T = TypeVar("T")
 def _client(settings: S3Settings) -> Any:
     """By path, one retry, checksums only where S3 asks for them."""
     secret, seconds = settings.secret_key, settings.timeout.total_seconds()
-    return boto3.session.Session().client(
+    client = boto3.session.Session().client(
         "s3",
         endpoint_url=settings.endpoint,
         region_name=settings.region,
@@ -77,6 +79,14 @@ def _client(settings: S3Settings) -> Any:
             max_pool_connections=32,
         ),
     )
+    client.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
+    return client
+
+
+def _add_md5(request: Any, **_: object) -> None:
+    """MinIO before 2025 refuses a bulk delete without it; boto3 sends a CRC32 alone."""
+    digest = md5(request.body, usedforsecurity=False).digest()
+    request.headers["Content-MD5"] = b64encode(digest).decode()
 
 
 os.register_at_fork(after_in_child=_client.cache_clear)
@@ -129,18 +139,22 @@ class S3BlobStore(BlobStore):
             answer = self._own(self.client.get_object(Bucket=self.bucket, Key=blob_id))
             yield from answer["Body"].iter_chunks(PIECE)
 
-    def _own(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """The answer, if it is S3's own."""
-        if not answer.get("ETag"):
-            raise no_answer(self.settings, self.bucket)
+    def _own(self, answer: dict[str, Any], field: str = "ETag") -> dict[str, Any]:
+        """The answer, if it is S3's own, which has this field."""
+        if answer.get(field) in {None, ""}:
+            raise no_answer(self.settings, self.bucket, field)
         return answer
+
+    def _list(self, **request: Any) -> dict[str, Any]:
+        answer = self.client.list_objects_v2(Bucket=self.bucket, **request)
+        return self._own(answer, "IsTruncated")
 
     def exists(self, blob_id: BlobId) -> bool:
         """Whether the object exists. A miss is asked again by a listing: a bucket may be gone."""
         with self._translated():
             if not is_impossible(blob_id):
                 try:
-                    self.client.head_object(Bucket=self.bucket, Key=blob_id)
+                    self._own(self.client.head_object(Bucket=self.bucket, Key=blob_id))
                 except ClientError as error:
                     if _code(error) not in _NO_KEY and not _cannot_exist(error, blob_id):
                         raise
@@ -152,7 +166,7 @@ class S3BlobStore(BlobStore):
         """Whether a listing has the key. Raises ClientError when the bucket is gone."""
         if not is_impossible(blob_id):
             try:
-                listed = self.client.list_objects_v2(Bucket=self.bucket, Prefix=blob_id, MaxKeys=1)
+                listed = self._list(Prefix=blob_id, MaxKeys=1)
             except ClientError as error:
                 if not _cannot_exist(error, blob_id):
                     raise
@@ -182,7 +196,7 @@ class S3BlobStore(BlobStore):
     def _head(self, key: BlobId) -> StoredBlob | None:
         ask = partial(self.client.head_object, Bucket=self.bucket, Key=key)
         answer = self._unless(_NO_KEY, ask)
-        return answer and _stored(answer, key, "ContentLength")
+        return answer and _stored(self._own(answer), key, "ContentLength")
 
     def _copy(self, source: str, key: BlobId, to: BlobId) -> str | None:
         origin = {"Bucket": source, "Key": key}
@@ -203,30 +217,30 @@ class S3BlobStore(BlobStore):
 
     def folders(self, prefix: str) -> list[str]:
         """The folders right below `prefix`, which is empty or ends with a slash."""
-        request: dict[str, Any] = {"Bucket": self.bucket, "Prefix": prefix, "Delimiter": "/"}
+        request = {"Prefix": prefix, "Delimiter": "/"}
         folders: list[str] = []
         while True:
-            answer = self._ask(partial(self.client.list_objects_v2, **request))
+            answer = self._ask(partial(self._list, **request))
             common = (entry["Prefix"] for entry in answer.get("CommonPrefixes", ()))
             folders += [text[len(prefix) :].rstrip("/") for text in common]
-            if not answer.get("IsTruncated"):
+            if not answer["IsTruncated"]:
                 return folders
             request["ContinuationToken"] = answer["NextContinuationToken"]
 
     def _pages(
         self, low: str, high: str, most: int | None = None
     ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:
-        request: dict[str, Any] = {"Bucket": self.bucket, "MaxKeys": most or self.page_size}
+        request: dict[str, Any] = {"MaxKeys": most or self.page_size}
         if prefix := prefix_of(low, high):
             request["Prefix"] = prefix
         if low != prefix:
             request["StartAfter"] = before(low)
         more = True
         while more:
-            answer = self._ask(partial(self.client.list_objects_v2, **request))
+            answer = self._ask(partial(self._list, **request))
             page = [_stored(entry, entry["Key"], "Size") for entry in answer.get("Contents", ())]
             is_beyond = bool(high and page and page[-1].key >= high)
-            more = bool(answer.get("IsTruncated")) and not is_beyond
+            more = answer["IsTruncated"] and not is_beyond
             yield [blob for blob in page if inside(blob.key, low, high)], more
             if more:
                 request.pop("StartAfter", None)
@@ -238,6 +252,9 @@ class S3BlobStore(BlobStore):
         while keys:
             self._take(len(keys))
             codes = self._deleted(keys)
+            if codes.keys() == {*keys} and _REFUSED.issuperset(codes.values()):
+                why = f"{codes[keys[0]]}, bucket {self.bucket!r}"
+                raise refused_credentials(self.settings, why)
             keys = [key for key, code in codes.items() if code in _BUSY]
             refused = codes.keys() - set(keys)
             failed |= {key: f"S3 would not delete it: {codes[key]}" for key in refused}
@@ -258,12 +275,7 @@ class S3BlobStore(BlobStore):
 
     def _ask(self, ask: Callable[[], T]) -> T:
         """What `ask` gives; S3's errors as mailslice's."""
-
-        def translated() -> T:
-            with self._translated():
-                return ask()
-
-        return self._patiently(translated)
+        return self._patiently(self._translated()(ask))
 
     def _unless(self, codes: Collection[str], ask: Callable[[], T]) -> T | None:
         """As `_ask`; None where S3 answers with one of these codes."""

@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from mailslice.duties.blob_gc.orphans import GROUP_ROWS
+from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.errors import SlowDown as TooBusy
-from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.stores.blobs import opening
 from mailslice.stores.blobs.s3_store import S3BlobStore
@@ -86,6 +87,24 @@ def test_keys_that_s3_was_too_busy_for_are_deleted_again_and_others_are_said(hea
         assert blobs.delete_many(keys) == {keys[3]: "S3 would not delete it: AccessDenied"}
         assert asked == [4, 1, 1]
     assert heap.keys() == {keys[3]}
+
+
+def test_a_run_that_may_not_delete_ends_with_the_copies_of_its_first_request(heap, monkeypatch):
+    """S3 answers a bulk delete without that right with 200 and a refusal of each key."""
+    monkeypatch.setitem(GROUP_ROWS, "delete", 1)
+    orphans = {heap.blob() for _ in range(3)}
+    heap.collect()
+    request = heap.request()
+    heap.steps(request, "plan", "check", at=2 * HOURS)
+
+    def refuse(**given):
+        keys = [each["Key"] for each in given["Delete"]["Objects"]]
+        return {"Errors": [{"Key": key, "Code": "AccessDenied"} for key in keys]}
+
+    monkeypatch.setattr(heap.stores.blobs.client, "delete_objects", refuse)
+    with pytest.raises(BadSetting, match="refuses the key of MAILSLICE_S3_ACCESS_KEY"):
+        heap.steps(request, "apply", at=2 * HOURS)
+    assert (heap.keys(), len(heap.kept())) == (orphans, 1)
 
 
 def test_a_slow_down_that_never_ends_is_raised_as_what_it_is(busy):

@@ -47,7 +47,7 @@ class Server:
         more = (
             {"IsTruncated": True, "NextContinuationToken": page[-1]}
             if len(found) > len(page)
-            else {}
+            else {"IsTruncated": False}
         )
         return {
             "Contents": [{"Key": name, "Size": 1, "LastModified": None} for name in page],

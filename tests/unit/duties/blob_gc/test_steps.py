@@ -216,10 +216,29 @@ def test_a_second_try_counts_what_the_first_one_did_and_makes_no_copy_twice(due,
     assert len(heap.buckets[heap.settings.own.bucket]) == 3
 
 
-def test_a_run_that_is_out_of_time_leaves_the_rest(due, monkeypatch):
+def test_a_second_try_counts_what_the_first_one_put_back(due, monkeypatch):
+    heap, (missed, *_) = due
+    heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
+    heap.source.ids.add(missed)
+    heap.take("plan", "check", at=3 * HOURS, name="r-3")
+    with monkeypatch.context() as patch:
+        die_at(patch, "apply:after-restores")
+        with pytest.raises(Died):
+            heap.take("apply", at=3 * HOURS, name="r-3")
+    report = heap.take("apply", "verify", "report", at=3 * HOURS, name="r-3")
+    assert (report["restored"], heap.keys()) == (1, {missed})
+    assert "1 put back, as they are referred to" in report["message"]
+
+
+@pytest.mark.parametrize("rest", ["stays", "goes meanwhile"])
+def test_a_run_that_is_out_of_time_leaves_the_rest(due, monkeypatch, rest):
     heap, _ = due
     monkeypatch.setattr(Run, "out_of_time", lambda _: len(heap.keys()) < 3)
-    report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
+    heap.take("apply", at=2 * HOURS, name="r-2")
+    (left,) = heap.keys()
+    if rest == "goes meanwhile":
+        del heap.buckets[heap.settings.s3.bucket][left]
+    report = heap.take("verify", "report", at=2 * HOURS, name="r-2")
     assert (report["gcedBlobCount"], report["left"], report["skipped"]) == (2, 1, 0)
     assert "1 left to the next run" in report["message"]
 
@@ -258,7 +277,7 @@ def test_a_copy_that_is_missed_goes_back_and_verify_asks_for_it(due, monkeypatch
         with pytest.raises(GateFailed, match="referred_to_and_missing: 1"):
             heap.take("verify", at=3 * HOURS, name="r-3")
     report = heap.take("apply", "verify", "report", at=3 * HOURS, name="r-3")
-    assert (report["status"], report["restored"], heap.keys()) == ("done", 1, {missed})
+    assert (report["status"], report["restored"], heap.keys()) == ("done", 2, {missed})
 
 
 def test_deletes_that_fail_are_named_and_the_run_has_failed(due, monkeypatch):

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from datetime import timedelta
+from hashlib import md5
+from io import BytesIO
+from typing import Any
 
+from botocore.awsrequest import AWSResponse
 from pydantic import SecretStr
+from urllib3 import HTTPResponse
 
+from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.s3_store import S3BlobStore
 
@@ -34,3 +41,24 @@ def test_a_forked_process_does_not_use_the_connections_of_its_parent() -> None:
     if child == 0:
         os._exit(0 if client() is not parents else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_bulk_delete_has_the_md5_that_minio_before_2025_asks_for() -> None:
+    settings = SETTINGS.model_copy(update={"endpoint": "http://127.0.0.1:11"})
+    with S3BlobStore(settings, "mails") as store:
+        sent: list[Any] = []
+
+        def answer(request: Any, **_: object) -> AWSResponse:
+            """The first time it is too busy: boto3 signs anew."""
+            sent.append(request)
+            body = HTTPResponse(BytesIO(), preload_content=False)
+            return AWSResponse(request.url, 200 if sent[1:] else 503, {}, body)
+
+        store.client.meta.events.register("before-send.s3.DeleteObjects", answer)
+        assert store.delete_many([BlobId("a"), BlobId("b//c")]) == {}
+    assert len(sent) == 2
+    for request in sent:
+        assert b"<Key>b//c</Key>" in request.body
+        digest = b64encode(md5(request.body, usedforsecurity=False).digest())
+        assert [v for k, v in request.headers.items() if k == "Content-MD5"] == [digest]
+        assert b"content-md5;" in request.headers["Authorization"]
