@@ -252,8 +252,10 @@ def _finished(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
 
 def has_result(duty: str, report: Report) -> bool:
     """Whether its figures are news; else those of the report before count."""
-    if sign := {"stuck_mails_postal": "lockTimeoutSeconds", "republish_lost": "audit"}.get(duty):
-        return report.get(sign) is not None
+    if duty == "stuck_mails_postal":
+        return report.get("lockTimeoutSeconds") is not None
+    if duty == "republish_lost":  # one that was dry put nothing back
+        return report.get("audit") is not None and report.get("status") != DRY_RUN
     result = {"queue_audit": "verdicts", "queue_size": "size"}.get(duty)
     return result is None or (report.get(result) is not None and counts_whole_queue(report))
 

@@ -221,6 +221,13 @@ BY_AUDIT = {"audit": {"run": "a"}}
         ([{"applied": 1, "skippedBy": {"done or gone": 1, "younger": 1}, **BY_AUDIT}], 1),
         ([{"applied": 3, "audit": {"run": "another"}}], 3),
         ([{"applied": 3, **BY_AUDIT}, {"status": "refused", "audit": None}], 0),
+        (
+            [
+                {"applied": 3, **BY_AUDIT},
+                {"status": "dry run", **BY_AUDIT, "skippedBy": {"younger": 3}},
+            ],
+            0,
+        ),
     ],
 )
 def test_a_loss_ends_by_what_was_put_back_and_not_by_a_run(fresh, republished, lost):

@@ -205,11 +205,8 @@ class RepublishLost(Duty[RepublishPlan]):
             yield f"{count} skipped: {reason}"
         if remaining := steps.result.remaining:
             yield f"{remaining} left to the next run by the time limit"
-        if unknown := fields["outcomeUnknown"]:
-            yield (
-                f"nobody saw a confirm of some, such as {unknown[0]}: "
-                "--repeat-unknown publishes them again"
-            )
+        if some := fields["outcomeUnknown"]:
+            yield f"some got no confirm, such as {some[0]}: --repeat-unknown publishes them again"
 
 
 DUTY = RepublishLost()
