@@ -103,7 +103,7 @@ def _audit(run: Run) -> AuditPlan:
     crash.point("plan:after-evidence")
 
     tasks = classify_all(run.spark(), spec, candidates, evidence) if candidates else []
-    run.require_lock()  # until all is judged: what a republish puts back meanwhile would be lost
+    run.require_lock()  # a republish meanwhile may have put back what is called lost
     files = sorted((task.file for task in tasks if task.file.rows), key=lambda file: file.file)
     deleted = sum(task.deleted for task in tasks)
     verdicts = {one.value: sum(task.verdicts.get(one, 0) for task in tasks) for one in Verdict}
