@@ -1,8 +1,9 @@
 """### Looks after the dead letters of every mail queue, hourly
 
-Says why each letter died (bad JSON, missing blob, rejected by a handler, delivery limit, expired),
-how old they are, and shows a sample. Drops the letters of mails that are deleted already, exports
-what is no mail to a file before it goes, and, when asked, puts letters back into their queue.
+Says why each letter died (bad JSON, missing blob, rejected by a handler, delivery limit, expired,
+cleaned, other), how old they are, and shows a sample. Drops the letters of mails that are deleted
+already, exports what is no mail to a file before it goes, and, when asked, puts letters back into
+their queue.
 
 **Steps, for each queue by itself**
 
@@ -25,8 +26,11 @@ without content, or without a row (`force_cleaned` overrides the last). A kill b
 acknowledgement leaves the letter beside its copy: whichever comes second is dropped once the mail
 is done.
 
-**Costs** a second a queue without letters; a look holds 5 KB a letter in the broker; a letter that
-says no reason (James' own) costs S3 two requests.
+**Costs** a second a queue without letters; a look holds 5 KB a letter in the broker. In a queue
+that keeps its order `apply_letters` and `verify` look as far as `plan_letters` did, in a quorum
+queue at up to 200,000 letters. A letter that says no reason (James' own) costs S3 two requests. Of
+letters that name no slice (James' own, too) a redrive looks for the rows in all slices from
+browseStart on: `plan_letters` once for 500 candidates, `apply_letters` once for 100 letters.
 
 **Needs** RabbitMQ's management API, and no other consumer on the dead letter queue. Exports are
 below `dead-letters/QUEUE` of MAILSLICE_ARTIFACTS, for ever.

@@ -6,14 +6,14 @@ whose messages are gone. This DAG publishes them again, under their own enqueue 
 
 **Steps, for each queue by itself**
 
-- `plan_republish`: takes the lost mails of the newest audit with a census (or of `audit`), and
-  proves each again. Changes: nothing.
+- `plan_republish`: takes the lost mails of the newest audit with a census (or of `audit`), which
+  must not be older than 24 h, and proves each again. Changes: nothing.
 - `check_plan`: Great Expectations: only mails of that audit, each once, none in doubt unless
   duplicates are accepted. Changes: nothing.
 - `apply_republish`: proves each again, claims it in the ledger of decisions, publishes it with
   confirm, records it. Changes: RabbitMQ, own keyspace.
-- `verify`: Great Expectations: all that was published is in the ledger of decisions. Changes:
-  nothing.
+- `verify`: Great Expectations: all that was published is in the ledger of decisions, and has its
+  row or its deleted mark. Changes: nothing.
 - `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
   ledger.
 

@@ -31,7 +31,7 @@ DUTIES = ("queue_size", "queue_cleanup", "queue_audit", "republish_lost", "stuck
 _AT_ONCE = 16
 _COUNTED = 10
 """Queues that may be counted on the spot with all that `Most` allows."""
-_AUDIT_COUNTS_FOR = timedelta(hours=26)
+_REPORT_COUNTS_FOR = timedelta(hours=26)
 _MEASURED_LATELY = timedelta(hours=1)
 _FEW, _MORE = 3, 50
 """Rows: the newest of a duty may be of runs that are at work, or failed, or that were dry."""
@@ -185,7 +185,7 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
         oldest=now - counted.oldest if counted and counted.oldest else None,
         late_after=stores.settings.alert.oldest_mail or timedelta.max,
         lost=_lost(reports, now),
-        stuck=_stuck(reports.get("stuck_mails")),
+        stuck=_stuck(reports.get("stuck_mails", {}), now),
         silent=min(silent, depth.unacknowledged) if depth else silent,  # others were given back
         moving=sum((work.published or 0.0, work.delivered or 0.0)) if work else 0.0,
         held=_sentence(held),
@@ -254,6 +254,8 @@ def has_result(duty: str, report: Report) -> bool:
     """Whether its figures are news; else those of the report before count."""
     if duty == "stuck_mails_postal":
         return report.get("lockTimeoutSeconds") is not None
+    if duty == "republish_lost":  # one that was dry put nothing back
+        return report.get("audit") is not None and report.get("status") != DRY_RUN
     result = {"queue_audit": "verdicts", "queue_size": "size"}.get(duty)
     return result is None or (report.get(result) is not None and counts_whole_queue(report))
 
@@ -312,25 +314,27 @@ def _measured(report: Report | None) -> _MailCount | None:
 
 
 def _lost(reports: Mapping[str, Report], now: datetime) -> int | None:
-    """Of the last audit: None where it is old, or mails were put back since."""
+    """Of the last audit, without those that a republish by it put back: None where it is old."""
     audit, republished = (reports.get(duty, {}) for duty in ("queue_audit", "republish_lost"))
-    if not (verdicts := audit.get("verdicts")) or not audit.get("finished"):
+    if not (verdicts := audit.get("verdicts")) or not _is_recent(audit, now):
         return None
-    finished, put_back = datetime.fromisoformat(audit["finished"]), republished.get("finished")
-    if now - finished > _AUDIT_COUNTS_FOR or (
-        put_back and datetime.fromisoformat(put_back) > finished
-    ):
-        return None
+    lost = sum(int(verdicts.get(name) or 0) for name in ("lost", "lost or ghost"))
+    if (republished.get("audit") or {}).get("run") == audit.get("run"):
+        counts = {**republished["skippedBy"], "applied": republished["applied"]}
+        lost -= sum(counts.get(n, 0) for n in ("applied", "already republished", "done or gone"))
     # An audit without a find proves nothing of mails that were lost since.
-    return sum(int(verdicts.get(name) or 0) for name in ("lost", "lost or ghost")) or None
+    return max(0, lost) or None
 
 
-def _stuck(report: Report | None) -> int:
-    """Mails that stuck_mails found, and left where they were."""
-    if report is None:
-        return 0
-    planned, applied = int(report.get("planned") or 0), int(report.get("applied") or 0)
-    return planned if report.get("status") == DRY_RUN else max(0, planned - applied)
+def _stuck(report: Report, now: datetime) -> int:
+    """Mails that stuck_mails found, and left with their holders."""
+    planned, *done = (int(report.get(name) or 0) for name in ("planned", "applied", "skipped"))
+    return max(0, planned - sum(done)) if _is_recent(report, now) else 0
+
+
+def _is_recent(report: Report, now: datetime) -> bool:
+    finished = report.get("finished")
+    return finished is not None and now - datetime.fromisoformat(finished) <= _REPORT_COUNTS_FOR
 
 
 def _sentence(held: ActiveHolds) -> str | None:

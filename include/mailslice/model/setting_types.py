@@ -26,11 +26,16 @@ def _words(value: object) -> object:
     return tuple(word.strip() for word in value.split(",") if word.strip())
 
 
-def _in_bounds(value: timedelta) -> timedelta:
-    """A text has no sign; a number, in seconds, may have one."""
-    if not timedelta(0) <= value <= LONGEST:
-        raise ValueError(f"allowed: 0s or more, at most {format_duration(LONGEST)}")
-    return value
+def at_least(least: timedelta) -> AfterValidator:
+    """Also of 0s: a text has no sign; a number, in seconds, may have one."""
+
+    def checked(value: timedelta) -> timedelta:
+        if not least <= value <= LONGEST:
+            bounds = f"{format_duration(least)} or more, at most {format_duration(LONGEST)}"
+            raise ValueError(f"allowed: {bounds}")
+        return value
+
+    return AfterValidator(checked)
 
 
 def _more_than_nothing(value: timedelta) -> timedelta:
@@ -83,7 +88,7 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 LimitRules = Annotated[Rules, BeforeValidator(_rules)]
 LOWER_CASE = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
 UPPER_CASE = BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value)
-Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_in_bounds)]
+Duration = Annotated[timedelta, BeforeValidator(_duration), at_least(timedelta(0))]
 Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
 """A duration that is not 0s: nothing ends in no time."""
 Share = Annotated[float, Field(ge=0, le=1)]

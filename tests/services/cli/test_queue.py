@@ -198,6 +198,71 @@ def test_audits_that_failed_or_saw_some_slices_end_no_loss(fresh, newer):
         assert one.reports["queue_audit"]["alerts"] == [{"name": "a1"}]
 
 
+def reported(stores, duty, queue, ago, **fields):
+    """A report in the ledger, of a run that ended so long ago."""
+    finished = system_clock() - ago
+    run = fields.setdefault("run", f"{duty}-{ago}")
+    counts = {"planned": 3, "applied": 0, "skipped": 0, "skippedBy": {}}
+    report = json.dumps({"status": "done", "finished": iso(finished), **counts, **fields})
+    row = RunRow(run, duty, queue, finished, "done", report, finished=finished)
+    stores.own.runs.save(row, timedelta(days=1))
+
+
+BY_AUDIT = {"audit": {"run": "a"}}
+
+
+@pytest.mark.parametrize(
+    ("republished", "lost"),
+    [
+        ([{"status": "dry run", **BY_AUDIT}], 3),
+        ([{"status": "refused", "audit": None}], 3),
+        ([{"status": "failed", "applied": 1, **BY_AUDIT}], 2),
+        ([{"applied": 1, "skippedBy": {"already republished": 1}, **BY_AUDIT}], 1),
+        ([{"applied": 1, "skippedBy": {"done or gone": 1, "younger": 1}, **BY_AUDIT}], 1),
+        ([{"applied": 3, "audit": {"run": "another"}}], 3),
+        ([{"applied": 3, **BY_AUDIT}, {"status": "refused", "audit": None}], 0),
+        (
+            [
+                {"applied": 3, **BY_AUDIT},
+                {"status": "dry run", **BY_AUDIT, "skippedBy": {"younger": 3}},
+            ],
+            0,
+        ),
+    ],
+)
+def test_a_loss_ends_by_what_was_put_back_and_not_by_a_run(fresh, republished, lost):
+    with open_stores(fresh.settings) as stores:
+        queue = queues.create(stores, "spool")
+        reported(stores, "queue_audit", queue, 5 * HOUR, run="a", verdicts={"lost": 3})
+        for hours, fields in zip((3, 2), republished, strict=False):
+            reported(stores, "republish_lost", queue, hours * HOUR, **fields)
+        (one,) = overview(stores, system_clock)
+        shown = (f"{lost} mail" in one.verdict.why, one.verdict.health is Health.LOST)
+        assert shown == (lost > 0, lost > 0)
+
+
+@pytest.mark.parametrize(
+    ("ago", "fields", "stuck"),
+    [
+        (0, {"applied": 1}, 2),
+        (0, {"applied": 1, "skipped": 2}, 0),
+        (0, {"status": "dry run"}, 3),
+        (0, {"mode": "shadow", "noted": 2, "skipped": 1}, 2),
+        (25, {}, 3),
+        (27, {}, 0),
+    ],
+)
+def test_stuck_are_mails_that_the_last_run_left_with_their_holders_for_a_day(
+    fresh, ago, fields, stuck
+):
+    with open_stores(fresh.settings) as stores:
+        queue = queues.create(stores, "spool")
+        reported(stores, "stuck_mails", queue, ago * HOUR, **fields)
+        (one,) = overview(stores, system_clock)
+        why = f"{stuck} mails are in flight" in one.verdict.why
+        assert (why, one.verdict.health is Health.STUCK) == (stuck > 0, stuck > 0)
+
+
 def test_what_is_about_no_queue_is_none_of_the_queues_that_were_reported_last(fresh):
     with open_stores(fresh.settings) as stores:
         for duty, queue in (("blob_gc", NO_QUEUE_NAME), ("queue_size", "spool")):

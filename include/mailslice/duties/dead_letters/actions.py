@@ -39,7 +39,7 @@ from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, Checkout, chec
 MAX_CHECKOUT = timedelta(minutes=10)
 """Then all go back: a broker closes a channel that has had one unacknowledged for half an hour."""
 _AT_ONCE = 100
-"""Letters whose marks are read together."""
+"""Letters whose marks or rows are looked up together."""
 _OF_THE_BROKER = frozenset(
     {
         *("x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC"),
@@ -67,10 +67,7 @@ class LetterWork:
         self.progress = progress
         self.params = run.params(Params)
         self.names = names.RabbitNames(run.queue)
-        # In a queue that keeps its order the planned letters are where they were,
-        # or nearer to the head.
-        keeps_order = run.stores.management.keeps_order(self.names.dead_letter_queue)
-        self.most = len(letters) if keeps_order else MAX_CHECKED_OUT
+        self.most = most_to_look_at(run, letters)
         self.lookups = LetterLookups(run.stores, run.queue)
         self.taking = run.throttle("rabbitmq")
         rates = [rate for rate in (self.taking.per_second, self.params.rate) if rate]
@@ -88,9 +85,10 @@ class LetterWork:
         crash.point("apply:after-all")
         if not self.pending or self.run.out_of_time():
             return
-        exports = " ".join(self.run.folder.artifacts.files(folder_of(self.run.queue)))
+        earlier, files = self.progress.earlier, self.run.folder.artifacts.files
+        exports = " ".join(files(folder_of(self.run.queue))) if earlier else ""
         for letter in (letter for letters in self.pending.values() for letter in letters):
-            if self.progress.earlier and self._was_done(letter, exports):
+            if earlier and self._was_done(letter, exports):
                 self._done(letter)
             else:
                 self.progress.skip(VANISHED)
@@ -140,8 +138,8 @@ class LetterWork:
         return planned
 
     def _act(self, checkout: Checkout, matches: Sequence[Match]) -> None:
-        """Act on letters whose marks are read together, on one at least where the run has time for
-        it; what is left is pending.
+        """Act on letters whose marks or rows are looked up together, on one at least where the run
+        has time for it; what is left is pending.
         """
         drops = [
             letter.enqueue_id
@@ -149,6 +147,8 @@ class LetterWork:
             if planned.action == LetterAction.DROP and letter.enqueue_id is not None
         ]
         marked = self.run.stores.tables.deleted.marked(self.run.queue, drops) if drops else set()
+        redriven = [one for _, plan, one in matches if plan.action == LetterAction.REDRIVE]
+        self._rows = self.lookups.with_row(redriven, self.run.clock()) if redriven else {}
         for number, match in enumerate(matches):
             _, planned, letter = match
             if self._is_over() if number else self.run.out_of_time():
@@ -180,7 +180,8 @@ class LetterWork:
         self, checkout: Checkout, message: CheckedOutMessage, letter: Letter
     ) -> str | None:
         (classified,) = classify(self.run.stores, self.run.queue, [letter])
-        facts = self.lookups.redrive_facts([classified], self.run.clock())
+        where = ((self._rows[one], one) for one in self._rows if one == letter.enqueue_id)
+        facts = self.lookups.redrive_facts([classified], self.lookups.rows_in(where))
         if classified.marked:
             return MARKED
         if is_redriven_often(classified, self.params):
@@ -220,6 +221,12 @@ class LetterWork:
         rows = add_rows(run.stores, run.queue, items, self.lookups.view, run.clock())
         crash.point("apply:after-row")
         return rows[0].partition
+
+
+def most_to_look_at(run: Run, letters: Sequence[PlannedLetter]) -> int:
+    """Planned letters in a queue that keeps its order are where they were or nearer to the head."""
+    name = names.RabbitNames(run.queue).dead_letter_queue
+    return len(letters) if run.stores.management.keeps_order(name) else MAX_CHECKED_OUT
 
 
 def redrive_headers(

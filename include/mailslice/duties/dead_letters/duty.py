@@ -7,7 +7,7 @@ from typing import Any
 from mailslice.admin.dead_letters import Letter, classify, peek
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.dead_letters.actions import VANISHED, LetterWork
+from mailslice.duties.dead_letters.actions import VANISHED, LetterWork, most_to_look_at
 from mailslice.duties.dead_letters.decide import LetterAction, decide
 from mailslice.duties.dead_letters.letters import (
     PlannedLetter,
@@ -28,16 +28,6 @@ from mailslice.model import crash
 from mailslice.model.dead_letters import Cause
 
 ORDER_UNCHANGED, ORDER_CHANGED = "as it was", "what was looked at went to the back"
-_WITHOUT_PLAN: dict[str, Any] = {
-    "letters": 0,
-    "unseen": 0,
-    "order": None,
-    "causes": {},
-    "ages": {},
-    "actions": {},
-    "keptBy": {},
-    "sample": [],
-}
 
 
 class LetterPlan(QueuePlan):
@@ -74,7 +64,9 @@ class DeadLetters(Duty[LetterPlan]):
             classify(stores, queue, peeked.letters),
             params,
             now,
-            lambda letters: lookups.redrive_facts(letters, now),
+            lambda some: lookups.redrive_facts(
+                some, lookups.with_row((one.letter for one in some), now)
+            ),
         )
         letters = [PlannedLetter.of(decision) for decision in decisions]
         run.report(
@@ -110,10 +102,10 @@ class DeadLetters(Duty[LetterPlan]):
     def verify(self, run: Run, plan: LetterPlan, result: Result) -> Iterable[Frame]:
         """Looks again. Where nothing was applied the queue is not disturbed."""
         letters: Sequence[Letter] = ()
+        planned = run.read_rows(plan.letters, PlannedLetter)
         if result.applied:
             with run.locked():
-                letters = peek(run.stores, run.queue).letters
-        planned = run.read_rows(plan.letters, PlannedLetter)
+                letters = peek(run.stores, run.queue, most_to_look_at(run, planned)).letters
         acted_on = Counter(letter.key for letter in planned if letter.is_acted_on)
         still_queued = acted_on & Counter(letter.key for letter in letters)
         exports = result.fields.get("exports", ())
@@ -142,8 +134,9 @@ class DeadLetters(Duty[LetterPlan]):
         """`kept`: letters that are still in the queue, of those that were examined."""
         folder = steps.folder
         exported = steps.result.kinds["exported"]
+        without_plan = {**_summary((), 0), "order": None, "ages": {}, "sample": []}
         return {
-            **({} if steps.plan else _WITHOUT_PLAN),
+            **({} if steps.plan else without_plan),
             "kept": _remaining(steps),
             "exports": folder.artifacts.uri(folder_of(folder.queue)) if exported else None,
         }

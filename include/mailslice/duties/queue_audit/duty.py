@@ -101,9 +101,9 @@ def _audit(run: Run) -> AuditPlan:
     youngest = max((instant(old.youngest_ms) for old in candidates), default=None)
     evidence, taken = gather(run, census=census, youngest=youngest)
     crash.point("plan:after-evidence")
-    run.require_lock()
 
     tasks = classify_all(run.spark(), spec, candidates, evidence) if candidates else []
+    run.require_lock()  # a republish meanwhile may have put back what is called lost
     files = sorted((task.file for task in tasks if task.file.rows), key=lambda file: file.file)
     deleted = sum(task.deleted for task in tasks)
     verdicts = {one.value: sum(task.verdicts.get(one, 0) for task in tasks) for one in Verdict}

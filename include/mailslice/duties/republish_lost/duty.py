@@ -1,7 +1,7 @@
 """The duty: publish again what an audit proved lost, as far as it is lost still."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from itertools import chain
 from typing import Any
@@ -10,6 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mailslice.admin.evidence import still_live
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.codec.row import instant
@@ -38,10 +39,10 @@ from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.row_file import schema_of
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import RunRequest
+from mailslice.model.batches import batches
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import EnqueueId, Partition
-from mailslice.model.names import QueueTable
 from mailslice.model.slices import is_live
 from mailslice.model.verdicts import MailVerdict, Verdict
 from mailslice.stores.cassandra.own import PublishState
@@ -51,6 +52,7 @@ MAX_AUDIT_AGE = timedelta(hours=24)
 _LOST = (Verdict.LOST, Verdict.LOST_OR_GHOST)
 _EXAMINED = frozenset({*_LOST, Verdict.BARE})
 _HOUR = timedelta(hours=1)
+_AT_ONCE = 1000
 
 
 class RepublishPlan(QueuePlan):
@@ -145,24 +147,28 @@ class RepublishLost(Duty[RepublishPlan]):
         """Holds what apply said against the ledger of decisions and the view as they are now."""
         if not result.applied:
             return
-        mails = {
-            EnqueueId(UUID(mail.enqueue_id)): mail
-            for mail in run.stream_rows(plan.mails, MailVerdict)
-        }
-        decisions = run.stores.own.republished_mails.by_ids(run.queue, list(mails))
-        published = {
-            enqueue_id: mails[enqueue_id]
-            for enqueue_id, decision in decisions.items()
-            if (decision.run, decision.state) == (plan.run, PublishState.PUBLISHED)
-        }
+        published = vanished = 0
+        for mails in batches(run.stream_rows(plan.mails, MailVerdict), _AT_ONCE):
+            where = {
+                EnqueueId(UUID(mail.enqueue_id)): Partition(instant(mail.slice_ms), mail.bucket)
+                for mail in mails
+            }
+            decisions = run.stores.own.republished_mails.by_ids(run.queue, where)
+            by_this_run = {
+                enqueue_id: where[enqueue_id]
+                for enqueue_id, decision in decisions.items()
+                if (decision.run, decision.state) == (plan.run, PublishState.PUBLISHED)
+            }
+            published += len(by_this_run)
+            vanished += _vanished(run, by_this_run)
         recorded = (
             "Every mail that was published is in the ledger of decisions as published by this run."
         )
         present = "Every published mail has its row, or was done and has its deleted mark."
         yield Frame.zeros(
             "after",
-            unrecorded=(max(0, result.applied - len(published)), recorded),
-            vanished=(_vanished(run, published), present),
+            unrecorded=(max(0, result.applied - published), recorded),
+            vanished=(vanished, present),
         )
 
     def describe(self, steps: Summaries) -> str:
@@ -199,11 +205,8 @@ class RepublishLost(Duty[RepublishPlan]):
             yield f"{count} skipped: {reason}"
         if remaining := steps.result.remaining:
             yield f"{remaining} left to the next run by the time limit"
-        if unknown := fields["outcomeUnknown"]:
-            yield (
-                f"of {len(unknown)} nobody saw a confirm, such as {unknown[0]}: "
-                "--repeat-unknown publishes them again"
-            )
+        if some := fields["outcomeUnknown"]:
+            yield f"some got no confirm, such as {some[0]}: --repeat-unknown publishes them again"
 
 
 DUTY = RepublishLost()
@@ -268,25 +271,13 @@ def _planned_mails(run: Run, plan: RepublishPlan, audit: AuditPlan) -> Frame:
     return Frame("mails", rows, expect, may_be_empty=not plan.planned)
 
 
-def _vanished(run: Run, published: dict[EnqueueId, MailVerdict]) -> int:
+def _vanished(run: Run, where: Mapping[EnqueueId, Partition]) -> int:
     """Mails with neither row nor mark. Marks are read last: a cleanup removes the row first."""
-    tables, queue = run.stores.tables, run.queue
-    existing: set[EnqueueId] = set()
-    for view in tables.existing:
-        ids_by_partition = [
-            (Partition(instant(mail.slice_ms), mail.bucket), [enqueue_id])
-            for enqueue_id, mail in published.items()
-            if QueueTable(mail.table) is view.table
-        ]
-        if ids_by_partition:
-            existing |= {row.enqueue_id for row in view.by_ids(queue, ids_by_partition)}
-    missing = published.keys() - existing
-    if not missing:
-        return 0
+    tables, queue, window = run.stores.tables, run.queue, view_shape(run.stores).window
+    missing = where.keys() - still_live(tables, queue, window, where).keys()
     unmarked = missing - tables.deleted.marked(queue, missing)
     # Behind browseStart James drops rows with their marks, and goes there once the mail is done.
-    window, browse = view_shape(run.stores).window, tables.browse_starts.get(queue)
+    browse = tables.browse_starts.get(queue)
     return sum(
-        browse is None or is_live(instant(published[one].slice_ms), browse.value, window)
-        for one in unmarked
+        browse is None or is_live(where[one].slice_start, browse.value, window) for one in unmarked
     )

@@ -211,7 +211,7 @@ def _planned(run: Run, stuck: Stuck, mode: StuckMode, now: datetime) -> PlannedM
 
 def _figures(run: Run, liveness: WorkerLiveness, timeout: timedelta) -> dict[str, Any]:
     duty, in_flight, p99 = run.settings.duty, liveness.in_flight, liveness.times.quantile(P99)
-    ages = (record.age(mail) for record in liveness.alive for mail in record.in_flight)
+    ages = (one.age(mail) for one in liveness.alive for mail in one.in_flight if not mail.returned)
     return {
         "lockTimeout": format_duration(timeout),
         "lockTimeoutSeconds": timeout / _SECOND,

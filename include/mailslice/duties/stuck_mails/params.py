@@ -1,12 +1,13 @@
 """What a run of stuck_mails can be told."""
 
 from datetime import timedelta
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from mailslice.maintenance.params import DutyParams
-from mailslice.model.settings import Duration, StuckMode
+from mailslice.model.setting_types import Duration, at_least
+from mailslice.model.settings import StuckMode
 
 
 class Params(DutyParams):
@@ -14,9 +15,8 @@ class Params(DutyParams):
 
     LATER: ClassVar[tuple[str, ...]] = ("most",)
 
-    lock_timeout: Duration | None = Field(
+    lock_timeout: Annotated[Duration, at_least(timedelta(seconds=1))] | None = Field(
         None,
-        ge=timedelta(seconds=1),
         description="a mail held for longer is stuck; 10 times the queue's p99 and at least 10m "
         "when not given (MAILSLICE_DUTY_STUCK_*)",
     )

@@ -13,7 +13,7 @@ import pytest
 from mailslice.admin import queues
 from mailslice.codec import message
 from mailslice.maintenance.runner import Tools
-from mailslice.model.mail import QueuedMail
+from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores, open_stores
@@ -49,6 +49,18 @@ class Letters(World):
         if marked:
             self.mark(item)
         return item
+
+    def delete_row(self, enqueue_id: EnqueueId) -> None:
+        """Its row goes, and nothing else."""
+        cassandra, keyspace = self.stores.cassandra, self.settings.cassandra.keyspace
+        view = self.stores.tables.v4
+        row = next(view.find(self.queue, list(view.partitions(self.queue)), enqueue_id))
+        statement = cassandra.prepare(
+            f"DELETE FROM {keyspace}.enqueuedmailsv4 WHERE queuename = ? AND timerangestart = ? "
+            "AND bucketid = ? AND enqueueid = ?"
+        )
+        where = row.partition
+        cassandra.execute(statement, [self.queue, where.slice_start, where.bucket, enqueue_id])
 
     def letter(
         self,

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.admin import dead_letters as looked_at
 from mailslice.admin import queues
 from mailslice.bench.clearing import drop_marks
 from mailslice.codec import message
 from mailslice.duties.dead_letters import actions
 from mailslice.duties.dead_letters.duty import DUTY
-from mailslice.maintenance.artifacts import artifacts
+from mailslice.maintenance.artifacts import Artifacts, artifacts
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.lock import LockHeld, locked
 from mailslice.model.errors import (
@@ -31,6 +32,7 @@ from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.rabbitmq.checkout import Checkout, check_out, dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.view.live_rows import LiveRows
 
 HOUR = timedelta(hours=1)
 
@@ -313,6 +315,62 @@ def test_what_lies_behind_the_letters_that_were_looked_at_is_counted_and_stays(l
     report = letters.run(look_at=3)
     assert (report["letters"], report["unseen"], report["dropped"], report["kept"]) == (3, 1, 3, 0)
     assert letters.dead_names() == ["m3"]
+
+
+def test_no_step_looks_further_than_the_plan_did_where_letters_keep_their_order(
+    letters, monkeypatch
+):
+    asked = []
+
+    def counted(settings, name, most):
+        asked.append(most)
+        return check_out(settings, name, most)
+
+    for module in (actions, looked_at):
+        monkeypatch.setattr(module, "check_out", counted)
+    for number in range(4):
+        letters.letter(letters.mail(f"m{number}", marked=True))
+    assert letters.run(look_at=3)["dropped"] == 3
+    assert asked == [3, 3, 3]
+
+
+def test_rows_of_letters_that_name_no_slice_are_looked_for_once_and_read_again_one_by_one(
+    letters, monkeypatch
+):
+    items = [letters.mail(f"m{number}") for number in range(3)]
+    for item in items:
+        letters.letter(item)
+    request = letters.request(redrive=True)
+    letters.steps(request, "plan", "check")
+    looks, partitions = [], LiveRows.partitions
+
+    def counted(*args):
+        looks.append(args)
+        return partitions(*args)
+
+    def cleaned(point):
+        """The third mail's row goes, as a cleanup drops it, after the first is redriven."""
+        if point == "apply:after-publish" and items[2:]:
+            letters.delete_row(items.pop().enqueue_id)
+
+    monkeypatch.setattr(LiveRows, "partitions", counted)
+    monkeypatch.setattr("mailslice.model.crash.point", cleaned)
+    applied = letters.steps(request, "apply")
+    assert (len(looks), applied["redriven"], applied["skippedBy"]) == (
+        1,
+        2,
+        {"neither row nor deleted mark: it was dealt with": 1},
+    )
+    assert letters.work() == ["m0", "m1"]
+
+
+def test_a_letter_that_is_gone_in_a_first_try_costs_no_list_of_all_exports(letters, monkeypatch):
+    letters.letter(b"{no mail")
+    request = letters.request()
+    letters.steps(request, "plan", "check")
+    letters.taken(letters.names.dead_letter_queue)
+    monkeypatch.setattr(Artifacts, "files", lambda *_: pytest.fail("exports were listed"))
+    assert letters.steps(request, "apply")["skippedBy"] == {"gone since the plan": 1}
 
 
 def test_between_plan_and_apply_a_mail_is_deleted_another_dies_and_one_is_taken_away(letters):

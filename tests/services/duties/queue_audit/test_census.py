@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -15,6 +16,7 @@ from mailslice.duties.queue_audit import duty, evidence
 from mailslice.engine import worker_stores
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.audits import audit_of, newest_audit
+from mailslice.maintenance.lock import LockLost
 from mailslice.maintenance.plan import digest_of
 from mailslice.model.errors import (
     BadInput,
@@ -544,3 +546,24 @@ def test_a_mail_whose_delay_begins_and_ends_while_the_audit_looks_is_not_lost(sp
     spool.audit(census=True)
     assert spool.verdicts() == {old: "lost", meanwhile: "unknown"}
     assert "its delay ended while the audit looked" in spool.why(meanwhile)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_audit_whose_machine_was_suspended_while_it_classified_proves_nothing(
+    spool, monkeypatch
+):
+    """Its lock is another run's by then, which may have republished what the census missed."""
+    spool.put("lost", message=False)
+    classify_all, clock = duty.classify_all, time.clock_gettime
+
+    def resumed(*args):
+        tasks = classify_all(*args)
+        late = lambda which: clock(which) + 120 * (which == time.CLOCK_BOOTTIME)
+        monkeypatch.setattr(time, "clock_gettime", late)
+        return tasks
+
+    monkeypatch.setattr(duty, "classify_all", resumed)
+    request = spool.request("queue_audit", census=True)
+    with pytest.raises(LockLost):
+        spool.steps(request, "plan")
+    assert spool.folder(request).read_json("plan.json") is None

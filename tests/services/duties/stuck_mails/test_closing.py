@@ -97,6 +97,14 @@ def test_a_stuck_mail_is_closed_with_its_content_and_everything_else_is_left(wor
     assert [mail["name"] for mail in report["mails"]] == ["stuck"]
 
 
+def test_the_oldest_mail_in_flight_is_none_that_the_broker_took_back(world):
+    quick, returned = world.held(world.mail(), 5), world.held(world.mail(), 9999, returned=True)
+    world.worker(quick, returned)
+    report = world.run()
+    assert report["inFlight"] == 1
+    assert 5 <= report["oldestSeconds"] < 9999
+
+
 def test_a_second_run_finds_nothing(world):
     world.worker(world.held(world.mail()))
     world.run()

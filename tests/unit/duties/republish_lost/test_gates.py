@@ -8,12 +8,14 @@ from uuid import UUID
 
 import pytest
 
+from mailslice.codec.row import instant
 from mailslice.duties.republish_lost import duty
 from mailslice.duties.republish_lost.duty import DUTY, RepublishPlan
 from mailslice.duties.republish_lost.params import Params
 from mailslice.maintenance.result import Result
-from mailslice.model.mail import EnqueueId
-from mailslice.model.names import QueueTable
+from mailslice.model.mail import EnqueueId, Partition
+from mailslice.model.names import EVENT_STORE, QueueTable
+from mailslice.model.settings import Settings
 from mailslice.model.verdicts import MailVerdict
 from mailslice.stores.cassandra.own import PublishState, Republished
 from tests.unit.duties.judging import NOW, broken, run_of
@@ -89,18 +91,83 @@ def test_another_audit_and_one_without_census_fail(judge):
     assert judge(census=False) == {"audit_without_census"}
 
 
+class Ledger:
+    """Stores after an apply: mails that were published, those with rows, those that are marked.
+
+    `asked`: the sizes of reads of decisions, and the partitions of each read of rows.
+    """
+
+    def __init__(self, state=PublishState.PUBLISHED, rows=frozenset(), marked=frozenset()):
+        self.state, self.rows, self.done, self.asked = state, rows, marked, []
+        self.own = SimpleNamespace(republished_mails=SimpleNamespace(by_ids=self.decisions))
+        self.settings = Settings()
+        self.tables = SimpleNamespace(
+            existing=[SimpleNamespace(table=QueueTable.V4, by_ids=self.by_ids)],
+            deleted=SimpleNamespace(marked=lambda _queue, ids: self.done & set(ids)),
+            browse_starts=SimpleNamespace(get=lambda _: SimpleNamespace(value=self.browse)),
+            missing=lambda: [EVENT_STORE],
+        )
+
+    browse = instant(0)
+
+    def decisions(self, _queue, ids):
+        self.asked.append(len(ids))
+        return {one: Republished(one, "r-1#1", "r-1", self.state, "tester", NOW) for one in ids}
+
+    def by_ids(self, _queue, ids_by_partition):
+        asked = list(ids_by_partition)
+        self.asked.append([partition for partition, _ in asked])
+        return [
+            SimpleNamespace(enqueue_id=one, partition=partition)
+            for partition, ids in asked
+            for one in ids
+            if one in self.rows
+        ]
+
+
+@pytest.fixture
+def verified(tmp_path):
+    """The columns that fail for these published mails."""
+
+    def one(stores, ids, applied=None):
+        run = run_of(tmp_path, "republish_lost", Params(), stores=stores)
+        mails = [replace(MAILS[0], enqueue_id=str(each)) for each in ids]
+        result = Result(applied=len(ids) if applied is None else applied)
+        return broken(*DUTY.verify(run, plan_of(run, mails), result))
+
+    return one
+
+
+IDS = [EnqueueId(UUID(int=number)) for number in range(1, 2002)]
+
+
 @pytest.mark.parametrize(
     ("state", "columns"), [(PublishState.PUBLISHED, set()), (PublishState.CLAIMED, {"unrecorded"})]
 )
-def test_a_publish_that_is_not_in_the_ledger_of_decisions_fails(tmp_path, state, columns):
-    lost = EnqueueId(UUID(int=1))
-    decision = Republished(lost, "r-1#1", "r-1", state, "tester", NOW)
-    row = SimpleNamespace(enqueue_id=lost)
-    view = SimpleNamespace(table=QueueTable.V4, by_ids=lambda *_: [row])
-    stores = SimpleNamespace(
-        own=SimpleNamespace(republished_mails=SimpleNamespace(by_ids=lambda *_: {lost: decision})),
-        tables=SimpleNamespace(existing=[view]),
-    )
-    run = run_of(tmp_path, "republish_lost", Params(), stores=stores)
-    mail = replace(MAILS[0], enqueue_id=str(lost), table=QueueTable.V4.value)
-    assert broken(*DUTY.verify(run, plan_of(run, [mail]), Result(applied=1))) == columns
+def test_a_publish_that_is_not_in_the_ledger_of_decisions_fails(verified, state, columns):
+    assert verified(Ledger(state, frozenset(IDS[:1])), IDS[:1]) == columns
+
+
+@pytest.mark.parametrize(
+    ("rows", "marked", "browse", "columns"),
+    [
+        (IDS[:3], [], 0, set()),
+        (IDS[:2], IDS[2:3], 0, set()),
+        (IDS[:2], [], 0, {"vanished"}),
+        (IDS[:2], [], 7_200_000, set()),
+    ],
+)
+def test_a_published_mail_with_neither_row_nor_mark_fails_unless_it_is_behind_browse_start(
+    verified, rows, marked, browse, columns
+):
+    ledger = Ledger(rows=frozenset(rows), marked=frozenset(marked))
+    ledger.browse = instant(browse)
+    assert verified(ledger, IDS[:3]) == columns
+
+
+def test_a_verify_reads_a_thousand_mails_at_a_time_and_a_partition_at_once(verified):
+    ledger = Ledger(rows=frozenset(IDS))
+    assert verified(ledger, IDS) == set()
+    one = [Partition(instant(0), 0)]
+    assert ledger.asked == [1000, one, 1000, one, 1, one]
+    assert verified(ledger, IDS, applied=len(IDS) + 1) == {"unrecorded"}

@@ -100,8 +100,14 @@ def test_a_plan_that_decides_about_no_mail_needs_no_gate_and_is_applied(run):
     ],
 )
 def test_params_that_cannot_be_are_refused(given):
-    with pytest.raises(BadInput):
+    with pytest.raises(BadInput) as refused:
         Params.parse(given)
+    assert "timedelta" not in str(refused.value)
+
+
+def test_the_least_lock_timeout_is_said_as_people_write_it():
+    with pytest.raises(BadInput, match="lock_timeout='0s': allowed: 1s or more"):
+        Params.parse({"lock_timeout": "0s"})
 
 
 def test_params_as_people_write_them():
