@@ -12,7 +12,7 @@ in flight, dead-lettered, lost, `lost or ghost`, ghost, bare (content missing), 
 - `check_plan`: Great Expectations: every partition read once, one verdict a mail, none called lost
   without proof. Changes: nothing.
 - `apply_audit`: publishes the counts as Prometheus text. Changes: artifacts.
-- `verify`: Great Expectations over what was published, read back. Changes: nothing.
+- `verify`: Great Expectations over the verdicts' files, read back. Changes: nothing.
 - `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
   ledger.
 

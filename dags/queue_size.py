@@ -25,8 +25,9 @@ little.
 **Intensity** has no meaning here: there is nothing to slow down.
 
 **Output.** `metrics/mailslice-QUEUE.prom` below MAILSLICE_ARTIFACTS (point node_exporter's text
-file collector at the folder), `slices.svg` and JSON with each run. An empty queue says 0; what is
-unknown is left out.
+file collector at the folder), `slices.svg` and JSON with each run. Of queues named `postal` or
+`audit-...` a letter of the file's name is quoted, as that name is another duty's. An empty queue
+says 0; what is unknown is left out.
 
 **Small** work (MAILSLICE_DUTY_SMALL_ROWS rows at most) is done by the plan's task in its own
 process, all five steps of it, without Spark; the other tasks show what it did. Whoever clears one

@@ -12,7 +12,6 @@ from mailslice.stores import Stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.cassandra.tables import QueueTables
-from mailslice.stores.rabbitmq.management import Management
 
 OVERDUE = timedelta(minutes=1)
 """Where a worker runs, a delayed mail is published within a second of its due time."""
@@ -65,12 +64,6 @@ def is_over(
 def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:
     """Whether its copy is gone: long due, and no level nor hop queue holds any (None: unknown)."""
     return in_delay_queues == 0 and due + OVERDUE < now
-
-
-def in_delay_queues(management: Management, queue: QueueName) -> int | None:
-    """Messages in the delay levels, on their hop between them, and parked; None: unknown."""
-    counts = [management.messages(name) for name in management.waiting_queues(queue)]
-    return None if None in counts else sum(filter(None, counts))
 
 
 def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:

@@ -142,7 +142,7 @@ _LONGEST_ROUND = 300.0
 def broker_figures(stores: Stores) -> Iterator[Figure]:
     """Depths, consumers and the head's age of every mail queue, and the broker's alarms."""
     moving = traffic(stores.management)
-    alarms = "Alarms of the broker's nodes: memory, disk"
+    alarms = "Memory and disk alarms of the broker, nodes that are down, blocked connections"
     yield Figure("mailslice_broker_alarms", alarms, {}, len(stores.management.alarms()))
     for queue in stores.management.mail_queues():
         yield from _of_broker_queue(queue, moving)

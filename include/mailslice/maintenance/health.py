@@ -47,9 +47,9 @@ class HealthFacts:
     ready, unacknowledged, delayed, parked and dead letters. `lost` is of an audit that is younger
     than the count, else None. `stuck` mails were found by stuck_mails and are not dealt with.
     `silent` mails are held by workers that have no heartbeat any more. `moving`: messages a second,
-    in and out. `held`: what a person holds, and why (`model.holds`); `release`: the command that
-    ends it; `is_held_whole`: no worker consumes, and none is to. `unanswered`: stores that did not
-    answer.
+    in and out, at the end of the count, which took `counting` seconds. `held`: what a person holds,
+    and why (`model.holds`); `release`: the command that ends it; `is_held_whole`: no worker
+    consumes, and none is to. `unanswered`: stores that did not answer.
     """
 
     queue: str
@@ -65,6 +65,7 @@ class HealthFacts:
     stuck: int = 0
     silent: int = 0
     moving: float = 0.0
+    counting: float = 0.0
     held: str | None = None
     release: str | None = None
     is_held_whole: bool = False
@@ -129,7 +130,7 @@ def _missing(facts: HealthFacts) -> int:
     """Mails that the broker did not have when they were counted, beyond what its figures lag."""
     if facts.waiting is None or facts.in_broker is None:
         return 0
-    return facts.waiting - facts.in_broker - round(facts.moving * _BROKER_LAG)
+    return facts.waiting - facts.in_broker - round(facts.moving * (_BROKER_LAG + facts.counting))
 
 
 def _stuck(facts: HealthFacts) -> str:

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
 
 
-VERDICTS = "mailslice_audit_mails"
-
-
 def file_of(duty: str, queue: str | None) -> str:
     """The file of a duty below the artifacts location; `queue` None for a duty without queue."""
     return queue_file(f"duty-{duty}", queue) if queue else f"metrics/duty-{duty}.prom"
@@ -103,4 +100,5 @@ def verdict_figures(queue: str, verdicts: Mapping[str, int]) -> Iterator[Figure]
     """Old live mails by the verdict of an audit."""
     for verdict, count in verdicts.items():
         labels = {"queue": queue, "verdict": str(verdict)}
-        yield Figure(VERDICTS, "Old live mails by the verdict of the last audit", labels, count)
+        text = "Old live mails by the verdict of the last audit"
+        yield Figure("mailslice_audit_mails", text, labels, count)

@@ -86,7 +86,8 @@ class QueueOverview:
 class _MailCount:
     """Live mails at a moment, the oldest of them, and the broker's messages at that moment.
 
-    `rows`: at least so many were read for it, dead ones too.
+    `rows`: at least so many were read for it, dead ones too. It took so many `seconds`, at the end
+    of which `moving` messages a second went in and out of the work queue (None: as now).
     """
 
     size: int
@@ -94,6 +95,8 @@ class _MailCount:
     oldest: datetime | None
     in_broker: int | None
     rows: int = 0
+    seconds: float = 0.0
+    moving: float | None = None
 
 
 def overview(
@@ -173,6 +176,7 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
     is_small = max(broker or 0, rows) <= looked.most.rows
     counted = _answered(lambda: _count(looked, queue, broker), unanswered) if is_small else None
     counted = counted or measured
+    rate = counted.moving if counted else None
     silent = sum(len(one.in_flight) for one in records or () if not one.is_alive)
     facts = HealthFacts(
         queue,
@@ -187,7 +191,8 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
         lost=_lost(reports, now),
         stuck=_stuck(reports.get("stuck_mails", {}), now),
         silent=min(silent, depth.unacknowledged) if depth else silent,  # others were given back
-        moving=sum((work.published or 0.0, work.delivered or 0.0)) if work else 0.0,
+        moving=rate if rate is not None else work.moving if work else 0.0,
+        counting=counted.seconds if counted else 0.0,
         held=_sentence(held),
         release=held.all[0].release if held.all else None,
         is_held_whole=held.whole is not None,
@@ -310,6 +315,8 @@ def _measured(report: Report | None) -> _MailCount | None:
         datetime.fromisoformat(oldest) if oldest else None,
         _sum(*(report.get(name) for name in names)),
         report["size"] + (report.get("dead") or 0),
+        (report.get("seconds") or {}).get("plan") or 0.0,
+        report.get("moving"),
     )
 
 

@@ -449,7 +449,7 @@ class DutySettings(Group):
     each kind of cluster."""
     nodetool: str = ""
     """Command that runs Cassandra's nodetool on one node, for reclaim. {host} stands for the node's
-    address: `ssh {host} nodetool`."""
+    address: `ssh {host} nodetool`. A password of JMX belongs in a file: `-pwf FILE`."""
     usual_factor: float = Field(10.0, ge=1)
     """A plan of more than so many times the work of the last runs fails the gate."""
     max_counters_share: float = Field(0.2, ge=0, le=1)

@@ -314,7 +314,8 @@ class MemoryTables:
     def content_start(self, queue: QueueName) -> Start | None:
         return self.content_starts.get(queue)
 
-    def create(self) -> tuple[str, ...]:
+    def create(self, names: Sequence[str] = ()) -> tuple[str, ...]:
+        del names
         return ()
 
 

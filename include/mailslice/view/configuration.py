@@ -207,7 +207,7 @@ def view_shape(stores: Stores, *, checked: bool = False) -> Shape:
     guard = ConfigurationGuard(stores.tables, stores.settings)
     history = guard.history()
     if checked and history:
-        guard.ensure()
+        guard.agreed()
     history = history or [stores.settings.queue.configuration]
     windows = [configuration.slice_window for configuration in history]
     counts = {configuration.bucket_count for configuration in history}

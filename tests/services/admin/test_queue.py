@@ -9,7 +9,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadSetting, TopologyDiffers, UnknownQueue
 from mailslice.model.names import QueueTable
 from mailslice.stores import open_stores
-from mailslice.stores.cassandra.ddl import create_queue_tables
+from mailslice.stores.cassandra.ddl import create_queue_tables, queue_tables
 from mailslice.view.configuration import ConfigurationGuard
 from tests.contracts.guard import GuardContract
 from tests.contracts.mail_queue import MailQueueContract
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.new_keyspaces
 def both_tables(fresh_module):
     with open_stores(fresh_module.settings) as stores:
         stores.tables.create()
-        create_queue_tables(stores.cassandra, QueueTable.V3)
+        create_queue_tables(stores.cassandra, queue_tables(QueueTable.V3))
         yield stores
 
 

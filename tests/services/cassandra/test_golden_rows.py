@@ -13,7 +13,7 @@ from mailslice.codec.row import COLUMNS, from_row, instant, to_row
 from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.names import CONFIGURATION_AGGREGATE, QueueTable
 from mailslice.stores import open_stores
-from mailslice.stores.cassandra.ddl import create_queue_tables
+from mailslice.stores.cassandra.ddl import create_queue_tables, queue_tables
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = sorted(
@@ -25,7 +25,7 @@ CASES = sorted(
 def stores(fresh_module):
     with open_stores(fresh_module.settings) as stores:
         stores.tables.create()
-        create_queue_tables(stores.cassandra, QueueTable.V3)
+        create_queue_tables(stores.cassandra, queue_tables(QueueTable.V3))
         yield stores
 
 

@@ -10,7 +10,7 @@ from mailslice.model.mail import EnqueueId
 from mailslice.model.names import QueueTable
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra import deleted_mails
-from mailslice.stores.cassandra.ddl import create_queue_tables
+from mailslice.stores.cassandra.ddl import create_queue_tables, queue_tables
 from mailslice.stores.cassandra.deleted_mails import ALL
 from mailslice.stores.cassandra.ids import each_of, pack
 from tests.contracts.tables import TablesContract, some_queue
@@ -21,7 +21,7 @@ class TestTablesOnCassandra(TablesContract):
     def tables(self, fresh_module):
         with open_stores(fresh_module.settings) as stores:
             stores.tables.create()
-            create_queue_tables(stores.cassandra, QueueTable.V3)
+            create_queue_tables(stores.cassandra, queue_tables(QueueTable.V3))
             yield stores.tables
 
     @pytest.fixture

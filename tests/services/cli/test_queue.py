@@ -155,6 +155,30 @@ def test_a_queue_that_was_large_when_it_was_measured_is_not_counted_on_the_spot(
         assert one.size == shown
 
 
+@pytest.mark.parametrize(
+    ("moving", "seconds", "word"),
+    [(100.0, 60, Health.OK), (100.0, 5, Health.LOST), (0.0, 60, Health.LOST)],
+)
+def test_a_large_queue_that_was_drained_while_it_was_measured_is_not_lost(
+    fresh, monkeypatch, moving, seconds, word
+):
+    """What moves now says nothing of then."""
+    with open_stores(fresh.settings) as stores:
+        queue, now = queues.create(stores, "spool"), system_clock()
+        of_broker = dict.fromkeys(
+            ("ready", "unacknowledged", "delayed", "parked", "deadLetters"), 0
+        )
+        fields = {"size": 7000, "measuredAt": iso(now), "moving": moving, **of_broker}
+        report = json.dumps({"status": "done", "seconds": {"plan": seconds}, **fields})
+        row = RunRow("r", "queue_size", queue, now, "done", report, finished=now)
+        stores.own.runs.save(row, timedelta(days=1))
+        work = Traffic(Depth(0, 0, 0, 1), 0.0, 0.0, None, None, None)
+        names = RabbitNames(queue)
+        monkeypatch.setattr(overview_module, "traffic", lambda _: {names.work_queue: work})
+        (one,) = overview(stores, system_clock)
+        assert (one.size, one.verdict.health) == (7000, word)
+
+
 def test_a_run_that_failed_takes_no_measurement_away(fresh):
     with open_stores(fresh.settings) as stores:
         queue, now = queues.create(stores, "spool"), system_clock()

@@ -216,6 +216,7 @@ def test_an_alert_that_is_unknown_goes_on_untold_until_its_figure_is_known():
         {"status": "failed", "verdicts": None},
         {"status": "refused", "verdicts": {"lost": 0}},
         {"status": "done", "verdicts": {"lost": 0}, "params": {"slices_from": "2026-11-20"}},
+        {"status": "done", "verdicts": {"lost": 0, "unknown": 5}},
     ):
         later, spoken = told(unknown, first, two_days)
         assert [one for one in later if one["name"] == "lost"] == first
@@ -223,6 +224,19 @@ def test_an_alert_that_is_unknown_goes_on_untold_until_its_figure_is_known():
         again, spoken = told(lost, later, two_days)
         assert (spoken, again[0]["since"]) == (["lost"], first[0]["since"])
         assert told({"status": "done", "verdicts": {"lost": 0}}, later, two_days)[0] == []
+
+
+def test_more_lost_mails_than_the_limit_are_an_alert_whatever_else_is_unknown():
+    verdicts = {"lost": 2, "unknown": 5}
+    known = [
+        [(each.name, each.firing) for each in readings(report, limits, NOW) if each.name == "lost"]
+        for report, limits in (
+            ({"status": "done", "verdicts": verdicts}, AlertSettings(lost=1)),
+            ({"status": "done", "verdicts": verdicts}, AlertSettings(lost=2)),
+            ({"status": "done", "verdicts": {**verdicts, "unknown": 0}}, AlertSettings(lost=2)),
+        )
+    ]
+    assert known == [[("lost", True)], [], [("lost", False)]]
 
 
 def test_a_stuck_mails_run_without_a_plan_knows_of_no_mails_in_flight(tmp_path):

@@ -178,6 +178,12 @@ def test_what_moves_while_it_is_counted_is_not_lost():
     assert verdict(waiting=110, in_broker=10, moving=1.0).health is Health.LOST
 
 
+def test_a_count_that_took_long_missed_what_moved_all_the_while():
+    counted = {"waiting": 4000, "in_broker": 100, "moving": 50.0}
+    assert verdict(**counted, counting=63.0).health is Health.OK
+    assert verdict(**counted, counting=62.0).health is Health.LOST
+
+
 def test_mails_of_an_unknown_broker_are_not_lost():
     assert verdict(in_broker=None).health is Health.OK
     assert verdict(in_broker=None, unanswered=("Cassandra",)).health is Health.UNKNOWN

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from mailslice.admin.evidence import held, in_delay_queues
+from mailslice.admin.evidence import held
 from mailslice.duties.queue_audit.rules import BrokerCounts, Evidence
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.liveness import observe
@@ -24,6 +24,7 @@ from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
+from mailslice.stores.rabbitmq.traffic import in_delay_queues, traffic
 from mailslice.stores.rabbitmq.work_census import WorkHold, hold_work_queue
 
 log = logging.getLogger(__name__)
@@ -73,21 +74,21 @@ def gather(
 
 def counts_of(stores: Stores, queue: QueueName) -> BrokerCounts:
     """RabbitMQ's figures; what it does not say is None."""
-    names, management = RabbitNames(queue), stores.management
+    names = RabbitNames(queue)
     try:
-        work, dead = management.depth(names.work_queue), management.depth(names.dead_letter_queue)
-        delayed = in_delay_queues(management, queue)
-        head = management.head_timestamp(names.work_queue)
+        moving = traffic(stores.management)
     except MailsliceError as error:
         log.warning("RabbitMQ gives no figures of %s: %s", queue, error)
         return BrokerCounts()
+    work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
+    depth, letters = work.depth if work else None, dead.depth if dead else None
     return BrokerCounts(
-        ready=work.ready if work else None,
-        unacknowledged=work.unacknowledged if work else None,
-        consumers=work.consumers if work else None,
-        delayed=delayed,
-        dead_letters=dead.total if dead else None,
-        head=head,
+        ready=depth.ready if depth else None,
+        unacknowledged=depth.unacknowledged if depth else None,
+        consumers=depth.consumers if depth else None,
+        delayed=in_delay_queues(moving, names),
+        dead_letters=letters.total if letters else None,
+        head=work.oldest if work else None,
     )
 
 

@@ -11,7 +11,7 @@ from mailslice.codec.row import epoch_us
 from mailslice.duties.queue_cleanup import decide
 from mailslice.model.clock import Clock
 from mailslice.model.mail import Partition, QueueName
-from mailslice.model.names import QueueTable
+from mailslice.model.names import CONTENT_START, QueueTable
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
@@ -43,7 +43,7 @@ def rows_of(stores: Stores, table: str) -> EnqueuedMails:
 
 def starts_of(stores: Stores, queue: QueueName) -> Starts:
     """Both starts. contentStart first: James moves browseStart, then contentStart up to it."""
-    content = stores.tables.content_starts.get(queue)
+    content = stores.tables.content_start(queue)
     browse = stores.tables.browse_starts.get(queue)
     return Starts(browse.value if browse else None, content.value if content else None)
 
@@ -108,8 +108,12 @@ def move_browse_start(
 def move_content_start(
     stores: Stores, queue: QueueName, oldest_row: datetime | None, window: timedelta, clock: Clock
 ) -> Moved:
-    """Raise contentStart to the oldest slice with a row, never after browseStart as it is now."""
+    """Raise contentStart to the oldest slice with a row, never after browseStart as it is now.
+
+    James 3.5 and 3.6 have no such table: it is made, but not V4, of which the plan does not know.
+    """
     table = stores.tables.content_starts
+    stores.tables.create([CONTENT_START])
     browse, stored = stores.tables.browse_starts.get(queue), table.get(queue)
     target = None
     if browse is not None:

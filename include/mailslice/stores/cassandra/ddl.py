@@ -1,7 +1,7 @@
 """James' tables of the queue view (tests/golden/ddl), and keyspaces: created where missing."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from cassandra import AlreadyExists
@@ -143,12 +143,12 @@ def create_tables(
 
 
 def create_queue_tables(
-    session: CassandraSession, table: QueueTable, replication: str = ""
+    session: CassandraSession, names: Iterable[str], replication: str = ""
 ) -> tuple[str, ...]:
-    """Creates James' keyspace and its tables of the queue view where missing; the new tables."""
+    """Creates James' keyspace and these tables of the queue view where missing; the new tables."""
     keyspace = session.settings.keyspace
     create_keyspace(session, keyspace, replication)
-    return create_tables(session, keyspace, {name: _TABLES[name] for name in queue_tables(table)})
+    return create_tables(session, keyspace, {name: _TABLES[name] for name in names})
 
 
 def _changed(session: CassandraSession, keyspace: str) -> dict[str, timedelta]:

@@ -1,5 +1,6 @@
 """All tables of the queue view together, and which of V3 and V4 there are."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cached_property
 
@@ -110,10 +111,11 @@ class QueueTables:
         crash.point("enqueue:content-start-written")
         self.browse_starts.insert_first(queue, first)
 
-    def create(self) -> tuple[str, ...]:
-        """Create keyspace and tables, those that are missing; the names of the created tables."""
-        created = create_queue_tables(
-            self._session, self._settings.queue.table, self._settings.own.replication
-        )
+    def create(self, names: Sequence[str] = ()) -> tuple[str, ...]:
+        """Create keyspace and tables (of these names; none: all), those that are missing; their
+        names.
+        """
+        names = names or queue_tables(self._settings.queue.table)
+        created = create_queue_tables(self._session, names, self._settings.own.replication)
         self.__dict__.pop("existing", None)
         return created

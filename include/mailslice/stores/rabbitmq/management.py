@@ -4,14 +4,12 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from urllib.parse import quote, unquote
 
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from mailslice.codec.headers import moment
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.model.names import EXCHANGE_PREFIX, WORK_QUEUE_PREFIX, RabbitNames, is_queue_name
@@ -95,10 +93,6 @@ class Management:
         """Whether messages that come back return to their place: a quorum queue appends them."""
         queue = self._queue(name)
         return queue is None or kind_of(queue) != "quorum"
-
-    def head_timestamp(self, name: str) -> datetime | None:
-        """When the oldest message in memory of a classic queue was published; None is not empty."""
-        return moment((self._queue(name) or {}).get("head_message_timestamp"))
 
     def unacked_elsewhere(self, name: str, but: str) -> int | None:
         """Unacknowledged messages on channels that consume the queue `name`, or consume nothing.

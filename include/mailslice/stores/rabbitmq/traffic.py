@@ -28,6 +28,11 @@ class Traffic:
     redelivered: float | None
     oldest: datetime | None
 
+    @property
+    def moving(self) -> float:
+        """Messages a second, in and out, as far as they are given."""
+        return (self.published or 0.0) + (self.delivered or 0.0)
+
 
 def traffic(management: Management) -> dict[str, Traffic]:
     """By the name of the RabbitMQ queue. Raises StoreUnavailable, BadSetting."""
@@ -45,6 +50,12 @@ def parked(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None
     """Messages that are parked until a store answers for them; None without figures."""
     queue = all_traffic.get(names.park_queue)
     return 0 if queue is None else queue.depth.total if queue.depth is not None else None
+
+
+def in_delay_queues(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None:
+    """Messages in the delay levels, on their hop between them, and parked; None: unknown."""
+    counts = delayed(all_traffic, names), parked(all_traffic, names)
+    return None if None in counts else sum(filter(None, counts))
 
 
 def _traffic(queue: Mapping[str, Any]) -> Traffic:

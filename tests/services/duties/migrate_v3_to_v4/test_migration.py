@@ -16,6 +16,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import ClockSkew, GateFailed, PlanRefused, Refused, UnknownQueue
 from mailslice.model.mail import Partition, QueueName, RecipientHeader
 from mailslice.stores import open_stores
+from mailslice.stores.cassandra.ddl import tables_of
 from tests.services.duties.migrate_v3_to_v4.conftest import OldView, settings_of
 from tests.services.duties.world import run_all_in_process
 
@@ -368,7 +369,9 @@ def test_without_v3_there_is_nothing_to_do_and_without_v4_it_is_made_when_the_se
     settings = settings_of(fresh)
     with open_stores(settings) as stores:
         here = OldView(settings, stores, QueueName("spool"))
+        before = tables_of(stores.cassandra, settings.cassandra.keyspace)
         assert here.run(dry_run=True)["planned"] == 1
+        assert tables_of(stores.cassandra, settings.cassandra.keyspace) == before
         assert here.run()["copied"] == 1
         assert set(here.v4) == {row.enqueue_id}
 

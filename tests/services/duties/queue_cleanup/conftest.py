@@ -197,6 +197,21 @@ def view_of_two(_two_tables: tuple[Settings, Stores], tools: Tools) -> View:
 
 
 @pytest.fixture
+def older_view(make_fresh: Callable, tools: Tools) -> Iterator[View]:
+    """As `view`, beside James 3.5 or 3.6: there is V3 alone, and no contentStart."""
+    settings = _settings(make_fresh(new_keyspaces=True))
+    v3 = settings.model_copy(
+        update={"queue": settings.queue.model_copy(update={"table": QueueTable.V3})}
+    )
+    with open_stores(v3) as old:
+        queue = queues.create(old, "spool")
+        old.cassandra.execute(f"DROP TABLE {settings.cassandra.keyspace}.contentstart")
+    base = slice_start(datetime.now(UTC), WINDOW) - 30 * WINDOW
+    with open_stores(settings) as stores:
+        yield View(settings, stores, queue, tools, base)
+
+
+@pytest.fixture
 def own_view(make_fresh: Callable, tools: Tools) -> Iterator[View]:
     """As `view`, in keyspaces of its own: for tests that change the stored configuration."""
     settings = _settings(make_fresh())

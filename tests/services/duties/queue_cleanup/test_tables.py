@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+from mailslice.model.names import CONTENT_START
+from mailslice.stores.cassandra.ddl import tables_of
 from tests.services.duties.queue_cleanup.test_kill import later
 
 
@@ -60,6 +62,27 @@ def test_a_late_insert_into_v3_is_seen_by_the_second_read(view_of_two):
     assert late in view.rows(0)
     assert len(view.rows(0)) == 2
     assert view.browse_start == view.at(0)
+
+
+def test_a_plan_makes_no_table_beside_an_older_james_and_an_apply_content_start_alone(older_view):
+    """So a second try of a killed apply has the tables of its plan."""
+    view = older_view
+    view.stores.tables.browse_starts.insert_first(view.queue, view.at(1))
+    view.insert(0, dead=True, table=view.stores.tables.v3)
+    live = view.insert(3, dead=False, table=view.stores.tables.v3)
+    session, keyspace = view.stores.cassandra, view.settings.cassandra.keyspace
+    before = tables_of(session, keyspace)
+    report = view.clean(dry_run=True)
+    assert (report["status"], report["planned"]) == ("dry run", 1)
+    assert tables_of(session, keyspace) == before
+    request = view.request()
+    view.steps(request, "plan", "check")
+    view.kill("apply", request, "apply:after-content-start")
+    view.let_the_locks_run_out()
+    view.steps(request, "apply", "verify", "report")
+    assert tables_of(session, keyspace) == before | {CONTENT_START}
+    assert (view.rows(0), view.rows(3)) == (set(), {live})
+    assert (view.browse_start, view.content_start) == (view.at(3), view.at(3))
 
 
 def test_a_missing_content_start_is_found_in_either_table(view_of_two):

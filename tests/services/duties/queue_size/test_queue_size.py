@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 
 from mailslice.admin import queues
 from mailslice.admin.mail_queue import MailQueue
@@ -201,9 +202,29 @@ def test_what_is_parked_is_in_the_report_and_its_metrics(stores, fresh_module):
     queue = queues.create(stores, "parking")
     parked(stores, queue)
     request = RunRequest("queue_size", queue, "run-6", params={"sample": False})
-    assert run_all(request, fresh_module.settings)["parked"] == 1
+    report = run_all(request, fresh_module.settings)
+    assert report["parked"] == 1
+    assert report["moving"] >= 0.0
     text = artifacts(fresh_module.settings).read("metrics/mailslice-parking.prom").decode()
     assert 'mailslice_queue_parked{queue="parking"} 1.0' in text
+
+
+def test_a_management_api_that_refuses_us_is_said_and_the_size_is_measured(
+    filled, fresh_module, now, caplog
+):
+    """What the broker does not say is unknown, never 0."""
+    rabbit = fresh_module.settings.rabbitmq
+    url = SecretStr(rabbit.management_url.get_secret_value().replace("//", "//x", 1))
+    rabbit = rabbit.model_copy(update={"management_url": url})
+    settings = fresh_module.settings.model_copy(update={"rabbitmq": rabbit})
+    request = RunRequest("queue_size", QUEUE, "run-8", params={"sample": False})
+    report = run_all_in_process(request, settings, clock=lambda: now)
+    assert (report["status"], report["size"]) == ("done", 3)
+    of_broker = "ready unacknowledged consumers delayed parked deadLetters moving".split()
+    assert {report[name] for name in of_broker} == {None}
+    (said,) = [one for one in caplog.records if one.name.startswith("mailslice.duties.queue_size")]
+    assert said.message.startswith("RabbitMQ gives no figures of spool: ")
+    assert "refuses user 'xguest'" in said.message
 
 
 @pytest.mark.parametrize(

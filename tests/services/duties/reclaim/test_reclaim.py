@@ -195,6 +195,15 @@ def test_a_run_that_was_killed_is_taken_up_by_the_next(world, point):
     assert run_step_in_process("report", asked, fresh.settings)["applied"] == 1
 
 
+def test_a_password_in_the_command_is_in_no_report(world):
+    settings = world[0].but(MAILSLICE_NODETOOL="nodetool -h {host} -pw hunter2").settings
+    report = reclaim(settings, dry_run=True, force=True)
+    assert (report["status"], report["planned"]) == ("dry run", 1)
+    location = artifacts(settings)
+    assert not [name for name in location.files("") if b"hunter2" in location.read(name)]
+    assert "hunter2" not in str(Ledger(world[1], settings).last("reclaim", NO_QUEUE))
+
+
 def test_a_command_that_fails_fails_the_run_and_says_why(world):
     fresh, _, _ = world
     settings = fresh.but(

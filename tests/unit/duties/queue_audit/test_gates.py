@@ -169,9 +169,6 @@ def test_what_is_published_is_what_was_judged(run):
     assert published == VERDICTS
     step(run, "verify")
     assert DUTY.outcome(run, Summaries.load(run.folder, ())) == ("done", "3 mails")
-    location.write(file_of("spool"), exposition(verdict_figures("spool", VERDICTS | {"lost": 2})))
-    with pytest.raises(GateFailed, match="The metrics say the same"):
-        step(run, "verify")
 
 
 def test_an_audit_of_some_slices_publishes_no_metrics(tmp_path):
@@ -184,10 +181,8 @@ def test_an_audit_of_some_slices_publishes_no_metrics(tmp_path):
 
 
 def test_files_with_fewer_mails_of_a_verdict_than_were_judged_so_fail(run):
-    assert broken(duty.published(run, plan_of(run, verdicts=VERDICTS | {"ghost": 1}))) == {
-        "in_files, judged",
-        "in_metrics, judged",
-    }
+    more = plan_of(run, verdicts=VERDICTS | {"ghost": 1})
+    assert broken(duty.published(run, more)) == {"in_files, judged"}
 
 
 def test_a_report_counts_every_verdict_once_the_run_has_a_plan(run):

@@ -4,11 +4,14 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from mailslice.duties.queue_audit.duty import file_of as audit_file_of
 from mailslice.duties.queue_size.age_histogram import AgeHistogram
 from mailslice.duties.queue_size.duty import DUTY, bars, file_of, slices_svg
 from mailslice.duties.queue_size.metrics import figures
+from mailslice.duties.stuck_mails_postal.metrics import METRICS_FILE
 from mailslice.maintenance.artifacts import Artifacts, RunFolder
 from mailslice.maintenance.metrics import exposition
+from mailslice.maintenance.metrics import file_of as duty_file_of
 from mailslice.maintenance.runner import partial_report
 from mailslice.model.settings import S3Settings
 
@@ -70,6 +73,15 @@ def test_a_hostile_domain_cannot_break_the_text():
 )
 def test_each_queue_has_its_own_file(queue, file):
     assert file_of(queue) == file
+
+
+def test_no_two_duties_write_the_same_file_whatever_the_queues_are_called():
+    names = ["spool", "audit-spool", "audit-", "postal", "audit%2Dspool", "%70ostal"]
+    names += [f"mailslice-{name}" for name in names]
+    files = [file_of(name) for name in names] + [audit_file_of(name) for name in names]
+    files += [duty_file_of("queue_size", name) for name in [*names, None]]
+    assert len({*files, METRICS_FILE}) == len(files) + 1
+    assert file_of("audit-spool") == "metrics/mailslice-audit%2Dspool.prom"
 
 
 def test_bars_sum_up_neighbours_and_lose_no_row():

@@ -63,11 +63,8 @@ def test_what_it_is_given():
         "b",
     ]
     assert (
-        by_hand("james", ["a"], "")
+        by_hand("james", ["a"])
         == "nodetool flush james a && nodetool garbagecollect -g ROW -j 1 james a"
-    )
-    assert by_hand("james", ["a"], "ssh {host} nodetool ").startswith(
-        "ssh {host} nodetool flush james a && ssh {host} nodetool "
     )
 
 
