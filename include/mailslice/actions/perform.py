@@ -14,7 +14,7 @@ from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.moving import MoveOutcome, Moves
 from mailslice.admin.quarantine import Quarantine
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.decision_files import write_decision
+from mailslice.maintenance.decision_files import SHOWN_IDS, write_decision
 from mailslice.maintenance.report import BAD
 from mailslice.model.clock import Clock
 from mailslice.model.durations import parse_duration
@@ -26,8 +26,6 @@ from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
 from mailslice.view.configuration import ConfigurationGuard
 
 _MOST_COUNTED = 100_000
-_MOST_IDS = 100
-"""Of the mails, in the record of a decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,24 +54,11 @@ def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> d
     try:
         _ACTIONS[request.action](act)
     finally:
-        facts: dict[str, object] = {
-            **act.counts,
-            **act.undo,
-            "filter": request.parsed().as_json(),
-            "digest": selection.digest,
-            "dagRun": deed.run,
-            "ids": act.ids,
-        }
+        facts = {**act.counts, **act.undo, "filter": request.parsed().as_json()}
+        facts |= {"digest": selection.digest, "dagRun": deed.run, "ids": act.ids}
         facts |= {name: of for name in ("to", "run", "lasts") if (of := getattr(request, name))}
-        write_decision(
-            stores.settings,
-            clock(),
-            who=deed.who,
-            action=f"queue {request.action}",
-            queue=request.queue,
-            reason=deed.reason,
-            facts=facts,
-        )
+        by = {"who": deed.who, "action": f"queue {request.action}", "queue": request.queue}
+        write_decision(stores.settings, clock(), **by, reason=deed.reason, facts=facts)
     selected = None if selection.ids is None else len(selection.ids)
     about = {"queue": request.queue, "action": request.action.value, "to": request.to}
     result = {**about, "selected": selected, **act.counts, **act.undo, "failed": act.failed}
@@ -115,7 +100,7 @@ class _Act:
             queue.delete(self.selection.mail_filter(self.clock()), deletion=deletion)
         finally:
             self.counts = {"deleted": deletion.mails} | self._gone(deletion.mails)
-            self.ids = [str(one) for one in (self.selection.ids or ())[:_MOST_IDS]]
+            self.ids = [str(one) for one in (self.selection.ids or ())[:SHOWN_IDS]]
             if deletion.until is not None:
                 self.undo = {"undo": deletion.run, "restorableUntil": iso(deletion.until)}
         if initial is not None:
@@ -158,7 +143,7 @@ class _Act:
             self.counts = {"pending": asyncio.run(work)}
         finally:
             self.counts |= outcome.counts | self._gone(sum(outcome.counts.values()))
-            self.ids = [str(one) for one in outcome.retried[:_MOST_IDS]]
+            self.ids = [str(one) for one in outcome.retried[:SHOWN_IDS]]
         self.failed = outcome.problem(self.request.queue)
 
     def flush(self) -> None:
@@ -170,10 +155,8 @@ class _Act:
             return
         from mailslice.worker import retrying
 
-        def counted(flushed: int) -> None:
-            self.counts = {"retried": flushed, "flushed": flushed}
-
-        asyncio.run(retrying.flush(self.stores.settings, self.request.queue, counted))
+        settings, queue, counts = self.stores.settings, self.request.queue, self.counts
+        asyncio.run(retrying.flush(settings, queue, lambda n: counts.update(retried=n, flushed=n)))
 
     def move(self) -> None:
         """A move; also a delay, which is one into the mails' own queue."""
@@ -194,7 +177,7 @@ class _Act:
             moved.gone += len({*(self.selection.ids or ())} - moved.examined)
         finally:
             self.counts = moved.counts
-            self.ids = moved.shown_ids(_MOST_IDS)
+            self.ids = moved.shown_ids(SHOWN_IDS)
             self.information = {**(self.information or {}), **moved.names}
         self.failed = moved.problem("accept_duplicates")
 

@@ -15,7 +15,7 @@ from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.retention import prune_sometimes
 from mailslice.maintenance.run_request import run_of_dag
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadInput, MailsliceError
+from mailslice.model.errors import BadInput, MailsliceError, Refused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.stores import open_stores
@@ -58,7 +58,7 @@ class ActionRun:
             about = {"count": seen.count, "bytes": seen.size, "cut": seen.cut, "digest": digest}
             log.info("a preview, nothing is changed: %s", about)
             return {**about, "act": False}
-        if folder.read_json(_SELECTION) is None:
+        if self._selection(folder) is None:
             now = self.clock()
             selection = (
                 Selection(self.request, now, before=now)
@@ -71,26 +71,31 @@ class ActionRun:
     def act(self, settings: Settings) -> dict[str, Any]:
         """Act on what `select` fixed; the result. Raises BadInput where nothing is fixed."""
         folder = self._folder(settings)
-        kept = folder.read_json(_SELECTION)
-        if kept is None:
+        selection = self._selection(folder)
+        if selection is None:
             raise BadInput(f"{folder.uri} has no {_SELECTION}: begin with the task select")
         try:
             with open_stores(settings) as stores:
-                result = perform(stores, Selection.of(kept), self.deed, self.clock)
+                result = perform(stores, selection, self.deed, self.clock)
         except MailsliceError as error:
             folder.write_json(_RESULT, {**self.request.as_json(), "failed": str(error)})
             raise
         folder.write_json(_RESULT, result)
         log.info("%s", result)
-        self._prune(settings)
-        return result
-
-    def _prune(self, settings: Settings) -> None:
-        now, keep_for = self.clock(), settings.duty.retention
+        which = MAIL_ACTIONS, self.request.queue, self.clock(), settings.duty.retention
         try:
-            prune_sometimes(artifacts(settings), MAIL_ACTIONS, self.request.queue, now, keep_for)
+            prune_sometimes(artifacts(settings), *which)
         except MailsliceError as error:
             log.warning("old runs were not pruned: %s", error)
+        return result
+
+    def _selection(self, folder: RunFolder) -> Selection | None:
+        """What `select` fixed. Raises Refused where that was for another request."""
+        kept = folder.read_json(_SELECTION)
+        selection = None if kept is None else Selection.of(kept)
+        if selection is not None and selection.request != self.request:
+            raise Refused(f"run {self.deed.run} was of another request: start a new run")
+        return selection
 
     def _folder(self, settings: Settings) -> RunFolder:
         return RunFolder(artifacts(settings), MAIL_ACTIONS, self.request.queue, self.deed.run)

@@ -68,8 +68,6 @@ def hold(
     names = _names(domains)
     if not reason.strip() or len(reason) > MOST_REASON:
         raise BadInput(f"a hold needs a reason (--reason) of 1 to {MOST_REASON} characters")
-    if lasts is not None and lasts < timedelta(seconds=1):
-        raise BadInput(f"a hold of {lasts.total_seconds():g} s is not allowed; at least 1s is")
     queues.require(stores, queue)
     stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
     table = stores.own.holds
@@ -96,10 +94,11 @@ def release(
     """End the hold of the whole queue, or of these domains; those that were active.
 
     Each is ended alone: without `domains`, domains stay held. What is not held is left out. Raises
-    StoreUnavailable as `hold`.
+    ClockSkew and StoreUnavailable as `hold`.
     """
     names = _names(domains)
     queues.require(stores, queue)
+    stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
     table = Holds.existing(stores.cassandra, stores.settings)
     if table is None:
         return []

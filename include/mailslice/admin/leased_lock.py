@@ -65,11 +65,14 @@ class LeasedLock:
             log.warning("lock %s is left to its TTL: %s", self._name, error)
 
     def renew(self) -> None:
-        """Waits for another holder, who may have been killed. Raises Refused where it goes on."""
+        """Waits for another holder, who may have been killed. Raises Refused where it goes on, and
+        StoreUnavailable where this one had the right before.
+        """
         end = elapsed_seconds() + 2 * self._lease.total_seconds()
         while not self.take():
             if elapsed_seconds() > end:
-                raise Refused(f"somebody else {self._doing}: try again later")
+                error = StoreUnavailable if self.until else Refused
+                raise error(f"somebody else {self._doing}: try again later")
             self._sleep(_TICK)
 
     def require(self) -> None:

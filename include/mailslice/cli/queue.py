@@ -251,7 +251,7 @@ def clear(out: Output, queue: Queue, *, options: DeleteOptions) -> None:
 
 @command(app, "flush")
 def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
-    """Deliver delayed mails now."""
+    """Deliver delayed mails now. Refused while another flush or retry of the queue goes on."""
     from mailslice.worker import retrying
 
     settings = load_settings()

@@ -1,6 +1,7 @@
 """`mailslice queue hold`, `release` and `holds`: the workers leave a queue, or domains, alone."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 from mailslice.cli.arguments import Queue, Reason, duration, option, queue_argument
@@ -36,7 +37,7 @@ def hold(
         option(
             "--for DURATION",
             "It ends by itself after that: 30m, 2h. Until a release, when not given.",
-            duration,
+            partial(duration, least=timedelta(seconds=1)),
         ),
     ] = None,
     reason: Reason = None,

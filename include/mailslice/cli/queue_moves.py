@@ -21,6 +21,7 @@ from mailslice.cli.output import Output
 from mailslice.cli.queue import app
 from mailslice.cli.queue_session import confirm, need_yes, open_queue, record, run, who
 from mailslice.cli.selection import MailOptions
+from mailslice.maintenance.decision_files import SHOWN_IDS
 from mailslice.model.clock import system_clock
 from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.errors import BadInput, SomeFailed
@@ -28,8 +29,6 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import load_settings
 
 __all__ = ["app"]
-_MOST_IDS = 100
-"""Of the mails, in the record of a decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ def retry(
         pending = run(retrying.retry(settings, queue, mail_filter, outcome, dry_run=dry_run))
     finally:
         if not dry_run and (outcome.retried or pending is not None):
-            facts = {"filter": mail_filter.as_json(), "ids": outcome.retried[:_MOST_IDS]}
+            facts = {"filter": mail_filter.as_json(), "ids": outcome.retried[:SHOWN_IDS]}
             record(settings, "queue retry", queue, reason, **outcome.counts, **facts)
     about = outcome.counts | ({"dryRun": True} if dry_run else {"pending": pending})
     if pending:
@@ -161,7 +160,7 @@ def _move(
             )
         finally:
             about |= outcome.counts
-            facts = {"filter": mail_filter.as_json(), "ids": outcome.shown_ids(_MOST_IDS)}
+            facts = {"filter": mail_filter.as_json(), "ids": outcome.shown_ids(SHOWN_IDS)}
             about |= outcome.names
             record(opened.settings, f"queue {doing}", queue, options.reason, **about, **facts)
     out.one({"queue": queue, **about})

@@ -20,6 +20,8 @@ from mailslice.stores.own.days import day_of
 
 log = logging.getLogger(__name__)
 DECISIONS_FOLDER = "decisions"
+SHOWN_IDS = 100
+"""Of mails, in one decision."""
 
 
 def write_decision(

@@ -716,7 +716,8 @@ class WorkerSettings(Group):
     """Content that a process holds in memory at once, in MiB."""
     record_every: Duration = Field(timedelta(seconds=3), le=timedelta(minutes=1))
     """Time between two records of the mails that a process holds, at most 1m; stuck_mails reads
-    them. Above 10s a census may hold the work queue for three times as long. 0s: no record."""
+    them. Above 10s a census may hold the work queue for three times as long. 0s: no record;
+    moves, delays and undeletes may double what such a worker has."""
     maildir: Path | None = None
     """Folder of the Maildir handler."""
     bounce_queue: str | None = None

@@ -67,7 +67,7 @@ class InProcessTasks:
             entry.change(status=Status.CANCEL_REQUESTED, canceled_from=self._host)
 
     def close(self) -> None:
-        """Cancel what waits, and wait for what is at work."""
+        """Cancel what waits, and what has changed nothing yet; wait for what is at work."""
         with self._lock:
             for entry in self._entries.values():
                 entry.canceled.set()

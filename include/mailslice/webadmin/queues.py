@@ -114,10 +114,8 @@ class Queues:
         queue, settings = self.require(name), self._facts.settings
 
         def record(flushed: int) -> None:
-            action, now, facts = "queue flush", self._facts.now, {"flushed": flushed}
-            write_decision(
-                settings, now, who=who, action=action, queue=queue, reason=reason, facts=facts
-            )
+            by, facts = {"who": who, "action": "queue flush", "queue": queue}, {"flushed": flushed}
+            write_decision(settings, self._facts.now, **by, reason=reason, facts=facts)
 
         return asyncio.run(retrying.flush(settings, queue, record))
 

@@ -94,16 +94,15 @@ class _Work:
             self._report(about, remainingCount=initial)
             self.watch.check()
             deletion = Deletion(who=request.who, reason=request.reason or "")
-            facts: Information = {}
+            mail_filter, clears = MailFilter(**request.params), request.type is TaskType.CLEAR
             try:
-                if request.type is TaskType.CLEAR:
+                if clears:
                     queue.clear(deletion)
                 else:
-                    mail_filter = MailFilter(**request.params)
-                    facts = {"filter": mail_filter.as_json()}
                     queue.delete(mail_filter, deletion=deletion)
             finally:
-                action = f"queue {'clear' if request.type is TaskType.CLEAR else 'delete'}"
+                facts = {} if clears else {"filter": mail_filter.as_json()}
+                action = f"queue {'clear' if clears else 'delete'}"
                 self._record(action, {**deletion.as_json(), **facts})
             self._report(about, remainingCount=queue.size())
 

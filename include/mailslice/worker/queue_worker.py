@@ -106,7 +106,9 @@ class QueueWorker:
                 delivery.extend_when_due()
 
     async def flush(self) -> int:
-        """Delivers every delayed mail now; how many there were."""
+        """Delivers every delayed mail now; how many there were. Raises StoreUnavailable, and
+        Refused where another flush or retry of the queue goes on for a minute: ask again.
+        """
         return await self.state.delays.flush()
 
     async def settle(self) -> None:

@@ -4,9 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import islice
 
-from mailslice.admin.deletions.keeping import all_ended
 from mailslice.admin.evidence import OVERDUE
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.leased_lock import LEASE, LeasedLock
@@ -19,7 +17,6 @@ from mailslice.stores.rabbitmq.publishing import has_consumers
 from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 
-_AT_ONCE = 200
 _PAUSE = 0.25
 _PATIENCE_S = 30.0
 
@@ -79,32 +76,22 @@ async def retry_now(
 ) -> Retried:
     """Makes the delayed mails that match due now. Filters see the recipients that remain.
 
-    One at a time for a queue: waits a minute (two leases) for another who is at work, or was
-    killed. Raises Refused then, and StoreUnavailable: ask again.
+    Raises as `Delays.each_open`.
     """
-    outcome = outcome or Retried()
-    delays, stores, queue = worker.state.delays, worker.context.stores, worker.queue
-    if not await delays.rows.exist():
-        return outcome
-    rows = await delays.rows.scan(mail_filter.ids)
-    right = await asyncio.to_thread(
-        LeasedLock, stores, f"retry/{queue}", f"retries mails of {queue}", lease=lease
-    )
-    try:
-        while batch := await asyncio.to_thread(lambda: list(islice(rows, _AT_ONCE))):
-            wanted = [row for row in batch if _is_wanted(worker, mail_filter, row)]
-            if wanted and not dry_run:
-                await asyncio.to_thread(right.renew)
-            await all_ended(_retry(worker, row, outcome, dry_run) for row in wanted)
-    finally:
-        if not dry_run:
-            await asyncio.to_thread(right.give_back)
+    outcome, delays = outcome or Retried(), worker.state.delays
+
+    async def work(_: LeasedLock, row: DelayedMail) -> None:
+        if _is_wanted(worker, mail_filter, row):
+            await _retry(worker, row, outcome, dry_run)
+
+    if await delays.rows.exist():
+        await delays.each_open(work, None if dry_run else lease, mail_filter.ids)
     return outcome
 
 
 def _is_wanted(worker: QueueWorker, mail_filter: MailFilter, row: DelayedMail) -> bool:
     ids = mail_filter.ids
-    if row.published or row.due is None or (ids is not None and row.enqueue_id not in ids):
+    if row.due is None or (ids is not None and row.enqueue_id not in ids):
         return False
     try:
         mail = message.decode(row.message).mail

@@ -189,7 +189,7 @@ class SyncQueue:
                 self._loop.call(taking.close())
 
     def flush(self) -> int:
-        """Delivers every delayed mail now; how many there were."""
+        """As `QueueWorker.flush`."""
         return self._loop.call(self._worker.flush())
 
     def stop(self) -> None:

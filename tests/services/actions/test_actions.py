@@ -133,6 +133,17 @@ def test_a_run_that_is_tried_again_ends_the_same_and_takes_no_new_mail(queue):
     assert queue.names == ["good", "spam-2"]
 
 
+@pytest.mark.parametrize("step", ["select", "act"])
+def test_a_run_id_of_an_earlier_request_does_nothing(queue, step):
+    """As of a run that was deleted, and started again with another conf."""
+    queue.add("spam-1", "good")
+    queue.run(queue.request(name="spam-*"), ANY).select(queue.stores.settings)
+    other = queue.run(queue.request(name="good"), ANY)
+    with pytest.raises(Refused, match=r"manual__1.* start a new run"):
+        getattr(other, step)(queue.stores.settings)
+    assert queue.names == ["spam-1", "good"]
+
+
 def test_without_a_preview_mails_that_come_after_the_begin_of_the_run_stay(queue):
     queue.add("one", "two")
     request = queue.request("clear")

@@ -101,8 +101,10 @@ def test_what_is_refused(cli):
     assert cli.json("queue", "holds", "spool") == []
 
 
-def test_by_a_clock_that_is_off_nothing_is_held_or_delayed(cli, fresh_module):
-    """Workers would take the end of the hold for past, and the delayed mail for due."""
+def test_by_a_clock_that_is_off_nothing_is_held_released_or_delayed(cli, fresh_module):
+    """Workers would take the end of the hold for past, and the delayed mail for due. A release from
+    a machine that is ahead would hide later holds.
+    """
     with open_stores(fresh_module.settings) as stores:
         queue = QueueName(cli.spool)
 
@@ -113,6 +115,8 @@ def test_by_a_clock_that_is_off_nothing_is_held_or_delayed(cli, fresh_module):
         with pytest.raises(ClockSkew, match=r"3\d{3}\.\d+ s ahead of this machine's"):
             holds.hold(stores, queue, behind, **about)
         assert holds.active_holds(stores, behind, queue) == {}
+        with pytest.raises(ClockSkew):
+            holds.release(stores, queue, behind)
         due = behind() + timedelta(minutes=30)
         with consumed(stores, queue), pytest.raises(ClockSkew):
             Moves(stores, queue, behind).move((), queue, why="", who="me", due=due)

@@ -30,7 +30,7 @@ from mailslice.admin.queues import create
 from mailslice.duties.blob_gc.sources import OwnBucket
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import BadSetting
+from mailslice.model.errors import BadSetting, MailsliceError, Refused, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.names import file_name
 from mailslice.model.stages import MailStage, Stage
@@ -504,6 +504,25 @@ def test_a_row_that_names_no_content_keeps_no_other_mail_from_coming_back(spool:
     assert spool.undelete().undeleted == 1
 
 
+def test_a_mail_that_cannot_be_kept_is_a_refusal_only_while_nothing_is_deleted(
+    spool: Spool,
+) -> None:
+    long = {"long": b'"' + b"x" * 3 * 1024**2 + b'"'}
+    spool.enqueue(*(mail(f"m-{number}", attributes=long) for number in range(2)))
+    *_, row = spool.view.browse()
+    odd = replace(row.item.mail, name="odd", attributes={"odd": b"\xff"})
+    item = replace(row.item, enqueue_id=EnqueueId(uuid4()), mail=odd)
+    later = row.enqueued_time + timedelta(seconds=1)
+    spool.stores.tables.written.insert_many([replace(row, item=item, enqueued_time=later)])
+    errors = []
+    for _ in range(2):
+        with pytest.raises(MailsliceError, match="cannot be kept") as raised:
+            spool.clear()
+        errors.append(type(raised.value))
+        assert spool.names() == ["odd"]
+    assert errors == [MailsliceError, Refused]
+
+
 def test_by_a_clock_that_is_off_no_kept_mail_expires(spool: Spool) -> None:
     spool.enqueue(mail("one"), mail("two"))
     spool.clear()
@@ -532,6 +551,36 @@ def test_of_two_deletions_of_one_mail_it_comes_back_once(spool: Spool) -> None:
     outcome = spool.undelete()
     assert (outcome.undeleted, outcome.already) == (1, 1)
     assert spool.names() == ["m-1"]
+
+
+def test_an_undelete_whose_lock_another_took_half_way_is_to_be_asked_again(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It changed something: this is no refusal, and a DAG tries it again."""
+    spool.enqueue(mail("one"), mail("two"))
+    spool.clear()
+    one, two = spool.deleted()
+    locks, lock, now = spool.stores.own.locks, f"undelete/{spool.queue}", [time.monotonic()]
+    monkeypatch.setattr("mailslice.admin.leased_lock.elapsed_seconds", lambda: now[0])
+
+    def sleep(seconds: float) -> None:
+        now[0] += 10 * seconds
+
+    def stolen(point: str) -> None:
+        if point == "undelete:recorded":
+            crash.arm(None)
+            locks.change(lock, str(locks.holder(lock)), "another")
+
+    crash.arm(stolen)
+    outcome = Undeleted()
+    about = spool.stores, spool.queue, system_clock
+    with pytest.raises(StoreUnavailable, match="somebody else undeletes"):
+        # What comes back in the first list is in the second, too, which waits for it.
+        undelete(*about, [[one], [one, two]], outcome, accept_duplicates=True, sleep=sleep)
+    assert outcome.undeleted == 1
+    locks.release(lock, "another")
+    assert spool.undelete().undeleted == 1
+    assert spool.names() == ["one", "two"]
 
 
 def test_a_row_of_an_undelete_outlives_every_run_that_has_the_mail(spool: Spool) -> None:

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from mailslice.codec import message
-from mailslice.model.errors import BadInput, StoreUnavailable
+from mailslice.model.errors import BadInput, Refused, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
@@ -146,6 +146,76 @@ async def test_flush_delivers_every_delayed_mail_now_and_drops_the_late_copies(s
             assert await nothing_within(deliveries, 0.5)
             for delivery in found:
                 await delivery.complete()
+
+
+async def test_two_flushes_at_once_deliver_each_mail_once(spool: Any) -> None:
+    async with (
+        open_worker(spool.settings, spool.queue) as one,
+        open_worker(spool.settings, spool.queue) as other,
+    ):
+        mails, hour = [mail(f"m-{number}") for number in range(300)], timedelta(hours=1)
+        await asyncio.gather(*(one.enqueue(each, CONTENT, delay=hour) for each in mails))
+        answers = await asyncio.gather(one.flush(), other.flush(), return_exceptions=True)
+    assert sorted(answers, key=str) == [0, 300]
+    assert spool.coming(spool.names.work_queue, 300) == 300
+
+
+async def test_a_flush_waits_for_one_that_was_killed_and_is_refused_beside_one_that_goes_on(
+    spool: Any,
+) -> None:
+    locks, lock = spool.stores.own.locks, f"retry/{spool.queue}"
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=1))
+        locks.acquire(lock, "somebody", timedelta(minutes=1))
+        with pytest.raises(Refused, match="somebody else retries or flushes mails"):
+            await worker.state.delays.flush(timedelta(seconds=1))
+        assert spool.ready(spool.names.work_queue) == 0
+        locks.acquire(lock, "somebody", timedelta(seconds=3))
+        assert await worker.flush() == 1
+        assert locks.holder(lock) is None
+
+
+async def test_a_flush_that_lost_its_lock_publishes_nothing_more(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = DelayedRows.load
+
+    async def slow(self: DelayedRows, *given: Any) -> Any:
+        await asyncio.sleep(1.5)
+        return await load(self, *given)
+
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=1))
+        with monkeypatch.context() as patch:
+            patch.setattr(DelayedRows, "load", slow)
+            with pytest.raises(StoreUnavailable, match="took too long: ask again"):
+                await worker.state.delays.flush(timedelta(seconds=1))
+        assert spool.ready(spool.names.work_queue) == 0
+        assert await worker.flush() == 1
+
+
+async def test_a_flush_that_is_cancelled_gives_its_lock_up_when_what_it_began_has_ended(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, begun = DelayedRows.close, asyncio.Event()
+
+    async def slow(self: DelayedRows, *given: Any) -> None:
+        begun.set()
+        await asyncio.sleep(0.5)
+        await close(self, *given)
+
+    monkeypatch.setattr(DelayedRows, "close", slow)
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        open_worker(spool.settings, spool.queue) as other,
+    ):
+        await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=1))
+        flush = asyncio.create_task(worker.flush())
+        await asyncio.wait_for(begun.wait(), 20)
+        flush.cancel()
+        async with asyncio.timeout(10):  # sooner than the lock expires
+            assert await other.flush() == 0
+    assert spool.coming(spool.names.work_queue, 1) == 1
 
 
 async def test_a_flush_goes_by_the_row_as_it_is_and_not_as_it_was_listed(

@@ -28,6 +28,7 @@ from mailslice.model.errors import (
     BadSetting,
     ClockSkew,
     ContentMissing,
+    MailsliceError,
     Refused,
     StoreUnavailable,
     TryAgain,
@@ -145,7 +146,7 @@ class _Keeping:
         try:
             write_batch(self._stores.own_blobs, place, mails, b"".join(fetched.parts))
         except Undecodable as error:
-            raise Refused(
+            raise (MailsliceError if self._deletion.mails else Refused)(
                 f"a mail of {self._queue} cannot be kept: {error}; --no-undo deletes it, too"
             ) from error
         crash.point("undo:kept")

@@ -25,7 +25,7 @@ from mailslice.codec.blob_ids import BlobIds
 from mailslice.codec.headers import headers_of
 from mailslice.model import crash
 from mailslice.model.clock import Clock
-from mailslice.model.errors import ContentMissing, Refused
+from mailslice.model.errors import ContentMissing, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
@@ -306,7 +306,7 @@ class _Way:
 
     def _change(self, changes: Mapping[UndeletedMail, UndeletedMail]) -> None:
         if not self._stores.own.undeleted_mails.change(self._queue, list(changes.items())):
-            raise Refused(f"somebody else undeletes mails of {self._queue} at the same time")
+            raise StoreUnavailable(f"somebody else undeletes mails of {self._queue}: ask again")
 
     async def _put(self, one: _New) -> QueuedMail:
         header, body = ((self._ids.new(part), part) for part in one.parts)

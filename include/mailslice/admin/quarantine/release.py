@@ -20,7 +20,7 @@ from mailslice.admin.quarantine.copies import Copies
 from mailslice.codec import message as codec
 from mailslice.model import crash
 from mailslice.model.clock import Clock
-from mailslice.model.errors import Refused
+from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantineTable
@@ -127,10 +127,8 @@ class Releases:
     def _claim(self, mail: QuarantinedMail, **changes: object) -> QuarantinedMail:
         moved = self._table.move(self._queue, mail, **changes)
         if moved is None:
-            raise Refused(
-                f"{mail.enqueue_id} of {self._queue}: somebody else releases or discards it at the "
-                "same time"
-            )
+            text = f"somebody else releases or discards {mail.enqueue_id} of {self._queue}: "
+            raise StoreUnavailable(text + "ask again")
         return moved
 
     def _into(self, mail: QuarantinedMail) -> QueueName:

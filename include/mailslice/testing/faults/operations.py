@@ -349,7 +349,7 @@ async def _discard(session: Session) -> None:
 
 async def _flush(session: Session) -> None:
     session.arm()
-    await _insisting(session.worker.flush)
+    await _insisting(partial(session.worker.state.delays.flush, _SOON))
     session.say("flushed")
 
 

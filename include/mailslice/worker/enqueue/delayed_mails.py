@@ -15,7 +15,7 @@ was deleted and cleaned (`deleted_check.was_cleaned`).
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -23,6 +23,7 @@ from itertools import islice
 from uuid import UUID, uuid4
 
 from mailslice.admin.deletions.keeping import all_ended
+from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.codec import message as codec
 from mailslice.codec.headers import count_in, headers_of, partition_in
 from mailslice.model import crash
@@ -47,7 +48,7 @@ from mailslice.worker.logs import about
 from mailslice.worker.validation import check_span
 
 log = logging.getLogger(__name__)
-_FLUSHED_AT_ONCE = 200
+_AT_ONCE = 200
 _REMEMBERED = 1000
 _LEAST_BYTES = 8 * 1024
 """Memory that a copy which waits here takes at least: 256 fit (`Tuning.waiting_bytes`)."""
@@ -55,6 +56,7 @@ _TABLE_CHECK_SECONDS = 60.0
 _NO_WAIT = timedelta(0)
 _PATIENCE = timedelta(minutes=5)
 """More than a mail is in a handler without a lease, whose row voids this copy."""
+_Work = Callable[[LeasedLock, DelayedMail], Awaitable[bool | None]]
 _LAST_WAIT = 2.0
 """Seconds for rows that are being closed, when the worker ends."""
 
@@ -95,7 +97,7 @@ class DelayedRows:
     async def scan(self, ids: Collection[EnqueueId] | None = None) -> Iterator[DelayedMail]:
         """All rows, or of a few ids, drawn as they are needed: each may wait for Cassandra."""
         table, queue = await self._opened(), self._context.queue
-        if ids is not None and len(ids) <= _FLUSHED_AT_ONCE:
+        if ids is not None and len(ids) <= _AT_ONCE:
             return filter(None, map(partial(table.get, queue), ids))
         return await asyncio.to_thread(table.rows, queue)
 
@@ -296,13 +298,31 @@ class Delays:
         finally:
             self._waiting_bytes -= taken
 
-    async def flush(self) -> int:
-        """Delivers every delayed mail now, but for those in a handler (`lease`): `flushed` many."""
-        rows, self.flushed = await self.rows.scan(), 0
-        while batch := await asyncio.to_thread(lambda: list(islice(rows, _FLUSHED_AT_ONCE))):
-            waiting = (row for row in batch if not (row.published or row.leased))
-            await all_ended(map(self._flush_one, waiting))
-        return self.flushed
+    async def each_open(
+        self, work: _Work, lease: timedelta | None, ids: Collection[EnqueueId] | None = None
+    ) -> int:
+        """Does this with each row that is open; for how many it was True. `lease` None: it looks.
+
+        One at a time for a queue: waits a minute (two leases) for another who is at work, or was
+        killed. Raises Refused then, and StoreUnavailable: ask again.
+        """
+        rows, queue = await self.rows.scan(ids), self._context.queue
+        waiting = (row for row in rows if not row.published)
+        about = self._context.stores, f"retry/{queue}", f"retries or flushes mails of {queue}"
+        right, done = await asyncio.to_thread(LeasedLock, *about, lease=lease or LEASE), 0
+        try:
+            while batch := await asyncio.to_thread(lambda: list(islice(waiting, _AT_ONCE))):
+                if lease:
+                    await asyncio.to_thread(right.renew)
+                done += sum(map(bool, await all_ended(work(right, row) for row in batch)))
+        finally:
+            if await self.settled() and lease:  # else it is left to its TTL
+                await asyncio.to_thread(right.give_back)
+        return done
+
+    async def flush(self, lease: timedelta = LEASE) -> int:
+        """Delivers every delayed mail now, but for those in a handler (`lease`); how many."""
+        return await self.each_open(self._flush_one, lease)
 
     async def bring_forward(self, row: DelayedMail) -> bool:
         """Makes a delayed mail that `is_far` due now; False: it is not any more, or delayed anew.
@@ -328,16 +348,18 @@ class Delays:
         soon = self._context.clock() + timedelta(seconds=self._context.tuning.due_soon)
         return not (row.published or row.leased) and row.due is not None and row.due > soon
 
-    async def _flush_one(self, row: DelayedMail) -> None:
+    async def _flush_one(self, right: LeasedLock, row: DelayedMail) -> bool:
         marked = await self._context.is_marked(row.enqueue_id)
         now = await self.rows.load(row.enqueue_id)
-        if now is None or now.published or now.token != row.token:
-            return  # it came due, or was delayed anew, since the rows were listed
+        if now is None or now.published or now.leased or now.token != row.token:
+            return False  # a handler has it, or it came due or was delayed anew since it was listed
         if marked or await self._is_cleaned(now.enqueue_id, now.partition):
             await self.rows.close(now)
-        else:
-            await self._release(now, _copy_of(now))
-            self.flushed += 1
+            return False
+        right.require()
+        await self._release(now, _copy_of(now))
+        self.flushed += 1
+        return True
 
     async def _is_cleaned(self, enqueue_id: EnqueueId, *where: Partition | None) -> bool:
         """Whether an unmarked mail was cleaned away. Its blobs are left to blob_gc."""
@@ -349,10 +371,12 @@ class Delays:
             log.info(text, enqueue_id, extra=extra)
         return cleaned
 
-    async def settled(self) -> None:
-        """Waits a little for rows that are being closed: mails of open rows are published again."""
-        if self._under_way:
-            await asyncio.wait(self._under_way.values(), timeout=_LAST_WAIT)
+    async def settled(self) -> bool:
+        """Waits a little for rows that are being closed: mails of open rows are published again.
+        Whether all are closed.
+        """
+        closing = self._under_way.values()
+        return not closing or not (await asyncio.wait(closing, timeout=_LAST_WAIT))[1]
 
     def has_published(self, message: Message) -> bool:
         """Whether the mail of this copy was published here, though its row may be open still."""
