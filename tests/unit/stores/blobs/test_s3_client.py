@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
+import pytest
 from pydantic import SecretStr
 
-from mailslice.model.settings import S3Settings
+from mailslice.model.errors import BadSetting
+from mailslice.model.settings import BlobProvider, S3Settings, load_settings
 from mailslice.stores.blobs.s3_store import S3BlobStore
 
 SETTINGS = S3Settings(endpoint="http://127.0.0.1:9", access_key="a", secret_key=SecretStr("b"))
@@ -34,3 +36,14 @@ def test_a_forked_process_does_not_use_the_connections_of_its_parent() -> None:
     if child == 0:
         os._exit(0 if client() is not parents else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_one_key_alone_is_refused_and_is_none_of_azure_and_gcs() -> None:
+    for name in ("MAILSLICE_S3_ACCESS_KEY", "MAILSLICE_S3_SECRET_KEY"):
+        with pytest.raises(BadSetting, match=r"SECRET_KEY=\*\*\* .*: allowed is both or none"):
+            load_settings({name: "x"})
+    with pytest.raises(BadSetting, match="allowed is both or none"):
+        load_settings({"MAILSLICE_S3_ENDPOINT": "http://key@127.0.0.1:9"})
+    assert load_settings({"MAILSLICE_S3_ENDPOINT": "http://127.0.0.1:9"}).s3.access_key is None
+    assert S3Settings(provider=BlobProvider.AZURE, access_key="account").secret_key is None
+    assert S3Settings(provider=BlobProvider.GCS, secret_key=SecretStr("{}")).access_key is None
