@@ -25,7 +25,7 @@ killed is finished by the next one.
 **Grace.** Keep `grace` four times larger than the clocks differ.
 
 **Sundays.** The scheduled run of each Sunday (UTC) sweeps by itself, and after a Sunday that failed
-the next scheduled run.
+the next scheduled run. Of several runs of a Sunday the first that succeeds is enough.
 
 **Backfill** holds a run to the slices that start in its data interval; the last interval is the one
 that *starts* at or before `--to-date`. A run over a clean range reports that. Backfills ignore

@@ -9,9 +9,12 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Every step may run again: an upgrade runs this anew."""
+    """Every step may run again: an upgrade runs this anew. A pool that is there keeps its slots."""
     subprocess.run(["airflow", "db", "migrate"], check=True)
-    subprocess.run(["airflow", "pools", "set", "spark", "1", "one Spark job at a time"], check=True)
+    pool = "spark"
+    if subprocess.run(["airflow", "pools", "get", pool], check=False).returncode:
+        words = ["airflow", "pools", "set", pool, "1", "one Spark job at a time"]
+        subprocess.run(words, check=True)
     password = Path(os.environ["AIRFLOW_ADMIN_PASSWORD_FILE"]).read_text(encoding="utf-8")
     logins = Path(os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"])
     logins.touch(mode=0o600)

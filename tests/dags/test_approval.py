@@ -1,6 +1,8 @@
 """A person between check and apply: who is asked, what is shown, what a no and no answer do."""
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -126,6 +128,16 @@ def answered(step, chosen, by="alice"):
 
 
 @pytest.fixture
+def refusals(monkeypatch):
+    """Step and exit code of each refusal that is recorded."""
+    refusals = []
+    monkeypatch.setattr(
+        runner, "record_refusal", lambda name, error, *_: refusals.append((name, error.exit_code))
+    )
+    return refusals
+
+
+@pytest.fixture
 def step(duty):
     return ApproveStep(task_id="approve", dag_duty=duty, mail_queue="spool")
 
@@ -139,7 +151,7 @@ def test_a_yes_is_kept_with_the_plan_that_was_shown(step, folder, settings):
     assert folder.read_json("approval.json")["by"] == "alice"
     require_approval(request, settings)
     folder.write_json("plan.json", {**PLAN, "planDigest": "another"})
-    with pytest.raises(Refused, match=r"nobody approved the plan .* clear the task `approve`"):
+    with pytest.raises(Refused, match=r"nobody approved the plan of run .*: start a new run"):
         require_approval(request, settings)
 
 
@@ -151,11 +163,50 @@ def test_a_yes_is_not_for_a_plan_that_was_made_after_the_question(
     monkeypatch.setattr(ApproveStep.__base__, "execute", lambda *_: None)
     step.execute(context(**ASKED))
     folder.write_json("plan.json", {**PLAN, "planDigest": "another"})
-    if not is_kept:  # the step removes the files of the run
+    if not is_kept:
         folder.artifacts.remove(folder.file("approval.json"))
     assert answered(step, "Approve") == "alice"
     with pytest.raises(Refused, match="nobody approved the plan"):
         require_approval(request_of(context(**ASKED), "queue_cleanup", "spool"), settings)
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The digests about which Airflow was asked to ask."""
+    shown = []
+    monkeypatch.setattr(ApproveStep.__base__, "execute", lambda step, _: shown.append(step.body))
+    return shown
+
+
+def test_a_plan_that_is_made_anew_in_the_same_run_is_not_asked_about(
+    step, folder, settings, shown, refusals
+):
+    """Airflow goes on to show the question about the first: subject, figures and time."""
+    step.execute(context(**ASKED))
+    step.execute(context(**ASKED))
+    assert len(shown) == 2, "another try, of the same plan"
+    folder.write_json("plan.json", {**PLAN, "planDigest": "another", "planned": 9})
+    with pytest.raises(AirflowFailException, match="an earlier plan of this run: start a new run"):
+        step.execute(context(**ASKED))
+    assert len(shown) == 2
+    assert refusals == [("approve", 3)]
+    with pytest.raises(Refused, match="nobody approved the plan"):
+        require_approval(request_of(context(**ASKED), "queue_cleanup", "spool"), settings)
+
+
+@pytest.mark.parametrize(("max_tries", "asks"), [(3, True), (4, False)])
+def test_a_task_that_was_cleared_asks_about_no_plan_of_which_it_has_not_asked(
+    duty, folder, shown, refusals, max_tries, asks
+):
+    """Its question may be about another queue: a new one has moved the map indexes."""
+    step = ApproveStep(task_id="approve", dag_duty=duty, mail_queue="spool", retries=3)
+    told = context(**ASKED) | {"ti": SimpleNamespace(max_tries=max_tries)}
+    with nullcontext() if asks else pytest.raises(AirflowFailException, match="start a new run"):
+        step.execute(told)
+    assert (len(shown), len(refusals)) == ((1, 0) if asks else (0, 1))
+    note_question(folder, PLAN)
+    step.execute(told)
+    assert len(shown) == (2 if asks else 1)
 
 
 @pytest.mark.parametrize(
@@ -166,14 +217,10 @@ def test_a_yes_is_not_for_a_plan_that_was_made_after_the_question(
         ("Approve", "", "no answer in 2h"),
     ],
 )
-def test_a_no_and_no_answer_end_the_run_as_refused(step, folder, monkeypatch, chosen, by, why):
-    told = []
-    monkeypatch.setattr(
-        runner, "record_refusal", lambda name, error, *_: told.append((name, error.exit_code))
-    )
+def test_a_no_and_no_answer_end_the_run_as_refused(step, folder, refusals, chosen, by, why):
     with pytest.raises(AirflowFailException, match=f"not approved, nothing was applied: {why}"):
         answered(step, chosen, by)
-    assert told == [("approve", 3)]
+    assert refusals == [("approve", 3)]
     assert folder.read_json("approval.json") is None
 
 

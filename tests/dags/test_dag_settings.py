@@ -176,6 +176,24 @@ def test_a_deadline_must_come_before_the_time_out(written):
     assert deadline.interval == timedelta(minutes=5), "half of the time-out, as in the DAG's file"
 
 
+def test_only_a_dag_that_may_ask_has_time_for_an_answer(parsed, tmp_path):
+    file = tmp_path / "dags.yaml"
+    file.write_text("approve_within: 12h")
+    wait, dags = 12 * 3600, parse(tmp_path, MAILSLICE_AIRFLOW_CONFIG=str(file))["dags"]
+    longer = {
+        name
+        for name, dag in parsed["dags"].items()
+        if dags[name]["timeout"] == dag["timeout"] + wait
+        and dags[name]["deadlines"] == [each + wait for each in dag["deadlines"]]
+    }
+    assert longer == {name for name, dag in dags.items() if "approve" in dag["tasks"]}
+    same = dags.keys() - longer
+    assert same == {"queue_size", "queue_audit", "mail_actions"}
+    assert {name: dags[name]["timeout"] for name in same} == {
+        name: parsed["dags"][name]["timeout"] for name in same
+    }
+
+
 def test_the_page_names_every_key_and_the_setting_is_one():
     page = (clone_root() / "docs/airflow.md").read_text()
     used = yaml.safe_load(EXAMPLE)

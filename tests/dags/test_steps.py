@@ -144,6 +144,9 @@ def test_the_scheduled_cleanup_of_a_sunday_sweeps_too():
         (7, (11, 3), False, "scheduled"),
         (7, (10, 24), True, "scheduled"),
         (8, (11, 7), True, "scheduled"),
+        (8, (11, 8), False, "scheduled"),
+        (8, (11, 8), True, "manual"),
+        (8, None, True, "scheduled"),
         (2, None, False, "scheduled"),
         (2, (11, 1), True, "backfill"),
         (3, (11, 2), True, "manual"),
@@ -153,7 +156,7 @@ def test_a_sunday_without_a_success_is_made_up_for_by_the_next_scheduled_run(
     day, succeeded, sweeps, run_type, caplog
 ):
     """1 November 2026 is a Sunday; `succeeded` is the day of the last run that did. A backfill of
-    it, a dry run and one of one queue have not swept.
+    it, a dry run and one of one queue have not swept. Of several runs of a Sunday one sweeps.
     """
     told = context("scheduled")
     told["dag_run"].data_interval_end = datetime(2026, 11, day, 2, 15, tzinfo=UTC)
@@ -590,11 +593,13 @@ def test_the_message_of_alerts_has_them_as_data_and_a_subject_of_their_names(mon
 
     monkeypatch.setattr("airflow.providers.smtp.hooks.smtp.SmtpHook", Hook)
     settings = DutySettings(notify="email", notify_email="ops@example.org")
-    for told in (message, message_of(failure())):
+    late = message_of({"dag_run": {"dag_id": "queue_cleanup"}, "deadline": {"id": 1}})
+    for told in (message, message_of(failure()), late):
         notifier.send_email(told, settings.notify_email)
     assert [mail["subject"] for mail in sent] == [
         "mailslice: queue_size: dead_letters, consumers",
         "mailslice: queue_cleanup failed",
+        "mailslice: queue_cleanup: deadline missed",
     ]
 
 

@@ -1,8 +1,8 @@
 """The task `approve` between check and apply: a person says yes, or nothing is applied (ADR 77).
 
 No answer within `approve_within` is no. A no ends the run as `refused`, never as a success.
-`approval.json` of the run's folder has the digest of the plan that is shown, then who said yes.
-Apply looks there again: a plan made after the question, or after the answer, is not applied by it.
+Apply looks again: a plan made after the question, or after the answer, is not applied by it.
+Airflow shows the first question of a task in all its tries: a run asks about one plan.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +14,12 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from mailslice.airflow.dag_duty import DagDuty, final_errors
 from mailslice.airflow.run_request import request_of
 from mailslice.airflow.versions import AirflowFailException
-from mailslice.maintenance.artifacts import FILES, RunFolder, folder_of, iso
+from mailslice.maintenance.artifacts import APPROVAL, FILES, RunFolder, folder_of, iso
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import Refused
 from mailslice.model.settings import Settings
 
-ANSWER = "approval.json"
 _NOT_FIGURES = {"decided", "shape"}
 _CHECKSUMS = {"total", "xor"}
 
@@ -50,11 +49,14 @@ class ApproveStep(ApprovalOperator):
                 return None
             request, settings = request_of(context, duty.duty, self.mail_queue), duty.ready()
             summary = plan_with_work(request, settings)
-            if summary is not None:
-                note_question(folder_of(request, settings), summary)
-        if summary is None:
-            self.log.info("not asked: the plan changes nothing")
-            return None
+            if summary is None:
+                self.log.info("not asked: the plan changes nothing")
+                return None
+            # Airflow raises the most tries of a task that is cleared.
+            cleared = (getattr(context.get("ti"), "max_tries", None) or 0) > self.retries
+            if not note_question(folder_of(request, settings), summary, is_cleared=cleared):
+                why = "Airflow may still show the question about an earlier plan of this run"
+                raise _refusal(f"{why}: start a new run", request, settings)
         queue = "" if request.queue == NO_QUEUE else f" of queue {request.queue!r}"
         self.subject = f"{duty.prefix}{duty.duty}: apply the plan{queue}?"
         self.body = question(summary, wait)
@@ -62,8 +64,6 @@ class ApproveStep(ApprovalOperator):
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> str:
         """Keep a yes; end the run as refused after a no, or after no answer."""
-        from mailslice.maintenance.runner import record_refusal
-
         # The base class would skip the next task, and the run would be a success.
         answer = super(ApprovalOperator, self).execute_complete(context, event)
         request = request_of(context, self.dag_duty.duty, self.mail_queue)
@@ -71,34 +71,38 @@ class ApproveStep(ApprovalOperator):
         user = answer.get("responded_by_user") or {}
         by = str(user.get("name") or user.get("id") or "")
         if by and answer["chosen_options"] == [ApprovalOperator.APPROVE]:
-            keep_answer(folder_of(request, settings), by)
+            folder = folder_of(request, settings)
+            asked = folder.read_json(APPROVAL) or {"planDigest": None}
+            folder.write_json(APPROVAL, {**asked, "by": by, "at": iso(datetime.now(UTC))})
             return by
         why = f"rejected by {by}" if by else f"no answer in {format_duration(self.dag_duty.wait)}"
-        refusal = Refused(f"not approved, nothing was applied: {why}")
-        record_refusal("approve", refusal, request, settings)
-        raise AirflowFailException(str(refusal))
+        raise _refusal(why, request, settings)
+
+
+def _refusal(why: str, request: RunRequest, settings: Settings) -> Exception:
+    """The error that ends the task; the run is recorded as refused."""
+    from mailslice.maintenance.runner import record_refusal
+
+    refusal = Refused(f"not approved, nothing was applied: {why}")
+    record_refusal("approve", refusal, request, settings)
+    return AirflowFailException(str(refusal))
 
 
 def require_approval(request: RunRequest, settings: Settings) -> None:
     """Raises Refused unless a person said yes to the plan as it is now, or it changes nothing."""
     plan = plan_with_work(request, settings)
-    answer = folder_of(request, settings).read_json(ANSWER) or {}
+    answer = folder_of(request, settings).read_json(APPROVAL) or {}
     if plan is not None and (not answer.get("by") or answer["planDigest"] != plan["planDigest"]):
-        raise Refused(
-            f"nobody approved the plan of run {request.run}: clear the task `approve`, with the "
-            "tasks after it"
-        )
+        raise Refused(f"nobody approved the plan of run {request.run}: start a new run")
 
 
-def note_question(folder: RunFolder, plan: Mapping[str, Any]) -> None:
-    """Write down which plan a person is shown."""
-    folder.write_json(ANSWER, {"planDigest": plan["planDigest"]})
-
-
-def keep_answer(folder: RunFolder, by: str) -> None:
-    """Write down who approved the plan that was shown; a new plan has removed the question."""
-    digest = (folder.read_json(ANSWER) or {}).get("planDigest")
-    folder.write_json(ANSWER, {"by": by, "at": iso(datetime.now(UTC)), "planDigest": digest})
+def note_question(folder: RunFolder, plan: Mapping[str, Any], *, is_cleared: bool = False) -> bool:
+    """Write down which plan a person is shown; False where Airflow may show another question."""
+    asked = folder.read_json(APPROVAL) or ({} if is_cleared else plan)
+    if asked.get("planDigest") != plan["planDigest"]:
+        return False
+    folder.write_json(APPROVAL, {"planDigest": plan["planDigest"]})
+    return True
 
 
 def plan_with_work(request: RunRequest, settings: Settings) -> dict[str, Any] | None:

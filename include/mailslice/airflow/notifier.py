@@ -24,6 +24,7 @@ from mailslice.model.settings import DutySettings, load_settings
 log = logging.getLogger(__name__)
 
 WEBHOOK, EMAIL = "mailslice_webhook", "mailslice_email"
+_LATE = "deadline missed"
 
 
 class DutyNotifier(BaseNotifier):
@@ -79,7 +80,9 @@ def send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str)
     from airflow.providers.smtp.hooks.smtp import SmtpHook
 
     subject = f"{message['dag']} failed"
-    if "alerts" in message:
+    if message["reason"] == _LATE:
+        subject = f"{message['dag']}: {_LATE}"
+    elif "alerts" in message:
         subject = f"{message['dag']}: {', '.join(alert['name'] for alert in message['alerts'])}"
     with SmtpHook(**connection) as hook:
         hook.send_email_smtp(
@@ -147,9 +150,8 @@ def message_of(context: Mapping[str, Any]) -> dict[str, Any]:
     dag = _of(run, "dag_id") or _of(context.get("dag"), "dag_id") or "a DAG"
     run_id = _of(run, "run_id") or _of(run, "dag_run_id")
     task = _of(ti, "task_id")
-    reason = str(context.get("exception") or context.get("reason") or "failed")
-    if context.get("deadline"):
-        reason = "deadline missed"
+    failure = context.get("exception") or context.get("reason") or "failed"
+    reason = _LATE if context.get("deadline") else str(failure)
     text = f"{dag} run {run_id}" + (f", task {task}" if task else "") + f": {reason}"
     return {"dag": dag, "run": run_id, "task": task, "reason": reason, "text": text}
 

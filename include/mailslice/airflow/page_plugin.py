@@ -124,13 +124,9 @@ class MailslicePlugin(AirflowPlugin):
     name = "mailslice"
     # The first that a path begins with is asked.
     fastapi_apps: ClassVar = [
-        {
-            "app": app,
-            "url_prefix": f"/{ADDRESSES[prefix]}{path}",
-            "name": f"{ADDRESSES[prefix]}{path}",
-        }
-        for prefix, page in PAGES.items()
-        for path, app in (("/webadmin", page.james), ("", page.app))
+        {"app": app, "url_prefix": f"/{path}", "name": path}
+        for address, page in zip(ADDRESSES.values(), PAGES.values(), strict=True)
+        for path, app in ((f"{address}/webadmin", page.james), (address, page.app))
     ]
     # Relative, with the slash at the end: Airflow may live below a path of its own.
     external_views: ClassVar = [

@@ -101,24 +101,24 @@ def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:
     """What the scheduled run of a Sunday (UTC) does besides: the duty's `Params.WEEKLY`.
 
     A Sunday's run that failed or never ran is made up for by the next scheduled one, until one
-    succeeds. Airflow says which run did last; one that was not scheduled may have swept nothing.
+    succeeds; those after it that Sunday have no more to do. Airflow says which run did last; one
+    that was not scheduled may have swept nothing.
     """
     dag_run, weekly = context["dag_run"], dict(load(duty).params.WEEKLY)
     if not weekly or _run_type(dag_run) != "scheduled":
         return {}
     end: datetime = dag_run.data_interval_end
     sunday = (end - timedelta(days=(end.weekday() - _SUNDAY) % 7)).date()
-    if end.date() == sunday:
-        return weekly
     ti = context.get("ti")
     last = ti and ti.get_previous_dagrun(state="success")
-    if not last or (_run_type(last) == "scheduled" and last.data_interval_end.date() >= sunday):
+    if last and _run_type(last) == "scheduled" and last.data_interval_end.date() >= sunday:
         return {}
-    log.warning(
-        "no scheduled run of %s has succeeded since Sunday %s: this one does what Sunday's does",
-        duty,
-        sunday,
-    )
+    if end.date() == sunday:
+        return weekly
+    if not last:
+        return {}
+    words = "no scheduled run of %s has succeeded since Sunday %s: this one does what Sunday's does"
+    log.warning(words, duty, sunday)
     return weekly
 
 

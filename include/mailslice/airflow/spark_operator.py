@@ -81,11 +81,10 @@ class SparkStep(SparkSubmitOperator):
     def _submit(
         self, context: Any, request: RunRequest, settings: Settings, target: Target, folder: Path
     ) -> None:
-        attempt = token_hex(8)
         # In one word with its option: a queue's name, as a user's, may begin with a dash.
         options = {"queue": request.queue, "run": request.run, "dag-run": request.dag_run}
         options |= {"who": request.who, "params": json.dumps(request.params, sort_keys=True)}
-        options["attempt"] = attempt
+        options["attempt"] = attempt = token_hex(8)
         file = target.settings_argument(settings, folder)
         options |= {"settings": file} if file else {}
         words = (f"--{name}={value}" for name, value in options.items())

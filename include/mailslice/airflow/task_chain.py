@@ -29,9 +29,6 @@ from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import BadInput
 from mailslice.stores import open_stores
 
-GROUP = "queue"
-"""Statuses of a report that fail the DAG run."""
-
 
 class Chain:
     """Makes the tasks of one duty, inside its DAG."""
@@ -49,7 +46,7 @@ class Chain:
         def list_queues() -> list[str]:
             return queues_of(duty, get_current_context())
 
-        @task_group(group_id=GROUP, prefix_group_id=False)
+        @task_group(group_id="queue", prefix_group_id=False)
         def chain(queue: str) -> None:
             self._steps(noun, queue, plan_in_spark, apply_in_spark)
 
@@ -122,10 +119,9 @@ def _step(task_id: str, duty: DagDuty, step: str) -> Callable[[str], Any]:
         context = get_current_context()
         if step == "apply" and is_dry(context):
             raise AirflowSkipException(DRY_RUN)
-        if step == "apply":
-            with final_errors():
-                if duty.asks(context):
-                    require_approval(request_of(context, duty.duty, queue), duty.ready())
+        with final_errors():
+            if step == "apply" and duty.asks(context):
+                require_approval(request_of(context, duty.duty, queue), duty.ready())
         return _xcom_of(run_in_process(duty, step, queue))
 
     return run

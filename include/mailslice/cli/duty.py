@@ -113,8 +113,8 @@ def run(
         finally:
             if ended is not None:
                 out.one(ended)
-    except Exception as error:
-        failure = error
+    except (Exception, SystemExit) as error:
+        failure = error if isinstance(error, Exception) else MailsliceError("ended by SIGTERM")
         raise
     finally:
         if recipients is not None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from mailslice.checks.expectations import Frame
-from mailslice.maintenance.artifacts import FILES, PLAN_FOLDER, RunFolder
+from mailslice.maintenance.artifacts import APPROVAL, FILES, PLAN_FOLDER, RunFolder
 from mailslice.maintenance.duty import AnyDuty, ReportDuty
 from mailslice.maintenance.gates import gate_summary
 from mailslice.maintenance.lock import LockHeld
@@ -40,7 +40,7 @@ def partial_report(duty: AnyDuty, folder: RunFolder) -> dict[str, Any]:
 
 
 def _plan(duty: AnyDuty, run: Run) -> dict[str, Any]:
-    _remove_files(run.folder, run.folder.name, {_REQUEST, *duty.retained(run)})
+    _remove_files(run.folder, run.folder.name, {_REQUEST, APPROVAL, *duty.retained(run)})
     run.folder.artifacts.folder(run.folder.file(PLAN_FOLDER))
     plan: Plan = duty.plan(run)
     # A Spark task that was tried again has left the file of its first try.

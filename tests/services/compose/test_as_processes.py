@@ -361,19 +361,21 @@ def test_airflow_init_makes_the_database_the_pool_and_the_login(tmp_path: Path, 
     del env["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_CMD"]
     program, script = SERVICES["airflow-init"]["command"]
     assert program == "python"
-    done = subprocess.run(
-        [sys.executable, script.replace("/opt/mailslice", str(ROOT))],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(logins.read_text(encoding="utf-8")) == {"admin": AWKWARD}
-    assert logins.stat().st_mode & 0o077 == 0
-    with closing(sqlite3.connect(tmp_path / "airflow.db")) as database:
-        pools = dict(database.execute("select pool, slots from slot_pool").fetchall())
-    assert pools["spark"] == 1
+    for slots in (1, 3):
+        done = subprocess.run(
+            [sys.executable, script.replace("/opt/mailslice", str(ROOT))],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(logins.read_text(encoding="utf-8")) == {"admin": AWKWARD}
+        assert logins.stat().st_mode & 0o077 == 0
+        with closing(sqlite3.connect(tmp_path / "airflow.db")) as database, database:
+            pools = dict(database.execute("select pool, slots from slot_pool").fetchall())
+            assert pools["spark"] == slots, "a person has raised it"
+            database.execute("update slot_pool set slots = 3 where pool = 'spark'")
 
 
 def pod(name: str, overlay: str = "duties") -> dict[str, Any]:

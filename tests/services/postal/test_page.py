@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
+from mailslice.model.durations import parse_duration
 from mailslice.model.settings import clone_root, variables
 from mailslice.testing.postal.databases import FreshPostal
 from mailslice.testing.postal.mails import Ended, PostalMails
@@ -118,7 +119,12 @@ def test_service_and_timer_are_units_of_systemd(tmp_path: Path) -> None:
         parsed[file.suffix].read(file)
     service = parsed[".service"]["Service"]
     assert service["Type"] == "oneshot"
-    assert service["ExecStart"].endswith("mailslice duty run stuck_mails_postal --notify --json")
+    words = service["ExecStart"].split()
+    assert words[1:] == ["duty", "run", "stuck_mails_postal", words[4], "--notify", "--json"]
+    option, _, limit = words[4].partition("=")
+    deadline = parse_duration(service["TimeoutStartSec"].removesuffix("in"))
+    assert option == "--time-limit"
+    assert parse_duration(limit) <= deadline * 0.4, "plan and verify take time, too"
     assert parsed[".timer"]["Timer"]["OnCalendar"] == "*:0/5"
     if program := shutil.which("systemd-analyze"):
         for file in UNITS.iterdir():

@@ -310,6 +310,7 @@ def test_maintenance_says_schedule_pause_and_which_plans_wait_for_a_person(facts
     assert "*/15 * * * *" in text
     assert ">paused<" in text
     assert "Airflow does not know it" in text
+    assert "--max-active-runs 1 --from-date" in text, "backfills ignore the DAG's own"
 
 
 @pytest.mark.parametrize(

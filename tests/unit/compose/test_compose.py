@@ -429,7 +429,7 @@ def test_everything_that_images_copy_is_sent_to_the_builder() -> None:
         assert (ROOT / source).exists(), source
 
 
-def test_new_secrets_writes_what_is_missing_and_nothing_else(tmp_path: Path) -> None:
+def test_new_secrets_writes_what_is_missing_or_empty_and_nothing_else(tmp_path: Path) -> None:
     def write() -> list[str]:
         script = [str(ROOT / "docker" / "new-secrets.sh"), str(tmp_path / "s")]
         return subprocess.run(script, check=True, capture_output=True, text=True).stdout.split()
@@ -447,6 +447,9 @@ def test_new_secrets_writes_what_is_missing_and_nothing_else(tmp_path: Path) -> 
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o644}
     (folder / "smtp_password").write_text("mine", encoding="utf-8")
     assert write() == []
+    (folder / "s3_secret_key").write_bytes(b"")  # a full disk left it so
+    assert write() == ["wrote", str(folder / "s3_secret_key")]
+    assert len((folder / "s3_secret_key").read_text(encoding="utf-8")) == 45
     assert (folder / "smtp_password").read_text(encoding="utf-8") == "mine"
 
 

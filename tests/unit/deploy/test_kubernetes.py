@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -411,6 +412,41 @@ def test_what_a_duty_does_once_a_week_has_a_job_of_its_own() -> None:
         assert spec["suspend"]
         assert spec["schedule"].split()[2:] == ["*", "*", "0"], "Sunday"
         assert (spec["timeZone"], spec["concurrencyPolicy"]) == ("Etc/UTC", "Forbid")
+
+
+CHANGING = [
+    name
+    for name, job in of_kind("CronJob").items()
+    if job["spec"]["suspend"] and name != "mailslice-queue-create"
+]
+
+
+def time_limit(name: str) -> timedelta:
+    args = container(pod_template(of_kind("CronJob")[name]))["args"]
+    (limit,) = (word for word in args if word.startswith("--time-limit="))
+    given = load(args[2]).params.parse({"time_limit": limit.partition("=")[2]}).time_limit
+    assert given is not None
+    return given
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_a_job_that_changes_something_ends_by_itself_before_its_deadline(name: str) -> None:
+    spec = of_kind("CronJob")[name]["spec"]["jobTemplate"]["spec"]
+    deadline = timedelta(seconds=spec["activeDeadlineSeconds"])
+    assert time_limit(name) <= deadline * 0.4, "as a step of its DAG: plan and verify take time"
+
+
+def test_the_cleanup_of_a_sunday_ends_before_the_sweep_begins() -> None:
+    """The sweep would be refused by its lock, and come again after a week."""
+    jobs = of_kind("CronJob")
+
+    def start(name: str) -> timedelta:
+        minute, hour, *_ = jobs[name]["spec"]["schedule"].split()
+        return timedelta(hours=int(hour), minutes=int(minute))
+
+    cleanup, sweep = "mailslice-queue-cleanup", "mailslice-queue-sweep"
+    assert start(cleanup) + time_limit(cleanup) < start(sweep)
+    assert start(sweep) + time_limit(sweep) < start("mailslice-reclaim")
 
 
 def test_every_duty_on_james_queue_has_a_job() -> None:

@@ -311,7 +311,8 @@ def test_what_an_earlier_plan_came_to_is_nothing_to_go_by(take, duty):
 
 def test_a_plan_that_is_made_again_starts_from_nothing_but_what_is_retained(take, duty):
     take("plan", "check", "apply", "verify")
-    take.folder.write_json("request.json", {"params": {}})
+    for name in ("request.json", "approval.json"):
+        take.folder.write_json(name, {})
     take.folder.artifacts.write(take.folder.file("plan/recorded.parquet"), b"x")
     duty.retained = lambda _: ["plan/recorded.parquet"]
     duty.there, duty.stray = ["d"], "plan/of-a-task-that-was-tried-again.parquet"
@@ -320,7 +321,10 @@ def test_a_plan_that_is_made_again_starts_from_nothing_but_what_is_retained(take
         file.removeprefix(f"{take.folder.name}/")
         for file in take.folder.artifacts.files(take.folder.name)
     }
-    assert left == {"plan.json", "plan/letters.parquet", "plan/recorded.parquet", "request.json"}
+    assert left == {
+        *("plan.json", "plan/letters.parquet", "plan/recorded.parquet"),
+        *("request.json", "approval.json"),
+    }
 
 
 def test_a_file_of_the_plan_that_was_changed_or_removed_is_refused(take):
