@@ -120,6 +120,7 @@ def submit(tmp_path, monkeypatch):
     monkeypatch.setenv("MAILSLICE_DUTY_SMALL_ROWS", "0")
     monkeypatch.setenv("MAILSLICE_ARTIFACTS", str(tmp_path / "artifacts"))
     monkeypatch.setenv("MAILSLICE_RABBITMQ_URL", f"amqp://user:{SECRET}@10.1.1.1:5672/%2F")
+    monkeypatch.setenv("MAILSLICE_S3_ACCESS_KEY", "key")
     monkeypatch.setenv("MAILSLICE_S3_SECRET_KEY", SECRET)
     made = Submit(tmp_path, monkeypatch)
     made.connect("local[2]")

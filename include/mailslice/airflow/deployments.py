@@ -48,7 +48,7 @@ class Deployment:
 
     def settings(self) -> Settings:
         """The settings. Raises BadSetting."""
-        return load_settings({**_own_environment(), **self.environment()})
+        return self._load(self.environment())
 
     def enter(self) -> Settings:
         """As `settings`; this process and those that it starts have them in their environment.
@@ -56,7 +56,7 @@ class Deployment:
         Until another deployment is entered. For the process of one task, not for threads.
         """
         own, put = _own_environment(), self.environment()
-        settings = load_settings({**own, **put})
+        settings = self._load(put)
         leave()
         _REPLACED.update({name: own.get(name) for name in put})
         os.environ.update(put)
@@ -77,10 +77,18 @@ class Deployment:
         if self.prefix:
             # Runs of the same minute have the same id in each deployment, and one may never find
             # the plan of another.
-            location = artifacts_of(load_settings({**_own_environment(), **environment}))
+            location = artifacts_of(self._load(environment))
             environment[_ARTIFACTS] = f"{location.rstrip('/')}/{self.prefix}"
             environment[_twin(_ARTIFACTS)] = ""
         return environment
+
+    def _load(self, put: Mapping[str, str]) -> Settings:
+        """The settings of the environment with `put`, which is the connection's."""
+        own, source = _own_environment(), f"the Airflow connection {self.connection!r}"
+        others = (name.removesuffix(FILE_SUFFIX) for name in own if name.startswith(PREFIX))
+        beside = tuple(name for name in others if name not in put)
+        origin = Settings(source=source, beside=beside) if put else None
+        return load_settings({**own, **put}, origin=origin)
 
 
 OF_ENVIRONMENT = Deployment()

@@ -70,9 +70,8 @@ def request_of(
         raise BadInput(
             f"{duty} works on what is there now: there is nothing to backfill; trigger it instead"
         )
-    return RunRequest(
-        duty, subject(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), params
-    )
+    run = run_of_dag(duty, queue, dag_run)
+    return RunRequest(duty, subject(queue), run, dag_run, who(context), params, tells=True)
 
 
 def time_limit(context: Mapping[str, Any], clock: Clock) -> timedelta | None:

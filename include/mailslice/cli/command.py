@@ -91,7 +91,8 @@ def command(
             for word, value in values.items():
                 if word != "paths":  # a file may have any name
                     check_text(word.replace("_", " "), value)
-            if "reason" in values and not values.get("dry_run"):
+            only_shows = values.get("dry_run") or values.get("value", "") is None
+            if "reason" in values and not only_shows:
                 _check_reason(ctx.command_path, values["reason"])
             for one in own.values():
                 kind = one.annotation

@@ -42,15 +42,20 @@ def check(out: Output) -> None:
     for Postal lacks something.
     """
     with open_stores() as stores:
-        postal = _postal(stores)
+        postal: dict[str, Any] = {}
+        if stores.settings.postal.url is not None:
+            from mailslice.cli.postal_check import postal_checks
+
+            postal = {"postal": postal_checks(stores, system_clock)}
+        lacks = bool(postal) and not postal["postal"]["ok"]
         if not has_cassandra(stores.settings):
             out.one({**postal, "source": stores.settings.source})
-            raise typer.Exit(int(not _is_well(postal)))
+            raise typer.Exit(int(lacks))
         comparison = _comparison(stores)
         limits = map(shapes.queue_limit, stores.rabbitmq.delivery_limits())
         unsafe = stores.rabbitmq.unsafe_queues()
     out.one(comparison | {"queues": list(limits), "unsafeQueues": unsafe} | postal)
-    if comparison["verdict"] not in (SAME, NOTHING_STORED) or unsafe or not _is_well(postal):
+    if comparison["verdict"] not in (SAME, NOTHING_STORED) or unsafe or lacks:
         raise typer.Exit(1)
 
 
@@ -99,18 +104,6 @@ def shared(
         item = {"shared": stored is not False, "stored": stored}
         item |= {"wanted": sharing.configured(stores.settings), "changed": changed}
         out.one(item | {"source": stores.settings.source})
-
-
-def _postal(stores: Stores) -> dict[str, Any]:
-    if stores.settings.postal.url is None:
-        return {}
-    from mailslice.cli.postal_check import postal_checks
-
-    return {"postal": postal_checks(stores, system_clock)}
-
-
-def _is_well(postal: dict[str, Any]) -> bool:
-    return not postal or bool(postal["postal"]["ok"])
 
 
 def _comparison(stores: Stores) -> dict[str, object]:

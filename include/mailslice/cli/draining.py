@@ -141,10 +141,7 @@ class Draining:
 
     def _accept(self, delivery: Delivery) -> bool:
         """Whether this mail is new to this run; it is handled then, else set aside."""
-        if (
-            self._options.outcome is DrainOutcome.RETRY
-            and delivery.item.enqueue_id in self._started_ids
-        ):
+        if delivery.item.enqueue_id in self._started_ids:  # those of a retry alone
             self._postponed.append(delivery)
             return False
         self._start(delivery)

@@ -102,7 +102,7 @@ def run(
     failure: BaseException | None = None
     try:
         settings, request = _opened(duty, queue, _params(ctx, param, reason, dry_run=dry_run), None)
-        folder = folder_of(request, settings)
+        request, folder = replace(request, tells=notify), folder_of(request, settings)
         _keep_request(request, folder)
         try:
             ended = run_all(request, settings, lambda step, summary: _progress(out, step, summary))
@@ -175,9 +175,9 @@ def _opened(
     """Settings and request, checked. `pending`: a step that goes on with the newest such run."""
     entry = registry.load(duty)
     refuse_empty(params, entry.params)
-    entry.params.parse(params, f"duty {duty}")
+    dry_run = entry.params.parse(params, f"duty {duty}").dry_run
     require_extra("duties")
-    settings = _settings_for(duty, queue, entry.needs_queue)
+    settings = _settings_for(duty, queue, entry.needs_queue, create=not dry_run)
     subject = queue if queue is not None and entry.needs_queue else NO_QUEUE
     if pending is not None and run is None:
         run = newest_pending(settings, duty, subject, pending)
@@ -186,7 +186,9 @@ def _opened(
     )
 
 
-def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> Settings:
+def _settings_for(
+    duty: str, queue: QueueName | None, needs_queue: bool, *, create: bool
+) -> Settings:
     """The settings of a known queue. A queue given to a duty that needs none is only said."""
     if not needs_queue:
         settings = load_settings()
@@ -202,7 +204,7 @@ def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> Sett
             f"duty {duty}: --queue is missing: allowed is the name of a mail queue "
             "('mailslice queue list' shows them)"
         )
-    with open_queue(queue, create=True) as opened:
+    with open_queue(queue, create=create) as opened:
         return opened.settings
 
 

@@ -139,9 +139,8 @@ class Enqueuing:
 def _mail(options: EnvelopeOptions, content: bytes) -> Mail:
     """Raises BadInput for headers that name nobody or cannot be read: only this mail fails."""
     try:
-        from_headers = (
-            envelope(content) if options.sender is None or not options.recipients else None
-        )
+        is_whole = options.sender is not None and options.recipients
+        from_headers = None if is_whole else envelope(content)
     except Exception as error:
         raise BadInput(
             f"its headers cannot be read ({type(error).__name__}); give --sender and --recipient"

@@ -94,11 +94,8 @@ class Exporter:
     def page(self) -> Answer:
         """/metrics: always 200."""
         figures = [one for known in self._known.values() for one in known.figures]
-        return (
-            200,
-            _TYPE,
-            exposition([*self._own(), *sorted(figures, key=lambda figure: figure.name)]),
-        )
+        ordered = sorted(figures, key=lambda figure: figure.name)
+        return 200, _TYPE, exposition([*self._own(), *ordered])
 
     def readyz(self) -> Answer:
         """200 when every store answered in the last round."""

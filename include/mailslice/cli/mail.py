@@ -63,7 +63,10 @@ def show(
                 f"--id: {', '.join(str(row.enqueue_id) for row in rows[:5])}"
             )
         else:
-            out.raw(_bytes(opened.queue, rows[0]))
+            try:
+                out.raw(opened.queue.content(rows[0]))
+            except ContentMissing as error:
+                raise SomeFailed(f"{LOST}: {rows[0].enqueue_id}: {error}") from error
 
 
 @command(app, "trace")
@@ -196,13 +199,6 @@ def _checked_text(option_name: str, text: str | None) -> None:
         raise BadInput(
             f"{option_name}: {text[:60]!r} is not allowed; 1 to 1000 printable characters are"
         )
-
-
-def _bytes(queue: "MailQueue", row: "ViewRow") -> bytes:
-    try:
-        return queue.content(row)
-    except ContentMissing as error:
-        raise SomeFailed(f"{LOST}: {row.enqueue_id}: {error}") from error
 
 
 def _content(queue: "MailQueue", row: "ViewRow", *, as_json: bool) -> dict[str, object]:

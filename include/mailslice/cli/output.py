@@ -39,10 +39,8 @@ class NoRoomError(MailsliceError):
 
 def iso(instant: datetime) -> str:
     """ISO 8601 in UTC with Z, with milliseconds only when there are some."""
-    instant = instant.astimezone(UTC)
-    return instant.isoformat(timespec="milliseconds" if instant.microsecond else "seconds").replace(
-        "+00:00", "Z"
-    )
+    timespec = "milliseconds" if instant.microsecond else "seconds"
+    return instant.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def plain(value: object) -> Any:  # noqa: PLR0911 - one line a type
@@ -82,13 +80,11 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return (
-            "\n".join(
-                f"{shown(str(key))}: {_beside(item) if isinstance(item, dict) else cell(item)}"
-                for key, item in value.items()
-            )
-            or "-"
+        pairs = (
+            f"{shown(str(key))}: {_beside(item) if isinstance(item, dict) else cell(item)}"
+            for key, item in value.items()
         )
+        return "\n".join(pairs) or "-"
     if isinstance(value, list):
         return _listed(value) or "-"
     return tame(value, _LONGEST_TEXT)
@@ -196,7 +192,8 @@ class Output:
             console.width = _WIDE
         with console.capture() as text:
             console.print(table)
-        self._write("".join(_trimmed(text.get())))
+        lines = (line.rstrip() for line in text.get().splitlines())
+        self._write("\n".join(lines).strip("\n") + "\n")
 
     def _write(self, text: str) -> int:
         """Always 1: what was written can be counted."""
@@ -221,10 +218,7 @@ def _stdout_errors() -> Iterator[None]:
 
 
 def _numeric(items: Sequence[Mapping[str, object]], column: str) -> bool:
-    return all(
-        isinstance(item.get(column), int | float) and not isinstance(item.get(column), bool)
-        for item in items
-    )
+    return all(type(item.get(column)) in (int, float) for item in items)
 
 
 def _brief(value: object) -> object:
@@ -232,12 +226,3 @@ def _brief(value: object) -> object:
     if isinstance(value, list | tuple) and len(value) > _LONGEST_LIST:
         return [*value[:_LONGEST_LIST], f"and {len(value) - _LONGEST_LIST} more"]
     return value
-
-
-def _trimmed(text: str) -> Iterator[str]:
-    lines = [line.rstrip() for line in text.splitlines()]
-    while lines and not lines[0]:
-        del lines[0]
-    while lines and not lines[-1]:
-        del lines[-1]
-    return (line + "\n" for line in lines)

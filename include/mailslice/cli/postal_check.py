@@ -135,18 +135,17 @@ def _own(stores: Stores) -> PostalCheck:
         return PostalCheck("own tables", True, EVERY, "in Cassandra")
     own = stores.own_database
     own.require_own()
-    if own.rows(f"SELECT {_REFUSES}") == [(1,)]:
-        return PostalCheck("own tables", False, EVERY, _BINLOG)
-    missing = own.missing_rights()
     where = f"database {own.url.database} at {own.url.address}"
-    if missing is None:
-        words = f"{where}: rights by a role cannot be looked at"
-        return PostalCheck("own tables", None, EVERY, words)
-    if missing:
+    ok: bool | None = False
+    if own.rows(f"SELECT {_REFUSES}") == [(1,)]:
+        words = _BINLOG
+    elif (missing := own.missing_rights()) is None:
+        ok, words = None, f"{where}: rights by a role cannot be looked at"
+    elif missing:
         words = f"{where}: GRANT {', '.join(missing)} ON `{own.url.database}`.*"
-        return PostalCheck("own tables", False, EVERY, words)
-    words = where if own.exists() else f"{where}: the first run makes it"
-    return PostalCheck("own tables", True, EVERY, words)
+    else:
+        ok, words = True, where if own.exists() else f"{where}: the first run makes it"
+    return PostalCheck("own tables", ok, EVERY, words)
 
 
 def _artifacts(stores: Stores) -> PostalCheck:

@@ -19,7 +19,6 @@ from mailslice.stores import Stores
 
 if TYPE_CHECKING:
     from mailslice.duties.stuck_mails_postal.quarantined import QuarantinedMessage
-    from mailslice.duties.stuck_mails_postal.releases import PostalReleases
     from mailslice.stores.own.postal_quarantine import PostalEntry
 
 app = group("Messages of a Postal that were set aside: list, release, discard, export.")
@@ -194,8 +193,13 @@ def _act(
         with open_releases(stores, system_clock, request) as releases:
             for entry in entries:
                 about: dict[str, object] = {"server": entry.server, "message": entry.message}
+                outcome: dict[str, object]
                 try:
-                    outcome = _decided(releases, doing, entry)
+                    if doing == "release":
+                        outcome = {"result": "released", "queuedMessage": releases.release(entry)}
+                    else:
+                        releases.discard(entry)
+                        outcome = {"result": "discarded"}
                 except NotReleased as error:
                     outcome = {"result": "refused", "why": str(error)}
                     if not every or isinstance(error, PostalSilent):
@@ -221,13 +225,6 @@ def _acted_on(stores: Stores, doing: str, entries: "list[PostalEntry]", accept: 
         one.state in taken or (accept and one.message is not None and not one.is_proved)
         for one in look_up(stores.postal, entries)
     )
-
-
-def _decided(releases: "PostalReleases", doing: str, entry: "PostalEntry") -> dict[str, object]:
-    if doing == "release":
-        return {"result": "released", "queuedMessage": releases.release(entry)}
-    releases.discard(entry)
-    return {"result": "discarded"}
 
 
 def _sentence(line: dict[str, object]) -> str:

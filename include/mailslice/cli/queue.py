@@ -207,9 +207,8 @@ def dead(out: Output, queue: Queue, limit: Limit = None) -> None:
     from mailslice.admin.dead_letters import classify, peek
 
     with open_queue(queue) as opened:
-        peeked = peek(
-            opened.stores, opened.queue.name, min(limit or MAX_CHECKED_OUT, MAX_CHECKED_OUT)
-        )
+        most = min(limit or MAX_CHECKED_OUT, MAX_CHECKED_OUT)
+        peeked = peek(opened.stores, opened.queue.name, most)
         if peeked.unseen:
             out.note(f"{peeked.unseen} more lie behind these")
         letters = classify(opened.stores, opened.queue.name, peeked.letters)
@@ -286,13 +285,10 @@ def _delete(
     mail_filter = None if mails is None else mails.parsed()
     deletion = Deletion(who(), options.reason or "", undo=not options.no_undo)
     with open_queue(queue) as opened:
+        view = opened.queue
         if options.dry_run or not options.yes:
             every = mail_filter is None or mail_filter.matches_all
-            matching = (
-                opened.queue.delete(mail_filter, dry_run=True)
-                if mail_filter
-                else opened.queue.size()
-            )
+            matching = view.delete(mail_filter, dry_run=True) if mail_filter else view.size()
             if options.dry_run:
                 out.one({"queue": queue, "deleted": matching, "dryRun": True})
                 return
@@ -300,9 +296,9 @@ def _delete(
         given = {"filter": mail_filter.as_json()} if mail_filter else {}
         try:
             if mail_filter:
-                opened.queue.delete(mail_filter, deletion=deletion)
+                view.delete(mail_filter, deletion=deletion)
             else:
-                opened.queue.clear(deletion)
+                view.clear(deletion)
         finally:
             facts = {**deletion.as_json(), **given}
             record(opened.settings, action, queue, options.reason or None, **facts)

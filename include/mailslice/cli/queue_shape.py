@@ -55,18 +55,13 @@ def shape_rows(
         stores, queue, [domain for domain in named if limits.of(domain) or shaped.throttled[domain]]
     )
     listed = {TOTAL, *named}
+    for counts in (shaped.delayed, shaped.throttled):
+        counts[OTHERS] = sum(count for name, count in counts.items() if name not in listed)
     for row in top["domains"]:
         domain = row["domain"]
-        if domain == OTHERS:
-            delayed, throttled = (
-                sum(count for name, count in counts.items() if name not in listed)
-                for counts in (shaped.delayed, shaped.throttled)
-            )
-        else:
-            delayed, throttled = shaped.delayed[domain], shaped.throttled[domain]
-        yield _line(queue, domain, row["counts"], delayed, throttled) | _limited(
-            limits, domain, books.get(domain)
-        )
+        delayed, throttled = shaped.delayed[domain], shaped.throttled[domain]
+        line = _line(queue, domain, row["counts"], delayed, throttled)
+        yield line | _limited(limits, domain, books.get(domain))
 
 
 def as_table(line: dict[str, Any]) -> dict[str, Any]:

@@ -102,17 +102,21 @@ def _decide(
                     when = f"{mail.finished:%Y-%m-%d %H:%M:%S} UTC"
                     why = f"its worker completed it after all, seen at {when} (not for recipients "
                     why += "in doubt that its why names); release it by --name"
-                    outcome = {"newEnqueueId": None, "skipped": why}
+                    word, outcome = "left", {"newEnqueueId": None, "skipped": why}
                 else:
                     decided = decision.apply(mail, stores, of, system_clock)
                     if isinstance(decided, MailsliceError):
-                        outcome = {"error": str(decided)}
-                        failures.append(str(decided))
+                        word, why, outcome = "failed", str(decided), {"error": str(decided)}
+                        failures.append(why)
                     else:
                         done += bool(decided)  # else somebody else was faster
-                        outcome = {"discarded" if discards else "newEnqueueId": decided}
+                        word, why, outcome = "discarded", "gone", {"discarded": decided}
+                        if not discards:
+                            word, why = "released", f"now {decided}"
+                            outcome = {"newEnqueueId": decided}
                 about = {"enqueueId": mail.enqueue_id, "name": mail.name}
-                out.line(about | outcome, _sentence(mail, doing, outcome))
+                sentence = f"{word}  {mail.enqueue_id}  {shown(mail.name)}  {shown(why)}"
+                out.line(about | outcome, sentence)
         finally:
             if done:
                 record(opened.settings, f"stuck {doing}", queue, reason, mails=done)
@@ -183,15 +187,3 @@ def _shown(mail: "QuarantinedMail") -> dict[str, object]:
         "bytes": mail.size,
         "finished": mail.finished,
     }
-
-
-def _sentence(mail: "QuarantinedMail", doing: str, outcome: dict[str, Any]) -> str:
-    if "error" in outcome:
-        word, why = "failed", outcome["error"]
-    elif "skipped" in outcome:
-        word, why = "left", outcome["skipped"]
-    elif doing == "release":
-        word, why = "released", f"now {outcome['newEnqueueId']}"
-    else:
-        word, why = "discarded", "gone"
-    return f"{word}  {mail.enqueue_id}  {shown(mail.name)}  {shown(str(why))}"

@@ -35,16 +35,23 @@ def readings(report: Report, limits: AlertSettings, now: datetime) -> list[Readi
 
 
 def alerts(
-    current: Sequence[Reading], earlier: Iterable[Alert], now: datetime, limits: AlertSettings
+    current: Sequence[Reading],
+    earlier: Iterable[Alert],
+    now: datetime,
+    limits: AlertSettings,
+    *,
+    tells: bool = True,
 ) -> list[dict[str, Any]]:
-    """The firing readings for the report: firing `since`, and `told` last at.
+    """The firing readings for the report: firing `since`, and `told` last at; None: never.
 
-    `told` is now, unless that was less than `repeat` ago; a failed run is always reported.
+    Of a run that `tells` people `told` is now, unless that was less than `repeat` ago; a failed run
+    is always reported.
     `earlier`: alerts of the report before, of the same duty and queue. One whose figure is unknown
     now, and that still has a limit, goes on as it was.
     """
     before = {alert["name"]: dict(alert) for alert in earlier}
-    new = [_alert(one, before.get(one.name), now, limits.repeat) for one in current if one.firing]
+    firing = [one for one in current if one.firing]
+    new = [_alert(one, before.get(one.name), now, limits.repeat, tells) for one in firing]
     known = {one.name for one in current}.union(n for n in _OFF_AT_0 if not getattr(limits, n))
     return new + [alert for name, alert in before.items() if name not in known]
 
@@ -70,16 +77,12 @@ def new_alerts(report: Report) -> list[Alert]:
 
 
 def _alert(
-    reading: Reading, before: Alert | None, now: datetime, repeat: timedelta
+    reading: Reading, before: Alert | None, now: datetime, repeat: timedelta, tells: bool
 ) -> dict[str, Any]:
-    reported_at, since = iso(now), iso(now)
-    if before is not None:
-        since = before["since"]
-        if (
-            reading.name not in _ALWAYS_REPORTED
-            and now - datetime.fromisoformat(before["told"]) < repeat
-        ):
-            reported_at = before["told"]
+    since, reported_at = (before["since"], before["told"]) if before else (iso(now), None)
+    is_recent = reported_at and now - datetime.fromisoformat(reported_at) < repeat
+    if tells and (reading.name in _ALWAYS_REPORTED or not is_recent):
+        reported_at = iso(now)
     return {
         "name": reading.name,
         "value": reading.value,

@@ -31,6 +31,8 @@ class RunRequest:
     dag_run: str | None = None
     who: str = "unknown"
     params: Mapping[str, object] = field(default_factory=dict)
+    tells: bool = False
+    """Whether people hear of its alerts."""
 
     def __post_init__(self) -> None:
         if not _RUN.fullmatch(self.run):

@@ -291,7 +291,8 @@ def _end(run: Run, report: dict[str, Any]) -> None:
     earlier = (one for one in ledger if one["run"] != request.run and one["finished"])
     before = next(earlier, {})
     readings = alerts.readings(report, run.settings.alert, now)
-    new = alerts.alerts(readings, before.get("alerts") or (), now, run.settings.alert)
+    known, limits = before.get("alerts") or (), run.settings.alert
+    new = alerts.alerts(readings, known, now, limits, tells=request.tells)
     past = alerts.past_alerts(before, new, now)
     report |= {"finished": iso(now), "alerts": new, "pastAlerts": past}
     if report["status"] == reports.DRY_RUN:

@@ -42,6 +42,7 @@ def main(duty: str, argv: Sequence[str]) -> int:
             arguments.dag_run,
             arguments.who,
             _params(arguments.params),
+            tells=arguments.dag_run is not None,
         )
         summary = run_step(arguments.step, request, settings)
     except Exception as error:

@@ -29,7 +29,7 @@ class UnknownQueue(BadInput):
 
 
 class Refused(MailsliceError):
-    """A guard or a gate refused: nothing was changed."""
+    """A guard or a gate refused; what it refused was not done."""
 
     exit_code = 3
 

@@ -250,7 +250,7 @@ class S3Settings(Group):
     James' `objectstorage.bucketPrefix`. James: blob.properties `objectstorage.namespace`"""
     access_key: str | None = None
     """Access key id of S3. James: blob.properties `objectstorage.s3.accessKeyId`"""
-    secret_key: SecretStr | None = None
+    secret_key: SecretStr | None = Field(None, validate_default=True)
     """Secret access key of S3. James: blob.properties `objectstorage.s3.secretKey`"""
     region: str = "us-east-1"
     """Region of the bucket, which signs requests. James: blob.properties `objectstorage.s3.region`
@@ -282,12 +282,20 @@ class S3Settings(Group):
     def _web(cls, value: str) -> str:
         try:
             parts = urlsplit(value)
-            _ = parts.port
+            _ = parts.port, (parts.hostname or "").encode("idna")
         except ValueError:
             parts = urlsplit("")
         plain = parts.hostname and not parts.query and not parts.fragment
         if parts.scheme not in ("http", "https") or not plain:
             raise ValueError("allowed: http:// or https://host:port")
+        return value
+
+    @field_validator("secret_key")
+    @classmethod
+    def _with_access_key(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        is_s3 = info.data.get("provider") is BlobProvider.S3
+        if is_s3 and (value is None) is not (info.data.get("access_key") is None):
+            raise ValueError("MAILSLICE_S3_ACCESS_KEY and _SECRET_KEY: allowed is both or none")
         return value
 
 

@@ -57,8 +57,10 @@ def at_most(longest: timedelta) -> AfterValidator:
 
 def _only_hosts(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
     """A URL with a password in it would be shown wherever the host is named."""
-    if any("@" in word for word in ((value,) if isinstance(value, str) else value)):
-        raise ValueError("allowed: host names and addresses, without a user")
+    for word in (value,) if isinstance(value, str) else value:
+        if "@" in word:
+            raise ValueError("allowed: host names and addresses, without a user")
+        word.partition(":")[0].encode("idna")  # as a look-up does, which raises no OSError
     return value
 
 

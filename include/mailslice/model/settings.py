@@ -81,7 +81,7 @@ _SHORT_NAMES = {
 
 
 class Settings(Group):
-    """All settings. `source` says where they were read: the environment, or the state file."""
+    """All settings. `source`: the environment, the state file, or an Airflow connection."""
 
     cassandra: CassandraSettings = CassandraSettings()
     own: OwnSettings = OwnSettings()
@@ -102,7 +102,7 @@ class Settings(Group):
     worker: WorkerSettings = WorkerSettings()
     source: str = "environment"
     beside: tuple[str, ...] = ()
-    """variables of the environment, where `source` is a file"""
+    """variables of the environment, where `source` is another"""
 
     def where(self, name: str) -> str:
         """Where that variable was read, for error messages: `in the environment`, `in FILE`."""
@@ -162,10 +162,12 @@ def groups() -> Mapping[str, type[Group]]:
 
 
 def load_settings(
-    environ: Mapping[str, str] | None = None, state_file: Path | None = None
+    environ: Mapping[str, str] | None = None,
+    state_file: Path | None = None,
+    origin: Settings | None = None,
 ) -> Settings:
     """Settings of the environment (NAME, or NAME_FILE: a file with the value), or of the state file
-    where it names no store.
+    where it names no store. `origin` has the `source` of other variables in `environ`.
     """
     environ = os.environ if environ is None else environ
     variables_set = _with_files(_own(environ))
@@ -174,7 +176,7 @@ def load_settings(
             f"{CONNECTION} names an Airflow connection, which is read inside of Airflow alone. "
             "Remedy: mailslice airflow run --deployment PREFIX -- COMMAND"
         )
-    origin = Settings()
+    origin = origin or Settings()
     state_file = state_file or clone_root() / STATE_FILE
     if not any(variables_set.get(name) for name in _STORES) and state_file.is_file():
         origin = Settings(source=str(state_file), beside=tuple(variables_set))

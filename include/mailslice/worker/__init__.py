@@ -5,7 +5,7 @@ The names below are the public ones (docs/worker.md has examples). Without an ev
 (`mailslice.model.errors`), by what to do:
 
 - `BadInput`: correct the arguments. Subclasses: `BadSetting`, `UnknownQueue`
-- `Refused`: a guard refused, nothing was changed. Subclass: `ConfigurationDiffers`
+- `Refused`: a guard refused; what it refused was not done. Subclass: `ConfigurationDiffers`
 - `TryAgain`: a store cannot answer now. `StoreUnavailable` names it. `Unconfirmed`: it is unknown
   whether an enqueued mail will be delivered
 - `TakenOver`: another worker has the mail; a handler does not catch it

@@ -16,6 +16,7 @@ from mailslice.model.errors import BadSetting, ContentMissing, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.async_store import AsyncBlobStore
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.blobs.small import SMALL, speaks_to
 from tests.services.blobs.s3_server import (
     BUSY,
@@ -165,6 +166,16 @@ async def test_what_goes_on_is_an_error_of_its_kind(
             await hot.put(KEY, CONTENT)
         with pytest.raises(error, match=words):
             await hot.get(KEY)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307])
+def test_an_endpoint_that_redirects_to_https_is_a_bad_setting(status: int) -> None:
+    said = answer(status, b"", "Location: https://127.0.0.1/b")
+    with serving(Server(rest=say(said))) as server:
+        blobs = S3BlobStore(settings(server), "b")
+        for ask in (blobs.bucket_exists, blobs.now_skew, lambda: next(iter(blobs.list()))):
+            with pytest.raises(BadSetting, match="redirects: is MAILSLICE_S3_ENDPOINT that of"):
+                ask()
 
 
 async def test_an_object_that_is_not_there_is_missing_content(client: str) -> None:

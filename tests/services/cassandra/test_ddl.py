@@ -81,6 +81,18 @@ def test_a_replication_that_is_no_map_is_refused(session):
     assert ddl.replication_of(session, "never_made") is None
 
 
+@pytest.mark.parametrize(
+    "replication",
+    ["{'class': 'NetworkTopologyStrategy', 'dc9': 3}", "{'class': 'NoStrategy', 'dc1': 3}"],
+)
+def test_a_replication_that_cassandra_refuses_is_a_bad_setting(session, replication):
+    with pytest.raises(BadSetting) as raised:
+        ddl.create_keyspace(session, "never_made", replication)
+    assert str(raised.value).startswith(f"MAILSLICE_OWN_REPLICATION={replication}: ")
+    assert "dc9" in str(raised.value) or "NoStrategy" in str(raised.value)
+    assert ddl.replication_of(session, "never_made") is None
+
+
 def test_on_several_nodes_nobody_guesses_a_replication(session, monkeypatch):
     monkeypatch.setattr(type(session.cluster.metadata), "all_hosts", lambda _: ["a", "b", "c"])
     with pytest.raises(

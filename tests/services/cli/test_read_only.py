@@ -204,6 +204,24 @@ def test_the_commands_of_the_page_write_nothing(fresh: Any, account: str, tmp_pa
     assert [row["problems"] for row in answers["worker top"]] == [["no consumers"]] or answers
 
 
+@pytest.mark.parametrize("table", ["v3", "v4"])
+def test_the_duties_of_the_page_make_no_table_of_james(
+    fresh: Any, account: str, tmp_path: Path, table: str
+) -> None:
+    """James 3.5 and 3.6 have V3, and no contentstart."""
+    fill({**fresh.env, "MAILSLICE_QUEUE_TABLE": "v3"})
+    artifacts = {"MAILSLICE_ARTIFACTS": str(tmp_path), "MAILSLICE_QUEUE_TABLE": table}
+    env = {**fresh.env, **artifacts, **as_user(fresh.env, account)}
+    broker, keyspace = Broker(fresh.env), env["MAILSLICE_CASSANDRA_KEYSPACE"]
+    with driver(env) as session:
+        session.execute(f"DROP TABLE {keyspace}.contentstart")
+        before = settled(broker.state), rows(session, keyspace), objects(env)
+        for words in commands(MEASURE):
+            Cli(env).inside()(*words)
+        assert {*rows(session, keyspace)}.isdisjoint({"contentstart", "enqueuedmailsv4"})
+        assert (settled(broker.state), rows(session, keyspace), objects(env)) == before
+
+
 def test_the_account_of_rabbitmq_may_neither_consume_nor_publish(fresh: Any, account: str) -> None:
     fill(fresh.env)
     cli = Cli({**fresh.env, **as_user(fresh.env, account)}).inside()

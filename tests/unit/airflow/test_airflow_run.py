@@ -20,7 +20,11 @@ print(json.dumps({n: v for n, v in os.environ.items() if any(word in n for word 
 raise SystemExit(7)
 """
 # Airflow says on its stdout that it masks no secret of less than 5 characters.
-EXTRA = {"MAILSLICE_S3_BUCKET": "eu-mail", "MAILSLICE_S3_SECRET_KEY": "key"}
+EXTRA = {
+    "MAILSLICE_S3_BUCKET": "eu-mail",
+    "MAILSLICE_S3_ACCESS_KEY": "id",
+    "MAILSLICE_S3_SECRET_KEY": "key",
+}
 MAILSLICE = ("-c", "from mailslice.cli.main import main; main()")
 
 
@@ -71,8 +75,7 @@ def test_a_command_has_the_settings_of_the_connection_in_airflows_database(their
         7,
         {
             "MAILSLICE_ARTIFACTS": "/runs/eu_",
-            "MAILSLICE_S3_BUCKET": "eu-mail",
-            "MAILSLICE_S3_SECRET_KEY": "key",
+            **EXTRA,
             "EMPTY_OF_MAILSLICE": "",
         },
     ), done.stderr

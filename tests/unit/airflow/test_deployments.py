@@ -26,6 +26,11 @@ def environ(monkeypatch):
     leave()
 
 
+def values(settings):
+    """Without where they were read: a process that was entered has all in its environment."""
+    return settings.model_copy(update={"source": "environment", "beside": ()})
+
+
 def connection(extra):
     return json.dumps({"conn_type": "generic", "extra": extra})
 
@@ -54,7 +59,7 @@ def test_the_connection_may_be_named_by_a_file(environ, tmp_path):
     before = dict(os.environ)
     (deployment,) = deployments()
     assert deployment.prefix == "eu_"
-    assert deployment.enter() == load_settings() == deployment.settings()
+    assert values(deployment.enter()) == load_settings() == values(deployment.settings())
     assert load_settings().s3.bucket == "eu-mail"
     leave()
     assert dict(os.environ) == before
@@ -89,6 +94,7 @@ def test_settings_of_the_connection_win_over_those_of_the_environment(environ):
         AIRFLOW_CONN_MAIL=connection(
             {
                 "MAILSLICE_S3_BUCKET": "own",
+                "MAILSLICE_S3_ACCESS_KEY": "key",
                 "MAILSLICE_S3_SECRET_KEY": 'any "characters"',
                 "MAILSLICE_CASSANDRA_PORT": 19042,
                 "MAILSLICE_QUEUE_SHARED": False,
@@ -127,9 +133,9 @@ def test_a_process_enters_one_deployment_after_the_other_and_keeps_nothing_of_th
     before = dict(os.environ)
     first, second = deployments()
     for _ in range(2):
-        assert first.enter() == load_settings() == first.settings()
+        assert values(first.enter()) == load_settings() == values(first.settings())
         assert first.settings().duty.artifacts == "/runs/eu_"
-        assert second.enter() == load_settings()
+        assert values(second.enter()) == load_settings()
         s3, own = load_settings().s3, load_settings().own
         assert (s3.bucket, s3.region, own.bucket) == ("james", "shared", "us-own")
         assert deployments() == (first, second)
@@ -140,6 +146,7 @@ def test_a_process_enters_one_deployment_after_the_other_and_keeps_nothing_of_th
 def test_of_a_value_and_its_file_the_connections_wins(environ, tmp_path):
     (tmp_path / "key").write_text("of the file")
     environ(
+        MAILSLICE_S3_ACCESS_KEY="key",
         MAILSLICE_S3_SECRET_KEY_FILE=str(tmp_path / "shared"),
         MAILSLICE_CASSANDRA_PASSWORD="shared",
         AIRFLOW_CONN_MAIL=connection(
@@ -177,7 +184,8 @@ def test_deployments_never_share_a_folder_of_runs(environ, shared, own, expected
 def test_a_secrets_backend_of_airflow_is_asked(tmp_path):
     """The real Airflow in a process of its own, with the backend that reads a file."""
     file = tmp_path / "connections.json"
-    extra = {"MAILSLICE_S3_SECRET_KEY": "s3cret", "MAILSLICE_OWN_BUCKET": "of-the-backend"}
+    extra = {"MAILSLICE_S3_ACCESS_KEY": "key", "MAILSLICE_S3_SECRET_KEY": "s3cret"}
+    extra |= {"MAILSLICE_OWN_BUCKET": "of-the-backend"}
     file.write_text(json.dumps({"mail": {"conn_type": "generic", "extra": extra}}))
     others = {name: value for name, value in os.environ.items() if "MAILSLICE" not in name}
     asked = subprocess.run(
@@ -224,10 +232,17 @@ def test_without_a_connection_the_environment_holds(environ):
         (connection({"MAILSLICE_CONNECTION": "x"}), "MAILSLICE_CONNECTION in its extra"),
         (connection({"MAILSLICE_S3_BUCKET": ["s3cret"]}), "MAILSLICE_S3_BUCKET in its extra is l"),
         (connection({"MAILSLICE_RABBITMQ_URL": "amqp://u:s3cret@h/"}), "both or none"),
-        (connection({"MAILSLICE_CASSANDRA_PORT": "s3cret@x"}), "MAILSLICE_CASSANDRA_PORT"),
+        (
+            connection({"MAILSLICE_CASSANDRA_PORT": "s3cret@x"}),
+            "MAILSLICE_CASSANDRA_PORT='***@x' (in the Airflow connection 'mail')",
+        ),
         (json.dumps({"conn_type": "generic", "extra": "s3cret"}), "its extra is no JSON object"),
         (json.dumps({"conn_type": "generic", "extra": "[1]"}), "its extra is no JSON object"),
         (connection({"MAILSLICE_S3_BUKET": "s3cret"}), "Did you mean MAILSLICE_S3_BUCKET"),
+        (
+            connection({"MAILSLICE_S3_BUKET": "s3cret"}),
+            "MAILSLICE_S3_BUKET (in the Airflow connection 'mail') is not a setting",
+        ),
     ],
 )
 def test_a_connection_that_gives_no_settings_is_refused_without_its_values(environ, value, words):
@@ -237,3 +252,23 @@ def test_a_connection_that_gives_no_settings_is_refused_without_its_values(envir
         Deployment(connection="mail").settings()
     assert words in str(raised.value)
     assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "eu_"])
+def test_an_error_says_whether_a_setting_is_of_the_connection_or_of_the_environment(
+    environ, prefix, tmp_path
+):
+    (tmp_path / "port").write_text("x")
+    environ(
+        MAILSLICE_S3_BUCKET="b",
+        MAILSLICE_CASSANDRA_PORT_FILE=str(tmp_path / "port"),
+        AIRFLOW_CONN_MAIL=connection({"MAILSLICE_OWN_BUCKET": "b"}),
+    )
+    deployment = Deployment(prefix, connection="mail")
+    for load in (deployment.settings, deployment.enter):
+        with pytest.raises(BadSetting) as raised:
+            load()
+        says = str(raised.value)
+        assert "MAILSLICE_OWN_BUCKET='b' (in the Airflow connection 'mail')" in says
+        assert "MAILSLICE_S3_BUCKET='b' (in the environment)" in says
+        assert "MAILSLICE_CASSANDRA_PORT='x' (in the environment)" in says

@@ -296,6 +296,23 @@ def test_of_a_long_input_the_beginning_is_shown_and_what_is_allowed(words, says,
         ),
         ("MAILSLICE_CASSANDRA_PORT", "u:secret@9042", "MAILSLICE_CASSANDRA_PORT='***@9042'"),
         ("MAILSLICE_QUEUE_BUCKETCOUNT", "2", "Did you mean MAILSLICE_QUEUE_BUCKET_COUNT?"),
+        ("MAILSLICE_S3_ACCESS_KEY", "a", "MAILSLICE_S3_ACCESS_KEY and _SECRET_KEY: allowed is bo"),
+        ("MAILSLICE_S3_SECRET_KEY", "secret", "MAILSLICE_S3_SECRET_KEY=*** (in the environment)"),
+        *(
+            (variable, value.format(host), words)
+            for host in ("a..b", f"{'x' * 64}.example")
+            for variable, value, words in (
+                ("MAILSLICE_CASSANDRA_CONTACT_POINTS", "a,{}:9042", "MAILSLICE_CASSANDRA_CONTACT_"),
+                ("MAILSLICE_RELAY_HOST", "{}", "MAILSLICE_RELAY_HOST="),
+                ("MAILSLICE_RABBITMQ_URL", "amqp://u:secret@{}", "MAILSLICE_RABBITMQ_URL is not"),
+                (
+                    "MAILSLICE_RABBITMQ_MANAGEMENT_URL",
+                    "http://u:secret@{}",
+                    "MAILSLICE_RABBITMQ_MANAGEMENT_URL is not a URL",
+                ),
+                ("MAILSLICE_S3_ENDPOINT", "http://{}:9000", "MAILSLICE_S3_ENDPOINT='http://"),
+            )
+        ),
     ],
 )
 def test_a_bad_setting_exits_2_and_names_variable_and_value(
@@ -308,6 +325,33 @@ def test_a_bad_setting_exits_2_and_names_variable_and_value(
     assert words in captured.err
     assert "cret" not in captured.err
     assert len(captured.err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("MAILSLICE_S3_ENDPOINT", "http://minio_server:9000"),
+        ("MAILSLICE_S3_REGION", "eu-west-1 "),
+    ],
+)
+def test_a_client_of_s3_that_cannot_be_made_is_a_bad_setting(variable, value, capsys, monkeypatch):
+    monkeypatch.setenv("MAILSLICE_S3_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("MAILSLICE_S3_ACCESS_KEY", "key")
+    monkeypatch.setenv("MAILSLICE_S3_SECRET_KEY", "secret")
+    monkeypatch.setenv(variable, value)
+    assert run(["blobs", "kept"]) == 2
+    said = capsys.readouterr().err
+    assert variable in said
+    assert value in said
+
+
+def test_to_look_at_a_setting_needs_no_reason(capsys, monkeypatch):
+    monkeypatch.setenv("MAILSLICE_ADMIN_REASON_REQUIRED", "true")
+    monkeypatch.setenv("MAILSLICE_CASSANDRA_CONTACT_POINTS", "127.0.0.1:1")
+    assert run(["config", "shared"]) == 4
+    assert "Cassandra at 127.0.0.1:1" in capsys.readouterr().err
+    assert run(["config", "shared", "true"]) == 2
+    assert "config shared: give --reason TEXT" in capsys.readouterr().err
 
 
 def test_a_step_of_a_run_that_was_never_planned_is_refused_and_not_in_the_ledger(

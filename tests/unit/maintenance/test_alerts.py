@@ -163,9 +163,9 @@ def test_the_limits_are_settings():
     assert (given.browse_lag, given.dead_letters) == (timedelta(hours=2), 0)
 
 
-def told(report, earlier=(), now=NOW, run="r"):
+def told(report, earlier=(), now=NOW, run="r", tells=True):
     limits = AlertSettings(repeat=DAY)
-    found = alerts(readings(report, limits, now), earlier, now, limits)
+    found = alerts(readings(report, limits, now), earlier, now, limits, tells=tells)
     return found, [
         each["name"]
         for each in new_alerts(
@@ -192,6 +192,18 @@ def test_an_alert_that_goes_on_is_told_once_a_day_and_remembers_since_when():
         "2026-11-21T12:00:00Z",
         "2026-11-22T12:00:00Z",
     )
+
+
+def test_a_run_that_tells_nobody_leaves_the_alert_for_the_next_that_does():
+    report = {"deadLetters": 50, "status": "failed"}
+    found, spoken = told(report, tells=False)
+    assert (spoken, [one["told"] for one in found]) == ([], [None, None])
+    later, spoken = told(report, found, NOW + timedelta(minutes=15))
+    assert spoken == ["dead_letters", "failed"]
+    assert {one["since"] for one in later} == {iso(NOW)}
+    between, spoken = told(report, later, NOW + 2 * DAY, tells=False)
+    assert (spoken, [one["told"] for one in between]) == ([], [one["told"] for one in later])
+    assert told(report, between, NOW + 2 * DAY)[1] == ["dead_letters", "failed"]
 
 
 def test_one_that_was_over_and_comes_back_is_told_anew():

@@ -493,12 +493,27 @@ def test_runs_that_fail_in_between_make_no_alert_new(duty, settings, runs):
     duty.found = {"deadLetters": 50}
     for number, raises in enumerate(({}, *[{"plan": StoreUnavailable("away")}] * 6, {})):
         duty.raises = raises
-        request, at = replace(REQUEST, run=f"r{number}"), noon + timedelta(minutes=15 * number)
+        request = replace(REQUEST, run=f"r{number}", tells=True)
+        at = noon + timedelta(minutes=15 * number)
         with suppress(StoreUnavailable):
             runner.run_step("plan", request, settings, clock=lambda at=at: at)
             runner.run_step("report", request, settings, clock=lambda at=at: at)
     (alert,) = json.loads(runs.get("r7").report)["alerts"]
     assert (alert["since"], alert["told"]) == ("2026-11-21T12:00:00Z", "2026-11-21T12:00:00Z")
+
+
+def test_a_run_that_tells_nobody_leaves_its_alert_for_the_next_that_does(duty, settings):
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    duty.found = {"deadLetters": 50}
+    times = []
+    for number, tells in enumerate((False, True, False, True)):
+        request = replace(REQUEST, run=f"r{number}", tells=tells)
+        at = noon + timedelta(minutes=15 * number)
+        runner.run_step("plan", request, settings, clock=lambda at=at: at)
+        (alert,) = runner.run_step("report", request, settings, clock=lambda at=at: at)["alerts"]
+        times.append(alert["told"])
+        assert alert["since"] == "2026-11-21T12:00:00Z"
+    assert times == [None, *["2026-11-21T12:15:00Z"] * 3]
 
 
 def test_a_dry_run_says_nothing_to_prometheus_of_the_run_that_failed_before_it(

@@ -19,6 +19,7 @@ SET = {
     "MAILSLICE_ARTIFACTS": "s3a://b/p",
     "MAILSLICE_CASSANDRA_CONTACT_POINTS": "10.0.0.1,10.0.0.2",
     "MAILSLICE_RABBITMQ_URL": "amqp://u:'p\"%23=\u00e4@10.0.0.1:5672/%2F",
+    "MAILSLICE_S3_ACCESS_KEY": "key",
     "MAILSLICE_S3_SECRET_KEY": "'quoted'",
     "MAILSLICE_DUTY_GRACE": "90s",
     "MAILSLICE_DUTY_SPARK_CONF": "spark.a=b,spark.c=d",

@@ -119,6 +119,7 @@ def test_secrets_are_masked():
         {
             "MAILSLICE_CASSANDRA_PASSWORD": "hush",
             "MAILSLICE_RABBITMQ_URL": "amqp://u:hush@h/",
+            "MAILSLICE_S3_ACCESS_KEY": "key",
             "MAILSLICE_S3_SECRET_KEY": "hush",
         },
         NO_FILE,
@@ -212,7 +213,8 @@ AWKWARD = "p@ss/w#rd %2F:ü?&=$'\"\\ "
 def test_a_secret_comes_from_a_file_without_the_line_break_at_its_end(tmp_path):
     file = tmp_path / "secret"
     file.write_text(AWKWARD + "\n", encoding="utf-8")
-    settings = load_settings({"MAILSLICE_S3_SECRET_KEY_FILE": str(file)}, NO_FILE)
+    given = {"MAILSLICE_S3_ACCESS_KEY": "key", "MAILSLICE_S3_SECRET_KEY_FILE": str(file)}
+    settings = load_settings(given, NO_FILE)
     assert settings.s3.secret_key is not None
     assert settings.s3.secret_key.get_secret_value() == AWKWARD
 

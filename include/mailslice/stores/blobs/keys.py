@@ -65,9 +65,11 @@ def service(settings: S3Settings) -> str:
 
 
 def refused_credentials(settings: S3Settings, why: str) -> BadSetting:
+    region = f", MAILSLICE_S3_REGION={settings.region!r}"
     return BadSetting(
         f"{service(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and "
-        f"MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}): {why}"
+        f"MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}"
+        f"{region if settings.provider is BlobProvider.S3 else ''}): {why}"
     )
 
 

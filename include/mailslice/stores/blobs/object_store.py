@@ -35,13 +35,23 @@ from mailslice.stores.tls import s3_authorities
 CRATE_ERRORS = (BaseError, OSError, TimeoutError)
 """obstore raises FileNotFoundError for a missing object, its own classes for the rest."""
 _NO_BUCKET = re.compile("ContainerNotFound|NoSuchBucket|404 Not Found")
-_REFUSED = re.compile(r"\b(401 Unauthorized|403 Forbidden)\b")
+_REFUSED = re.compile(
+    "401 Unauthorized|403 Forbidden|AuthorizationHeaderMalformed|Invalid Access Key|"
+    "Unable to decode service account|Invalid RSA key"
+)
 _BUSY = re.compile(r"\b(429 Too Many Requests|503 Service Unavailable)\b|ServerBusy")
 OpenBucket = Callable[[str], ObjectStore]
 T = TypeVar("T")
 
 
 def open_obstore(settings: S3Settings, bucket: str) -> ObjectStore:
+    try:
+        return _opened(settings, bucket)
+    except CRATE_ERRORS as error:
+        raise meaning(settings, bucket, error) from error
+
+
+def _opened(settings: S3Settings, bucket: str) -> ObjectStore:
     secret = settings.secret_key.get_secret_value() if settings.secret_key else None
     options: Any = _options(settings)
     if settings.provider is BlobProvider.S3:
@@ -80,8 +90,10 @@ def _options(settings: S3Settings) -> dict[str, Any]:
 
 def meaning(settings: S3Settings, bucket: str, error: Exception) -> MailsliceError:
     """An error of obstore as mailslice's."""
-    if isinstance(error, UnauthenticatedError | PermissionDeniedError):
-        return refused_credentials(settings, f"bucket {bucket!r}")
+    refused = _REFUSED.search(str(error))  # listings and bulk deletes name no class
+    if refused or isinstance(error, UnauthenticatedError | PermissionDeniedError):
+        why = refused[0] if refused else type(error).__name__
+        return refused_credentials(settings, f"{why}, bucket {bucket!r}")
     # Rust's debug form of the causes follows the text.
     text = " ".join(str(error).partition("\n\nDebug source")[0].split())[:300]
     late = f"no answer in {settings.timeout.total_seconds():g} s"
@@ -281,8 +293,5 @@ class ObjectBlobStore(BlobStore):
         return StoreUnavailable(f"{service(self.settings)}: there is no bucket {self.bucket!r}")
 
     def _meaning(self, error: Exception) -> MailsliceError:
-        """Listings and bulk deletes name no class for these."""
-        if _REFUSED.search(str(error)):
-            return refused_credentials(self.settings, f"bucket {self.bucket!r}")
-        unavailable = meaning(self.settings, self.bucket, error)
-        return SlowDown(str(unavailable)) if _BUSY.search(str(error)) else unavailable
+        known = meaning(self.settings, self.bucket, error)
+        return SlowDown(str(known)) if _BUSY.search(str(error)) else known

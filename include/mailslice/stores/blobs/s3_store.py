@@ -22,7 +22,7 @@ from botocore.exceptions import (
 
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import MailsliceError, SlowDown, StoreUnavailable
+from mailslice.model.errors import BadSetting, MailsliceError, SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.fast_s3 import FastRequests
@@ -108,7 +108,11 @@ class S3BlobStore(BlobStore):
     @cached_property
     def client(self) -> Any:
         """The boto3 client of all buckets; a new one reads S3's model (megabytes) anew."""
-        return _client(self.settings.model_copy(update={"bucket": ""}))
+        with self._translated():
+            try:
+                return _client(self.settings.model_copy(update={"bucket": ""}))
+            except ValueError as error:
+                raise BadSetting(f"MAILSLICE_S3_ENDPOINT, MAILSLICE_S3_REGION: {error}") from error
 
     def bucket_exists(self) -> bool:
         head = partial(self.client.head_bucket, Bucket=self.bucket)
@@ -294,7 +298,7 @@ class S3BlobStore(BlobStore):
     def _translated(self, blob_id: BlobId | None = None) -> Iterator[None]:
         try:
             yield
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, RecursionError) as error:
             raise self._meaning(error, blob_id) from error
 
     def _meaning(self, error: Exception, blob_id: BlobId | None) -> MailsliceError:
@@ -302,6 +306,8 @@ class S3BlobStore(BlobStore):
             return refused_credentials(self.settings, str(error))
         where = f"{service(self.settings)}, bucket {self.bucket!r}"
         text = " ".join(str(error).split())
+        if isinstance(error, RecursionError):  # botocore takes any redirect for one to a region
+            return BadSetting(f"{where} redirects: is MAILSLICE_S3_ENDPOINT that of https?")
         if isinstance(error, ClientError):
             code = _code(error)
             if code in _BUSY:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from cassandra import AlreadyExists
+from cassandra.protocol import ConfigurationException
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.names import (
@@ -120,7 +121,10 @@ def create_keyspace(session: CassandraSession, keyspace: str, replication: str) 
             f"{{'class': 'NetworkTopologyStrategy', 'dc1': 3}}"
         )
     cql = f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}"
-    _ignore_existing(session, cql)
+    try:
+        _ignore_existing(session, cql)
+    except ConfigurationException as error:
+        raise BadSetting(f"MAILSLICE_OWN_REPLICATION={replication}: {error.message}") from error
 
 
 def create_tables(

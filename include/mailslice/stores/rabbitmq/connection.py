@@ -86,7 +86,7 @@ def url_parts(name: str, url: str, schemes: Collection[str], allowed: str) -> Sp
     """The parts of the URL in the setting `name`. Raises BadSetting, which does not show it."""
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        _ = parts.port, (parts.hostname or "").encode("idna")
     except ValueError:  # its words hold parts of the URL: of a password with an unquoted # or /
         raise BadSetting(
             f"{name} is not a URL: its host or port cannot be read, or a character of its password "

@@ -178,6 +178,38 @@ def test_credentials_that_are_refused_name_their_settings(monkeypatch):
         next(blobs.list())
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"provider": BlobProvider.AZURE, "access_key": "mails", "secret_key": "s3cret!"},
+        {"provider": BlobProvider.GCS, "secret_key": "s3cret"},
+        {"provider": BlobProvider.GCS, "secret_key": '{"private_key_id": "s3cret"}'},
+        {
+            "provider": BlobProvider.GCS,
+            "secret_key": '{"client_email": "a", "private_key_id": "b", "private_key": '
+            '"-----BEGIN PRIVATE KEY-----\\ns3cret\\n-----END PRIVATE KEY-----"}',
+        },
+    ],
+)
+async def test_a_key_that_is_none_is_refused_before_anything_is_asked(changes):
+    settings = S3Settings(endpoint="https://mails.blob.core.windows.net", **changes)
+    blobs = ObjectBlobStore(settings, "mails")
+    for ask in (blobs.bucket_exists, lambda: next(blobs.list()), lambda: blobs.get(BlobId("a"))):
+        with pytest.raises(BadSetting, match=r"refuses the key of .* MAILSLICE_S3_SECRET_KEY") as e:
+            ask()
+        assert "s3cret" not in str(e.value)
+    with pytest.raises(BadSetting, match="MAILSLICE_S3_SECRET_KEY"):
+        await AsyncBlobStore(settings, "mails").bucket_is_there()
+
+
+def test_a_region_that_is_wrong_is_named():
+    error = Generic("400 Bad Request: <Code>AuthorizationHeaderMalformed</Code>")
+    refused = meaning(S3Settings(), "mails", error)
+    assert isinstance(refused, BadSetting)
+    assert "MAILSLICE_S3_REGION='us-east-1'): AuthorizationHeaderMalformed" in str(refused)
+    assert "REGION" not in str(meaning(GCS, "mails", error))
+
+
 def test_a_missing_bucket_is_not_created(monkeypatch):
     gone = [Generic("status code: 404 Not Found: <Code>NoSuchBucket</Code>") for _ in range(3)]
     blobs, _ = failing(monkeypatch, list=gone)

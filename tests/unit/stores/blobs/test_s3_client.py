@@ -9,12 +9,14 @@ from hashlib import md5
 from io import BytesIO
 from typing import Any
 
+import pytest
 from botocore.awsrequest import AWSResponse
 from pydantic import SecretStr
 from urllib3 import HTTPResponse
 
+from mailslice.model.errors import BadSetting
 from mailslice.model.mail import BlobId
-from mailslice.model.settings import S3Settings
+from mailslice.model.settings import BlobProvider, S3Settings, load_settings
 from mailslice.stores.blobs.s3_store import S3BlobStore
 
 SETTINGS = S3Settings(endpoint="http://127.0.0.1:9", access_key="a", secret_key=SecretStr("b"))
@@ -62,3 +64,14 @@ def test_a_bulk_delete_has_the_md5_that_minio_before_2025_asks_for() -> None:
         digest = b64encode(md5(request.body, usedforsecurity=False).digest())
         assert [v for k, v in request.headers.items() if k == "Content-MD5"] == [digest]
         assert b"content-md5;" in request.headers["Authorization"]
+
+
+def test_one_key_alone_is_refused_and_is_none_of_azure_and_gcs() -> None:
+    for name in ("MAILSLICE_S3_ACCESS_KEY", "MAILSLICE_S3_SECRET_KEY"):
+        with pytest.raises(BadSetting, match=r"SECRET_KEY=\*\*\* .*: allowed is both or none"):
+            load_settings({name: "x"})
+    with pytest.raises(BadSetting, match="allowed is both or none"):
+        load_settings({"MAILSLICE_S3_ENDPOINT": "http://key@127.0.0.1:9"})
+    assert load_settings({"MAILSLICE_S3_ENDPOINT": "http://127.0.0.1:9"}).s3.access_key is None
+    assert S3Settings(provider=BlobProvider.AZURE, access_key="account").secret_key is None
+    assert S3Settings(provider=BlobProvider.GCS, secret_key=SecretStr("{}")).access_key is None
