@@ -21,7 +21,7 @@ from mailslice.maintenance.liveness import WorkerLiveness, observe, stuck_mails
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model.clock import elapsed_seconds
-from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable, TryAgain
+from mailslice.model.errors import BadSetting, MailsliceError, Refused, StoreUnavailable, TryAgain
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Stage
@@ -77,7 +77,7 @@ def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
     """Whether it was finished. While a replica is away nobody knows that a mail has no mark."""
     try:
         return quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER)
-    except StoreUnavailable as error:
+    except (BadSetting, StoreUnavailable) as error:
         log.warning("%s stays in quarantine as %s: %s", mail.enqueue_id, mail.state, error)
         return False
 
@@ -162,7 +162,7 @@ class StuckMailWork:
         try:
             if orphans := self.quarantine.sweep():
                 finished["content without a row"] = orphans
-        except Refused as error:  # they may be another's
+        except (BadSetting, Refused) as error:  # they may be another's, or S3 lets nobody delete
             unswept = str(error)
         self.run.report(finishedOfEarlierRuns=finished, unswept=unswept)
 
