@@ -112,7 +112,7 @@ def plan_with_work(request: RunRequest, settings: Settings) -> dict[str, Any] | 
 
     summary = folder_of(request, settings).read_json(FILES["plan"])
     if summary is None:
-        raise Refused(f"run {request.run} has no plan: clear the plan's task")
+        raise Refused(f"run {request.run} has no plan: start a new run")
     logic = load(request.duty).logic
     plan = read_plan(summary, logic.plan_type, request.run, request.reported_queue)
     return summary if plan.has_work else None

@@ -60,7 +60,10 @@ def _only_hosts(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
     for word in (value,) if isinstance(value, str) else value:
         if "@" in word:
             raise ValueError("allowed: host names and addresses, without a user")
-        word.partition(":")[0].encode("idna")  # as a look-up does, which raises no OSError
+        try:
+            word.partition(":")[0].encode("idna")  # as a look-up does, which raises no OSError
+        except UnicodeError:
+            raise ValueError("allowed: 1 to 63 characters between the dots of a name") from None
     return value
 
 

@@ -259,7 +259,7 @@ def _sentence(problem: Any, origin: Settings) -> str:
     if isinstance(value, timedelta):
         value = format_duration(value)
     masked = name in secrets() or problem["type"] == MASKED
-    shown = "***" if masked else repr(_without_user(value))
+    shown = "unset" if value is None else "***" if masked else repr(_without_user(value))
     return f"{name}={shown} ({origin.where(name)}): {_allowed(problem)}"
 
 

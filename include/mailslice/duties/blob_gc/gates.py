@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.codec.blob_ids import BlobIds, is_active, is_blob_id, parse
+from mailslice.duties.blob_gc.apply import ALREADY_DELETED
 from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.plan import VIEW, CopyToRestore, GcPlan, SourceScan
 from mailslice.duties.blob_gc.trash import Kept, KeptBlobs
@@ -155,7 +156,8 @@ def after(run: Run, plan: GcPlan, result: Result) -> Frame:
     as_they_were = (
         "No planned blob is there as it was, but those that were not tried, or were put back."
     )
-    untried, back = result.not_done - result.failed, result.fields["restored"]
+    back = result.fields["restored"]
+    untried = result.remaining + result.skipped.get(ALREADY_DELETED, 0)
     known = "Every deleted blob has its kept copy."
     returned_all = "Every deleted blob that is referred to was put back."
     return Frame.facts(

@@ -56,6 +56,17 @@ def test_a_blob_without_its_copy_fails_whether_apply_says_that_it_went_or_not(
         heap.steps(request, "verify", at=2 * HOURS)
 
 
+def test_one_that_is_referred_to_again_excuses_no_other_without_its_copy(due, monkeypatch):
+    heap, request, keys = due
+    again = min(keys)
+    heap.message(again, again)
+    lie(monkeypatch, "copies", lambda *_: {})
+    applied = heap.steps(request, "apply", at=2 * HOURS)
+    assert (applied["applied"], applied["skipped"], heap.keys()) == (1, 1, {again})
+    with pytest.raises(GateFailed, match="Every deleted blob has its kept copy"):
+        heap.steps(request, "verify", at=2 * HOURS)
+
+
 def test_a_blob_that_was_to_be_put_back_and_is_not_there_fails(heap, monkeypatch):
     key = heap.blob()
     heap.twice()
