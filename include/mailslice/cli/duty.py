@@ -175,9 +175,9 @@ def _opened(
     """Settings and request, checked. `pending`: a step that goes on with the newest such run."""
     entry = registry.load(duty)
     refuse_empty(params, entry.params)
-    dry_run = entry.params.parse(params, f"duty {duty}").dry_run
+    entry.params.parse(params, f"duty {duty}")
     require_extra("duties")
-    settings = _settings_for(duty, queue, entry.needs_queue, create=not dry_run)
+    settings = _settings_for(duty, queue, entry.needs_queue)
     subject = queue if queue is not None and entry.needs_queue else NO_QUEUE
     if pending is not None and run is None:
         run = newest_pending(settings, duty, subject, pending)
@@ -186,9 +186,7 @@ def _opened(
     )
 
 
-def _settings_for(
-    duty: str, queue: QueueName | None, needs_queue: bool, *, create: bool
-) -> Settings:
+def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> Settings:
     """The settings of a known queue. A queue given to a duty that needs none is only said."""
     if not needs_queue:
         settings = load_settings()
@@ -204,7 +202,7 @@ def _settings_for(
             f"duty {duty}: --queue is missing: allowed is the name of a mail queue "
             "('mailslice queue list' shows them)"
         )
-    with open_queue(queue, create=create) as opened:
+    with open_queue(queue) as opened:
         return opened.settings
 
 

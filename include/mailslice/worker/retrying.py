@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 from mailslice.admin.evidence import OVERDUE
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.codec import message
-from mailslice.model.errors import Undecodable
+from mailslice.model.errors import Refused, Undecodable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.own import DelayedMail
@@ -58,12 +59,17 @@ async def retry(
 
 
 async def flush(settings: Settings, queue: QueueName, record: Callable[[int], object]) -> int:
-    """Delivers delayed mails now; how many, which `record` is given also when the rest fails."""
+    """Delivers delayed mails now; how many, which `record` is given, also when the rest fails."""
     async with open_worker(settings, queue) as worker:
         try:
-            return await worker.flush()
-        finally:
+            flushed = await worker.flush()
+        except Refused:  # it did nothing
+            raise
+        except BaseException:
             record(worker.state.delays.flushed)
+            raise
+        record(flushed)
+        return flushed
 
 
 async def retry_now(
@@ -80,12 +86,14 @@ async def retry_now(
     """
     outcome, delays = outcome or Retried(), worker.state.delays
 
-    async def work(_: LeasedLock, row: DelayedMail) -> None:
-        if _is_wanted(worker, mail_filter, row):
-            await _retry(worker, row, outcome, dry_run)
+    async def work(right: LeasedLock, row: DelayedMail) -> None:
+        if not dry_run:
+            right.require()
+        await _retry(worker, row, outcome, dry_run)
 
     if await delays.rows.exist():
-        await delays.each_open(work, None if dry_run else lease, mail_filter.ids)
+        is_wanted = partial(_is_wanted, worker, mail_filter)
+        await delays.each_open(work, None if dry_run else lease, mail_filter.ids, is_wanted)
     return outcome
 
 

@@ -13,7 +13,9 @@ from uuid import uuid4
 import pytest
 
 from mailslice.admin.filters import MailFilter
+from mailslice.admin.leased_lock import LeasedLock
 from mailslice.codec.wildcards import Wildcard
+from mailslice.model.clock import elapsed_seconds
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.stores.cassandra import own
 from mailslice.stores.cassandra.own.table import create
@@ -220,6 +222,23 @@ async def test_who_retries_nothing_of_what_is_delayed_takes_no_lock_and_an_id_re
         assert (await retry_now(worker, by_id)).retried == [item.enqueue_id]
 
 
+async def test_a_retry_that_lost_its_lock_changes_nothing_more(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        for number in range(2):
+            await worker.enqueue(mail(f"m-{number}"), CONTENT, delay=HOUR)
+        before = [row.token for row in spool.stores.own.delayed_mails.rows(spool.queue)]
+
+        def lost(lock: LeasedLock) -> None:
+            lock.until = elapsed_seconds() - 1
+
+        monkeypatch.setattr(LeasedLock, "renew", lost)
+        with pytest.raises(StoreUnavailable, match="took too long: ask again"):
+            await retry_now(worker, EVERY)
+        assert [row.token for row in spool.stores.own.delayed_mails.rows(spool.queue)] == before
+
+
 async def test_where_one_fails_the_others_end_first_and_are_counted(
     spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,3 +280,18 @@ async def test_a_flush_that_fails_half_way_is_recorded(
     with pytest.raises(StoreUnavailable, match="away"):
         await flush(spool.settings, spool.queue, flushed.append)
     assert flushed == [1]
+
+
+async def test_a_flush_that_is_refused_is_no_decision(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_lock: LeasedLock) -> None:
+        raise Refused("somebody else flushes")
+
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await worker.enqueue(mail(), CONTENT, delay=HOUR)
+    monkeypatch.setattr(LeasedLock, "renew", refused)
+    flushed: list[int] = []
+    with pytest.raises(Refused):
+        await flush(spool.settings, spool.queue, flushed.append)
+    assert flushed == []

@@ -20,7 +20,7 @@ from mailslice.admin.quarantine.copies import Copies
 from mailslice.codec import message as codec
 from mailslice.model import crash
 from mailslice.model.clock import Clock
-from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantineTable
@@ -84,7 +84,7 @@ class Releases:
             if mail.released_as is not None:
                 voided = (*voided, mail.released_as)  # of a release that was cut off
             claim = {"state": State.RELEASING, "released_as": new_id, "voided": voided}
-            mail = self._claim(mail, **claim)
+            mail = self._claim(mail, Refused, **claim)  # nothing was done yet
             crash.point("release:claimed")
             out = next(iter(tries.void(mail.voided, right.renew)), None)
         if out is None:
@@ -124,11 +124,16 @@ class Releases:
         crash.point("release:row")
         self._claim(mail, entered=mail.released_as)
 
-    def _claim(self, mail: QuarantinedMail, **changes: object) -> QuarantinedMail:
+    def _claim(
+        self,
+        mail: QuarantinedMail,
+        error: type[MailsliceError] = StoreUnavailable,
+        **changes: object,
+    ) -> QuarantinedMail:
         moved = self._table.move(self._queue, mail, **changes)
         if moved is None:
             text = f"somebody else releases or discards {mail.enqueue_id} of {self._queue}: "
-            raise StoreUnavailable(text + "ask again")
+            raise error(text + "ask again")
         return moved
 
     def _into(self, mail: QuarantinedMail) -> QueueName:

@@ -299,15 +299,20 @@ class Delays:
             self._waiting_bytes -= taken
 
     async def each_open(
-        self, work: _Work, lease: timedelta | None, ids: Collection[EnqueueId] | None = None
+        self,
+        work: _Work,
+        lease: timedelta | None,
+        ids: Collection[EnqueueId] | None = None,
+        is_wanted: Callable[[DelayedMail], bool] = lambda _row: True,
     ) -> int:
-        """Does this with each row that is open; for how many it was True. `lease` None: it looks.
+        """Does this with each open row that is wanted; for how many it was True.
 
+        `lease` None: it looks. Else `work` asks whether it still has the right before it writes.
         One at a time for a queue: waits a minute (two leases) for another who is at work, or was
         killed. Raises Refused then, and StoreUnavailable: ask again.
         """
         rows, queue = await self.rows.scan(ids), self._context.queue
-        waiting = (row for row in rows if not row.published)
+        waiting = (row for row in rows if not row.published and is_wanted(row))
         about = self._context.stores, f"retry/{queue}", f"retries or flushes mails of {queue}"
         right, done = await asyncio.to_thread(LeasedLock, *about, lease=lease or LEASE), 0
         try:
