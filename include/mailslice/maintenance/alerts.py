@@ -6,13 +6,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.report import FAILED, REFUSED, counts_whole_queue
+from mailslice.maintenance.report import FAILED, REFUSED, counts_whole_queue, lost_mails
 from mailslice.model.durations import format_duration
 from mailslice.model.settings import AlertSettings
 
 Report = Mapping[str, Any]
 Alert = Mapping[str, Any]
-_LOST = ("lost", "lost or ghost")
 _ALWAYS_REPORTED = ("gate", "failed")
 _OFF_AT_0 = ("browse_lag", "content_lag", "oldest_mail", "consumers")
 _PAST = timedelta(days=1)
@@ -122,9 +121,7 @@ def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
         text = f"{consumers} consumers take mail from the queue, fewer than {limits.consumers}"
         yield Reading("consumers", consumers, limits.consumers, consumers < limits.consumers, text)
     if isinstance(verdicts, Mapping):
-        lost = sum(int(verdicts.get(name) or 0) for name in _LOST)
-        # Without a census, or by one that proved nothing, lost mails are among the unknown ones.
-        if lost > limits.lost or not verdicts.get("unknown"):
+        if (lost := lost_mails(report, limits.lost)) is not None:
             subject = "mails are in no queue: lost, or done without a mark"
             yield _more("lost", lost, limits.lost, subject)
         bare = int(verdicts.get("bare") or 0)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from mailslice.admin.holds import active_holds
 from mailslice.maintenance.health import Health, HealthFacts, HealthVerdict, judge
-from mailslice.maintenance.report import DRY_RUN, counts_whole_queue
+from mailslice.maintenance.report import DRY_RUN, counts_whole_queue, lost_mails
 from mailslice.model.clock import Clock
 from mailslice.model.errors import TryAgain
 from mailslice.model.holds import ActiveHolds, Hold
@@ -118,7 +118,7 @@ def overview(
     return sorted(found, key=lambda one: (one.verdict.health.severity, -(one.size or 0), one.queue))
 
 
-def last_reported(stores: Stores, problem: str) -> list[QueueOverview]:
+def last_reported(stores: Stores, problem: str) -> Iterator[QueueOverview]:
     """The queues that the ledger knows, as their newest reports have them: where RabbitMQ does not
     answer (`problem` says how), and nothing newer is known. Raises StoreUnavailable.
     """
@@ -126,21 +126,17 @@ def last_reported(stores: Stores, problem: str) -> list[QueueOverview]:
     queues = {newest[0].queue for newest in runs.newest(1)} if runs else set()
     newest = _newest(runs, sorted(one for one in queues if one != NO_QUEUE_NAME))
     why = HealthVerdict(Health.UNKNOWN, "RabbitMQ did not answer", "mailslice config check")
-    found = []
     for queue, reports in newest.items():
         counted = _measured(reports.get("queue_size"))
-        found.append(
-            QueueOverview(
-                queue,
-                why,
-                size=counted.size if counted else None,
-                size_at=counted.at if counted else None,
-                oldest=counted.oldest if counted else None,
-                reports=reports,
-                unanswered={"RabbitMQ": problem},
-            )
+        yield QueueOverview(
+            queue,
+            why,
+            size=counted.size if counted else None,
+            size_at=counted.at if counted else None,
+            oldest=counted.oldest if counted else None,
+            reports=reports,
+            unanswered={"RabbitMQ": problem},
         )
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +227,9 @@ def _newest(
     for duty, queue, reports in newest_reports(runs, duties, queues):
         for last in reports[:1]:
             none = {**last, "size": None, "verdicts": None}
-            result = next((one for one in reports if has_result(duty, one)), none)
+            news = [one for one in reports if has_result(duty, one) and lost_mails(one) is not None]
             alerts = {name: last.get(name) for name in ("alerts", "pastAlerts")}
-            newest[queue][duty] = {**result, **alerts, "alertsAt": last.get("finished")}
+            newest[queue][duty] = {**[*news, none][0], **alerts, "alertsAt": last.get("finished")}
     return newest
 
 
@@ -259,8 +255,8 @@ def has_result(duty: str, report: Report) -> bool:
     """Whether its figures are news; else those of the report before count."""
     if duty == "stuck_mails_postal":
         return report.get("lockTimeoutSeconds") is not None
-    if duty == "republish_lost":  # one that was dry put nothing back
-        return report.get("audit") is not None and report.get("status") != DRY_RUN
+    if duty == "republish_lost":
+        return _put_back(report) > 0
     result = {"queue_audit": "verdicts", "queue_size": "size"}.get(duty)
     return result is None or (report.get(result) is not None and counts_whole_queue(report))
 
@@ -321,16 +317,19 @@ def _measured(report: Report | None) -> _MailCount | None:
 
 
 def _lost(reports: Mapping[str, Report], now: datetime) -> int | None:
-    """Of the last audit, without those that a republish by it put back: None where it is old."""
+    """Of the last audit that knows, without those that a republish by it put back."""
     audit, republished = (reports.get(duty, {}) for duty in ("queue_audit", "republish_lost"))
-    if not (verdicts := audit.get("verdicts")) or not _is_recent(audit, now):
-        return None
-    lost = sum(int(verdicts.get(name) or 0) for name in ("lost", "lost or ghost"))
+    lost = lost_mails(audit) or 0
     if (republished.get("audit") or {}).get("run") == audit.get("run"):
-        counts = {**republished["skippedBy"], "applied": republished["applied"]}
-        lost -= sum(counts.get(n, 0) for n in ("applied", "already republished", "done or gone"))
+        lost -= _put_back(republished)
     # An audit without a find proves nothing of mails that were lost since.
-    return max(0, lost) or None
+    return lost if lost > 0 and _is_recent(audit, now) else None
+
+
+def _put_back(republish: Report) -> int:
+    """Mails of the audit that are lost no more: what an earlier run put back counts, too."""
+    counts = {**republish.get("skippedBy", {}), "applied": republish.get("applied", 0)}
+    return sum(counts.get(n, 0) for n in ("applied", "already republished", "done or gone"))
 
 
 def _stuck(report: Report, now: datetime) -> int:

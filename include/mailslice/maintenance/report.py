@@ -20,6 +20,14 @@ def counts_whole_queue(report: Mapping[str, Any]) -> bool:
     return report.get("status") in {DONE, NOTHING, DRY_RUN} and not limited_to_slices(report)
 
 
+def lost_mails(report: Mapping[str, Any], limit: int = 0) -> int | None:
+    """Mails in no queue, by an audit. None: unknown ones may be lost, too, beyond the `limit`."""
+    verdicts, census = report.get("verdicts") or {}, report.get("census") or {}
+    lost = sum(int(verdicts.get(name) or 0) for name in ("lost", "lost or ghost"))
+    is_proof = not verdicts.get("unknown") or census.get("unproved", "") is None
+    return lost if lost > limit or is_proof else None
+
+
 def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> Report:
     """The fields of every report, with zeros; integers count rows, times are ISO 8601 UTC."""
     return {

@@ -252,6 +252,14 @@ BY_AUDIT = {"audit": {"run": "a"}}
             ],
             0,
         ),
+        ([{"applied": 3, **BY_AUDIT}, {"skippedBy": {"younger": 3}, **BY_AUDIT}], 0),
+        (
+            [
+                {"applied": 1, **BY_AUDIT},
+                {"skippedBy": {"done or gone": 2, "already republished": 1}, **BY_AUDIT},
+            ],
+            0,
+        ),
     ],
 )
 def test_a_loss_ends_by_what_was_put_back_and_not_by_a_run(fresh, republished, lost):
@@ -260,6 +268,28 @@ def test_a_loss_ends_by_what_was_put_back_and_not_by_a_run(fresh, republished, l
         reported(stores, "queue_audit", queue, 5 * HOUR, run="a", verdicts={"lost": 3})
         for hours, fields in zip((3, 2), republished, strict=False):
             reported(stores, "republish_lost", queue, hours * HOUR, **fields)
+        (one,) = overview(stores, system_clock)
+        shown = (f"{lost} mail" in one.verdict.why, one.verdict.health is Health.LOST)
+        assert shown == (lost > 0, lost > 0)
+
+
+@pytest.mark.parametrize(
+    ("later", "lost"),
+    [
+        ({}, 2),
+        ({"status": "dry run", "census": {"taken": False, "why": "a dry run takes none"}}, 2),
+        ({"census": {"taken": True, "unproved": "1 messages are parked"}}, 2),
+        ({"census": {"taken": True, "unproved": None}}, 0),
+        ({"verdicts": {"lost": 0, "unknown": 0}}, 0),
+    ],
+)
+def test_an_audit_that_cannot_know_of_lost_mails_ends_no_loss(fresh, later, lost):
+    with open_stores(fresh.settings) as stores:
+        queue = queues.create(stores, "spool")
+        reported(stores, "queue_audit", queue, 5 * HOUR, run="a", verdicts={"lost": 3})
+        reported(stores, "republish_lost", queue, 3 * HOUR, applied=1, **BY_AUDIT)
+        fields = {"run": "b", "verdicts": {"lost": 0, "unknown": 3}, **later}
+        reported(stores, "queue_audit", queue, HOUR, **fields)
         (one,) = overview(stores, system_clock)
         shown = (f"{lost} mail" in one.verdict.why, one.verdict.health is Health.LOST)
         assert shown == (lost > 0, lost > 0)

@@ -115,6 +115,8 @@ def _with_census(
         hold.drain()
         delayed = counts_of(stores, queue).delayed
         unproved = why_unproved(stores, consumers, parked)
+        if letters is None:
+            unproved = "the dead letters could not be looked through"
         ended = context.clock()
     evidence = Evidence(
         now=ended,

@@ -4,6 +4,7 @@ What it counts, what it publishes, what it says when the queue is empty.
 """
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from mailslice.admin import queues
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.bench.clearing import delete_sample, drop_marks
 from mailslice.codec.row import epoch_us
+from mailslice.duties.queue_size import measurement
 from mailslice.duties.queue_size.measurement import Measure, slices_to_measure
 from mailslice.engine.partition_scan import Marks
 from mailslice.engine.spark_session import spark_session
@@ -25,8 +27,10 @@ from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.errors import GateFailed, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import QueueName
+from mailslice.model.names import RabbitNames
 from mailslice.model.slices import slice_start
 from mailslice.stores import open_stores
+from mailslice.stores.rabbitmq.traffic import traffic
 from mailslice.view.configuration import view_shape
 from tests.contracts.making import row
 from tests.services.duties.world import run_all_in_process
@@ -198,13 +202,21 @@ def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
         run_step("verify", request, fresh_module.settings)
 
 
-def test_what_is_parked_is_in_the_report_and_its_metrics(stores, fresh_module):
+def test_what_is_parked_or_moves_is_in_the_report_and_its_metrics(
+    stores, fresh_module, monkeypatch
+):
     queue = queues.create(stores, "parking")
     parked(stores, queue)
+    work = RabbitNames(queue).work_queue
+
+    def moving(management):
+        figures = traffic(management)
+        return figures | {work: replace(figures[work], published=1.5, delivered=2.0)}
+
+    monkeypatch.setattr(measurement, "traffic", moving)
     request = RunRequest("queue_size", queue, "run-6", params={"sample": False})
-    report = run_all(request, fresh_module.settings)
-    assert report["parked"] == 1
-    assert report["moving"] >= 0.0
+    report = run_all_in_process(request, fresh_module.settings)
+    assert (report["parked"], report["moving"]) == (1, 3.5)
     text = artifacts(fresh_module.settings).read("metrics/mailslice-parking.prom").decode()
     assert 'mailslice_queue_parked{queue="parking"} 1.0' in text
 

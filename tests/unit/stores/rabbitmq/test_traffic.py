@@ -39,6 +39,7 @@ def test_a_queue_that_moves() -> None:
     assert found == Traffic(
         Depth(2, 3, 0, 1), 1.5, 2.0, 0.0, 0.0, datetime(2026, 11, 21, 19, 56, 10, tzinfo=UTC)
     )
+    assert found.moving == 3.5
 
 
 def test_a_queue_without_figures_is_unknown() -> None:
@@ -51,6 +52,7 @@ def test_a_queue_that_never_moved_a_message_has_rates_of_zero() -> None:
 
 def test_rates_that_the_broker_does_not_measure_are_unknown() -> None:
     assert one(**FIGURES, message_stats={"publish": 9}).published is None
+    assert one(**FIGURES, message_stats={"publish": 9}).moving == 0.0
 
 
 def test_delayed_counts_the_levels_and_the_hop_of_this_queue_alone() -> None:
