@@ -388,10 +388,9 @@ async def test_a_row_that_a_cleanup_deletes_in_the_middle_of_a_retry_does_not_co
     read = retry_message.row_of
 
     async def read_and_cleaned(*args: Any, **options: Any) -> Any:
-        row = await read(*args, **options)
-        spool.stores.tables.written.delete_partition_future(
-            spool.queue, row.partition, 2**62
-        ).result()
+        if row := await read(*args, **options):
+            deletes = spool.stores.tables.written.delete_partition_future
+            deletes(spool.queue, row.partition, 2**62).result()
         return row
 
     async with open_worker(spool.settings, spool.queue) as worker:

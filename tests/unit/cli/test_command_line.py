@@ -303,7 +303,8 @@ def test_of_a_long_input_the_beginning_is_shown_and_what_is_allowed(words, says,
             for host in ("a..b", f"{'x' * 64}.example")
             for variable, value, words in (
                 ("MAILSLICE_CASSANDRA_CONTACT_POINTS", "a,{}:9042", "MAILSLICE_CASSANDRA_CONTACT_"),
-                ("MAILSLICE_RELAY_HOST", "{}", "MAILSLICE_RELAY_HOST="),
+                ("MAILSLICE_RELAY_HOST", "{}", "allowed: 1 to 63 characters between the dots"),
+                ("MAILSLICE_SMTP_IN_HOST", "{}", "MAILSLICE_SMTP_IN_HOST="),
                 ("MAILSLICE_RABBITMQ_URL", "amqp://u:secret@{}", "MAILSLICE_RABBITMQ_URL is not"),
                 (
                     "MAILSLICE_RABBITMQ_MANAGEMENT_URL",

@@ -362,7 +362,7 @@ def test_a_duty_that_may_not_delete_leaves_kept_mails_to_the_next_run_and_says_s
     assert line.startswith("deleted mails that are over were not pruned: S3 at ")
     assert line.endswith(
         " refuses the key of MAILSLICE_S3_ACCESS_KEY and MAILSLICE_S3_SECRET_KEY "
-        "(None): AccessDenied, bucket 'own'"
+        "(None, MAILSLICE_S3_REGION='us-east-1'): AccessDenied, bucket 'own'"
     )
     assert own.asked == ["list", "delete"], "a thousand of them say it of the rest"
     assert not location.exists("deleted/pruned.txt")

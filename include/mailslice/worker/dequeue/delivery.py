@@ -175,12 +175,17 @@ class Delivery:
 
     def throttle_for_thread(self) -> BlockingThrottle:
         """What a plain handler asks before it sends."""
-        loop, waited = asyncio.get_running_loop(), bool(self.message.headers.get(HEADER_THROTTLED))
-        return BlockingThrottle(self._state.throttle, waited=waited, loop=loop)
+        loop = asyncio.get_running_loop()
+        return BlockingThrottle(self._state.throttle, waited=self.throttled, loop=loop)
 
     async def complete(self) -> Disposition:
         """The mail is done: deleted mark, ack, then its blobs if their ids are random."""
         return await self._settled(lambda: self._finish(Stage.SENT, Disposition.COMPLETED))
+
+    @property
+    def throttled(self) -> bool:
+        """Whether it was put off the last time because a destination took no more."""
+        return bool(self.message.headers.get(HEADER_THROTTLED))
 
     async def retry(
         self,
