@@ -227,7 +227,9 @@ def _newest(
     for duty, queue, reports in newest_reports(runs, duties, queues):
         for last in reports[:1]:
             none = {**last, "size": None, "verdicts": None}
-            news = [one for one in reports if has_result(duty, one) and lost_mails(one) is not None]
+            news = [one for one in reports if has_result(duty, one)]
+            if duty == "queue_audit":
+                news = [one for one in news if lost_mails(one) is not None]
             alerts = {name: last.get(name) for name in ("alerts", "pastAlerts")}
             newest[queue][duty] = {**[*news, none][0], **alerts, "alertsAt": last.get("finished")}
     return newest
@@ -256,7 +258,7 @@ def has_result(duty: str, report: Report) -> bool:
     if duty == "stuck_mails_postal":
         return report.get("lockTimeoutSeconds") is not None
     if duty == "republish_lost":
-        return _put_back(report) > 0
+        return report.get("status") != DRY_RUN and _put_back(report) > 0
     result = {"queue_audit": "verdicts", "queue_size": "size"}.get(duty)
     return result is None or (report.get(result) is not None and counts_whole_queue(report))
 

@@ -21,10 +21,12 @@ def counts_whole_queue(report: Mapping[str, Any]) -> bool:
 
 
 def lost_mails(report: Mapping[str, Any], limit: int = 0) -> int | None:
-    """Mails in no queue, by an audit. None: unknown ones may be lost, too, beyond the `limit`."""
-    verdicts, census = report.get("verdicts") or {}, report.get("census") or {}
+    """Mails in no queue, by an audit. None: unknown ones, or those that it left out as young, may
+    be lost, too, beyond the `limit`.
+    """
+    verdicts, params = report.get("verdicts") or {}, report.get("params") or {}
     lost = sum(int(verdicts.get(name) or 0) for name in ("lost", "lost or ghost"))
-    is_proof = not verdicts.get("unknown") or census.get("unproved", "") is None
+    is_proof = not verdicts.get("unknown") and params.get("older_than") is None
     return lost if lost > limit or is_proof else None
 
 

@@ -87,9 +87,7 @@ async def retry_now(
     outcome, delays = outcome or Retried(), worker.state.delays
 
     async def work(right: LeasedLock, row: DelayedMail) -> None:
-        if not dry_run:
-            right.require()
-        await _retry(worker, row, outcome, dry_run)
+        await _retry(worker, row, outcome, None if dry_run else right)
 
     if await delays.rows.exist():
         is_wanted = partial(_is_wanted, worker, mail_filter)
@@ -108,17 +106,19 @@ def _is_wanted(worker: QueueWorker, mail_filter: MailFilter, row: DelayedMail) -
     return mail_filter.passes(row.enqueue_id, mail, row.enqueued, worker.context.clock())
 
 
-async def _retry(worker: QueueWorker, row: DelayedMail, outcome: Retried, dry_run: bool) -> None:
+async def _retry(
+    worker: QueueWorker, row: DelayedMail, outcome: Retried, right: LeasedLock | None
+) -> None:
     delays = worker.state.delays
     if await worker.context.is_marked(row.enqueue_id):
         outcome.deleted += 1
-        if not dry_run:
+        if right:
             await delays.forget(row.enqueue_id)  # no copy may be left that would close the row
     elif row.leased:
         outcome.in_handler += 1
     elif row.due is not None and row.due + OVERDUE < worker.context.clock():
         outcome.overdue += 1
-    elif not delays.is_far(row) or not (dry_run or await delays.bring_forward(row)):
+    elif not delays.is_far(row) or not (right is None or await delays.bring_forward(row, right)):
         outcome.soon += 1
     else:
         outcome.retried.append(row.enqueue_id)

@@ -252,6 +252,13 @@ BY_AUDIT = {"audit": {"run": "a"}}
             ],
             0,
         ),
+        (
+            [
+                {"applied": 3, **BY_AUDIT},
+                {"status": "dry run", **BY_AUDIT, "skippedBy": {"already republished": 1}},
+            ],
+            0,
+        ),
         ([{"applied": 3, **BY_AUDIT}, {"skippedBy": {"younger": 3}, **BY_AUDIT}], 0),
         (
             [
@@ -279,7 +286,7 @@ def test_a_loss_ends_by_what_was_put_back_and_not_by_a_run(fresh, republished, l
         ({}, 2),
         ({"status": "dry run", "census": {"taken": False, "why": "a dry run takes none"}}, 2),
         ({"census": {"taken": True, "unproved": "1 messages are parked"}}, 2),
-        ({"census": {"taken": True, "unproved": None}}, 0),
+        ({"verdicts": {"lost": 0}, "params": {"older_than": "1d"}}, 2),
         ({"verdicts": {"lost": 0, "unknown": 0}}, 0),
     ],
 )

@@ -15,7 +15,6 @@ import pytest
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.leased_lock import LeasedLock
 from mailslice.codec.wildcards import Wildcard
-from mailslice.model.clock import elapsed_seconds
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.stores.cassandra import own
 from mailslice.stores.cassandra.own.table import create
@@ -230,12 +229,15 @@ async def test_a_retry_that_lost_its_lock_changes_nothing_more(
             await worker.enqueue(mail(f"m-{number}"), CONTENT, delay=HOUR)
         before = [row.token for row in spool.stores.own.delayed_mails.rows(spool.queue)]
 
-        def lost(lock: LeasedLock) -> None:
-            lock.until = elapsed_seconds() - 1
+        load = DelayedRows.load
 
-        monkeypatch.setattr(LeasedLock, "renew", lost)
+        async def slow(rows: DelayedRows, *given: Any) -> Any:
+            await asyncio.sleep(1.5)
+            return await load(rows, *given)
+
+        monkeypatch.setattr(DelayedRows, "load", slow)
         with pytest.raises(StoreUnavailable, match="took too long: ask again"):
-            await retry_now(worker, EVERY)
+            await retry_now(worker, EVERY, lease=timedelta(seconds=1))
         assert [row.token for row in spool.stores.own.delayed_mails.rows(spool.queue)] == before
 
 

@@ -84,6 +84,7 @@ class Releases:
             if mail.released_as is not None:
                 voided = (*voided, mail.released_as)  # of a release that was cut off
             claim = {"state": State.RELEASING, "released_as": new_id, "voided": voided}
+            right.require()
             mail = self._claim(mail, Refused, **claim)  # nothing was done yet
             crash.point("release:claimed")
             out = next(iter(tries.void(mail.voided, right.renew)), None)

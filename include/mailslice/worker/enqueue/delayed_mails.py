@@ -329,7 +329,7 @@ class Delays:
         """Delivers every delayed mail now, but for those in a handler (`lease`); how many."""
         return await self.each_open(self._flush_one, lease)
 
-    async def bring_forward(self, row: DelayedMail) -> bool:
+    async def bring_forward(self, row: DelayedMail, right: LeasedLock | None = None) -> bool:
         """Makes a delayed mail that `is_far` due now; False: it is not any more, or delayed anew.
 
         The hop consumers publish it, by the copy whose token is the row's: this may be repeated
@@ -343,6 +343,8 @@ class Delays:
         current = await self.rows.load(row.enqueue_id)
         if current is None or current.token != row.token or not self.is_far(current):
             return False  # the copy is dropped: its token is not the row's
+        if right is not None:
+            right.require()  # a flush may be about to publish it
         await self.rows.save(replace(current, due=now, token=token))
         await self._publish_copy(copy, token, now)
         crash.point("retry:brought-forward")

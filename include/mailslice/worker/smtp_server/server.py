@@ -171,7 +171,7 @@ async def serve(
         server = await loop.create_server(
             conversation, smtp_in.host, smtp_in.port, backlog=smtp_in.max_connections
         )
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
         raise BadSetting(
             f"MAILSLICE_SMTP_IN_HOST={smtp_in.host!r}, MAILSLICE_SMTP_IN_PORT={smtp_in.port}: "
             f"cannot listen there: {getattr(error, 'strerror', None) or error}; choose another"
