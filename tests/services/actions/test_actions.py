@@ -222,7 +222,7 @@ def test_a_retry_that_fails_half_way_leaves_a_decision_that_says_how_far_it_came
     queue.add(*(f"m-{number}" for number in range(201)), delay=timedelta(hours=1))
     done = []
 
-    async def brought_forward(_, row):
+    async def brought_forward(_, row, _right):
         if len(done) == 200:
             raise StoreUnavailable("away")
         done.append(str(row.enqueue_id))

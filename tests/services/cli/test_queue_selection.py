@@ -143,7 +143,7 @@ def test_a_retry_that_fails_half_way_is_recorded(cli, monkeypatch):
         )
     calls = []
 
-    async def second_fails(_, row):
+    async def second_fails(_, row, _right):
         calls.append(row)
         if len(calls) > 1:
             raise StoreUnavailable("away")

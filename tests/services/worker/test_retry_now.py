@@ -246,7 +246,7 @@ async def test_where_one_fails_the_others_end_first_and_are_counted(
 ) -> None:
     calls = []
 
-    async def first_fails(_: Delays, row: Any) -> bool:
+    async def first_fails(_: Delays, row: Any, _right: Any) -> bool:
         calls.append(row)
         if len(calls) == 1:
             raise StoreUnavailable("away")
