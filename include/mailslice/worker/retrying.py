@@ -82,7 +82,7 @@ async def retry_now(
 ) -> Retried:
     """Makes the delayed mails that match due now. Filters see the recipients that remain.
 
-    Raises as `Delays.each_open`.
+    Raises as `Delays.for_each_open`.
     """
     outcome, delays = outcome or Retried(), worker.state.delays
 
@@ -91,7 +91,7 @@ async def retry_now(
 
     if await delays.rows.exist():
         is_wanted = partial(_is_wanted, worker, mail_filter)
-        await delays.each_open(work, None if dry_run else lease, mail_filter.ids, is_wanted)
+        await delays.for_each_open(work, None if dry_run else lease, mail_filter.ids, is_wanted)
     return outcome
 
 

@@ -163,7 +163,7 @@ def test_the_limits_are_settings():
     assert (given.browse_lag, given.dead_letters) == (timedelta(hours=2), 0)
 
 
-def told(report, earlier=(), now=NOW, run="r", tells=True):
+def reported(report, earlier=(), now=NOW, run="r", tells=True):
     limits = AlertSettings(repeat=DAY)
     found = alerts(readings(report, limits, now), earlier, now, limits, tells=tells)
     return found, [
@@ -176,17 +176,17 @@ def told(report, earlier=(), now=NOW, run="r", tells=True):
 
 def test_an_alert_that_goes_on_is_told_once_a_day_and_remembers_since_when():
     report = {"deadLetters": 50}
-    first, spoken = told(report)
+    first, spoken = reported(report)
     assert spoken == ["dead_letters"]
     earlier = first
     for minutes in (15, 600, 1439):
-        earlier, spoken = told(report, earlier, NOW + timedelta(minutes=minutes))
+        earlier, spoken = reported(report, earlier, NOW + timedelta(minutes=minutes))
         assert (spoken, earlier[0]["since"], earlier[0]["told"]) == (
             [],
             "2026-11-21T12:00:00Z",
             "2026-11-21T12:00:00Z",
         )
-    again, spoken = told(report, earlier, NOW + timedelta(minutes=1440))
+    again, spoken = reported(report, earlier, NOW + timedelta(minutes=1440))
     assert (spoken, again[0]["since"], again[0]["told"]) == (
         ["dead_letters"],
         "2026-11-21T12:00:00Z",
@@ -196,33 +196,33 @@ def test_an_alert_that_goes_on_is_told_once_a_day_and_remembers_since_when():
 
 def test_a_run_that_tells_nobody_leaves_the_alert_for_the_next_that_does():
     report = {"deadLetters": 50, "status": "failed"}
-    found, spoken = told(report, tells=False)
+    found, spoken = reported(report, tells=False)
     assert (spoken, [one["told"] for one in found]) == ([], [None, None])
-    later, spoken = told(report, found, NOW + timedelta(minutes=15))
+    later, spoken = reported(report, found, NOW + timedelta(minutes=15))
     assert spoken == ["dead_letters", "failed"]
     assert {one["since"] for one in later} == {iso(NOW)}
-    between, spoken = told(report, later, NOW + 2 * DAY, tells=False)
+    between, spoken = reported(report, later, NOW + 2 * DAY, tells=False)
     assert (spoken, [one["told"] for one in between]) == ([], [one["told"] for one in later])
-    assert told(report, between, NOW + 2 * DAY)[1] == ["dead_letters", "failed"]
+    assert reported(report, between, NOW + 2 * DAY)[1] == ["dead_letters", "failed"]
 
 
 def test_one_that_was_over_and_comes_back_is_told_anew():
-    first, _ = told({"deadLetters": 50})
-    between, _ = told({"deadLetters": 0}, first, NOW + timedelta(minutes=15))
+    first, _ = reported({"deadLetters": 50})
+    between, _ = reported({"deadLetters": 0}, first, NOW + timedelta(minutes=15))
     assert between == []
-    back, spoken = told({"deadLetters": 50}, between, NOW + timedelta(minutes=30))
+    back, spoken = reported({"deadLetters": 50}, between, NOW + timedelta(minutes=30))
     assert (spoken, back[0]["since"]) == (["dead_letters"], "2026-11-21T12:30:00Z")
 
 
 def test_a_new_one_is_told_beside_one_that_goes_on():
-    first, _ = told({"deadLetters": 50})
-    _, spoken = told({"deadLetters": 50, "consumers": 0}, first, NOW + timedelta(minutes=15))
+    first, _ = reported({"deadLetters": 50})
+    _, spoken = reported({"deadLetters": 50, "consumers": 0}, first, NOW + timedelta(minutes=15))
     assert spoken == ["consumers"]
 
 
 def test_an_alert_that_is_unknown_goes_on_untold_until_its_figure_is_known():
     lost = {"status": "done", "verdicts": {"lost": 3}}
-    first, _ = told(lost)
+    first, _ = reported(lost)
     two_days = NOW + 2 * DAY
     for unknown in (
         {"status": "failed", "verdicts": None},
@@ -230,12 +230,12 @@ def test_an_alert_that_is_unknown_goes_on_untold_until_its_figure_is_known():
         {"status": "done", "verdicts": {"lost": 0}, "params": {"slices_from": "2026-11-20"}},
         {"status": "done", "verdicts": {"lost": 0, "unknown": 5}},
     ):
-        later, spoken = told(unknown, first, two_days)
+        later, spoken = reported(unknown, first, two_days)
         assert [one for one in later if one["name"] == "lost"] == first
         assert "lost" not in spoken
-        again, spoken = told(lost, later, two_days)
+        again, spoken = reported(lost, later, two_days)
         assert (spoken, again[0]["since"]) == (["lost"], first[0]["since"])
-        assert told({"status": "done", "verdicts": {"lost": 0}}, later, two_days)[0] == []
+        assert reported({"status": "done", "verdicts": {"lost": 0}}, later, two_days)[0] == []
 
 
 @pytest.mark.parametrize(
@@ -248,8 +248,8 @@ def test_an_alert_that_is_unknown_goes_on_untold_until_its_figure_is_known():
     ],
 )
 def test_an_alert_about_lost_mails_ends_by_an_audit_that_leaves_none_in_doubt(later, ends):
-    first, _ = told({"status": "done", "verdicts": {"lost": 3}})
-    assert (told({"status": "done", **later}, first, NOW + DAY)[0] == []) is ends
+    first, _ = reported({"status": "done", "verdicts": {"lost": 3}})
+    assert (reported({"status": "done", **later}, first, NOW + DAY)[0] == []) is ends
 
 
 def test_more_lost_mails_than_the_limit_are_an_alert_whatever_else_is_unknown():
@@ -269,31 +269,31 @@ def test_a_stuck_mails_run_without_a_plan_knows_of_no_mails_in_flight(tmp_path):
     folder = RunFolder(
         Artifacts(str(tmp_path), S3Settings()), "stuck_mails", QueueName("spool"), "r"
     )
-    first, _ = told({"status": "done", "inFlight": 9, "planned": 9})
+    first, _ = reported({"status": "done", "inFlight": 9, "planned": 9})
     fields = STUCK_MAILS.report_fields(Summaries.load(folder, STUCK_MAILS.kinds))
-    later, _ = told({"status": "failed", "planned": 0, **fields}, first, NOW + DAY / 2)
+    later, _ = reported({"status": "failed", "planned": 0, **fields}, first, NOW + DAY / 2)
     assert [one for one in later if one["name"] == "zombies"] == first
 
 
 @pytest.mark.parametrize("name", ["gate", "failed"])
 def test_a_run_that_failed_is_over_with_the_next_that_did_not(name):
     status = {"gate": "refused", "failed": "failed"}[name]
-    first, _ = told({"status": status})
+    first, _ = reported({"status": status})
     assert [one["name"] for one in first] == [name]
-    assert told({"status": "done"}, first)[0] == []
+    assert reported({"status": "done"}, first)[0] == []
 
 
 def test_an_alert_whose_limit_was_taken_away_does_not_go_on():
     off = AlertSettings(oldest_mail=timedelta(0), consumers=0)
-    first, _ = told({**SIZE, "oldestAgeSeconds": 9e9, "consumers": 0})
+    first, _ = reported({**SIZE, "oldestAgeSeconds": 9e9, "consumers": 0})
     assert len(first) == 2
     assert alerts(readings(SIZE, off, NOW), first, NOW, off) == []
 
 
 def test_a_run_that_failed_is_told_each_time():
     report = {"status": "refused", "message": "gate"}
-    first, _ = told(report)
-    assert told(report, first, NOW + timedelta(minutes=15))[1] == ["gate"]
+    first, _ = reported(report)
+    assert reported(report, first, NOW + timedelta(minutes=15))[1] == ["gate"]
 
 
 def test_a_report_that_is_not_at_its_end_has_no_news():

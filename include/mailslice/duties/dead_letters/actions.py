@@ -67,7 +67,7 @@ class LetterWork:
         self.progress = progress
         self.params = run.params(Params)
         self.names = names.RabbitNames(run.queue)
-        self.most = most_to_look_at(run, letters)
+        self.most = checkout_limit(run, letters)
         self.lookups = LetterLookups(run.stores, run.queue)
         self.taking = run.throttle("rabbitmq")
         rates = [rate for rate in (self.taking.per_second, self.params.rate) if rate]
@@ -223,7 +223,7 @@ class LetterWork:
         return rows[0].partition
 
 
-def most_to_look_at(run: Run, letters: Sequence[PlannedLetter]) -> int:
+def checkout_limit(run: Run, letters: Sequence[PlannedLetter]) -> int:
     """Planned letters in a queue that keeps its order are where they were or nearer to the head."""
     name = names.RabbitNames(run.queue).dead_letter_queue
     return len(letters) if run.stores.management.keeps_order(name) else MAX_CHECKED_OUT

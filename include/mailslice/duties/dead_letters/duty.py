@@ -7,7 +7,7 @@ from typing import Any
 from mailslice.admin.dead_letters import Letter, classify, peek
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.dead_letters.actions import VANISHED, LetterWork, most_to_look_at
+from mailslice.duties.dead_letters.actions import VANISHED, LetterWork, checkout_limit
 from mailslice.duties.dead_letters.decide import LetterAction, decide
 from mailslice.duties.dead_letters.letters import (
     PlannedLetter,
@@ -105,7 +105,7 @@ class DeadLetters(Duty[LetterPlan]):
         planned = run.read_rows(plan.letters, PlannedLetter)
         if result.applied:
             with run.locked():
-                letters = peek(run.stores, run.queue, most_to_look_at(run, planned)).letters
+                letters = peek(run.stores, run.queue, checkout_limit(run, planned)).letters
         acted_on = Counter(letter.key for letter in planned if letter.is_acted_on)
         still_queued = acted_on & Counter(letter.key for letter in letters)
         exports = result.fields.get("exports", ())

@@ -298,7 +298,7 @@ class Delays:
         finally:
             self._waiting_bytes -= taken
 
-    async def each_open(
+    async def for_each_open(
         self,
         work: _Work,
         lease: timedelta | None,
@@ -327,7 +327,7 @@ class Delays:
 
     async def flush(self, lease: timedelta = LEASE) -> int:
         """Delivers every delayed mail now, but for those in a handler (`lease`); how many."""
-        return await self.each_open(self._flush_one, lease)
+        return await self.for_each_open(self._flush_one, lease)
 
     async def bring_forward(self, row: DelayedMail, right: LeasedLock | None = None) -> bool:
         """Makes a delayed mail that `is_far` due now; False: it is not any more, or delayed anew.
