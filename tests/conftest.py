@@ -7,6 +7,7 @@ Where the services are is read from the file that MAILSLICE_TEST_SETTINGS names,
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import uuid
@@ -32,6 +33,16 @@ hypothesis.settings.register_profile(
     "mailslice", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("mailslice")
+
+
+# Eight thousand tests are made, none is given up: to look for garbage took a third of the CPU.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on the collector passes over the tests and modules that stay to the end."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_configure() -> None:
