@@ -68,17 +68,27 @@ def test_an_alert_that_the_newest_run_has_no_figure_for_goes_on(fresh):
         assert firing["queue_audit", "spool", "lost"] == 1
 
 
-def test_dry_runs_do_not_hide_the_run_that_failed(fresh):
+@pytest.mark.parametrize("status", ["dry run", "refused", "failed"])
+def test_dry_runs_do_not_hide_the_run_that_failed(fresh, status):
     failed = timedelta(days=3)
     with open_stores(fresh.settings) as stores:
         queues.create(stores, SPOOL)
         add_run(stores, "queue_cleanup", failed, status="failed")
         for ago in (3, 2, 1):
-            add_run(stores, "queue_cleanup", timedelta(hours=ago), status="dry run")
+            dry = {"status": status, "params": {"dry_run": True}}
+            add_run(stores, "queue_cleanup", timedelta(hours=ago), **dry)
         label = ("queue_cleanup", "spool")
         assert values(stores, "mailslice_duty_succeeded") == {label: 0}
         ended = values(stores, "mailslice_duty_finished_timestamp_seconds")
         assert ended == {label: (NOW - failed).timestamp()}
+
+
+def test_a_dry_run_that_failed_is_no_failure_of_the_duty(fresh):
+    with open_stores(fresh.settings) as stores:
+        add_run(stores, "queue_cleanup", timedelta(hours=2))
+        dry = {"status": "failed", "params": {"dry_run": True}}
+        add_run(stores, "queue_cleanup", timedelta(hours=1), **dry)
+        assert values(stores, "mailslice_duty_succeeded") == {("queue_cleanup", "spool"): 1}
 
 
 def test_without_rabbitmq_the_ledger_has_its_figures(fresh):
