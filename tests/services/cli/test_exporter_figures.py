@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 from pydantic import SecretStr
@@ -11,6 +12,7 @@ from mailslice.cli.exporter_figures import ledger_figures
 from mailslice.maintenance.artifacts import iso
 from mailslice.model.mail import QueueName
 from mailslice.stores import open_stores
+from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords
 from mailslice.stores.own.runs import RunRow
 from tests.ports import free_port
 
@@ -98,3 +100,18 @@ def test_without_rabbitmq_the_ledger_has_its_figures(fresh):
         add_run(stores, "queue_cleanup", timedelta(hours=1))
         assert values(stores, "mailslice_duty_succeeded") == {("queue_cleanup", "spool"): 1}
         assert values(stores, "mailslice_queue_health") == {}
+
+
+def test_workers_are_those_of_their_queue(fresh):
+    mail = InFlightMail(uuid4(), "m", timedelta(seconds=1), "loaded", 1, begun=True)
+    with open_stores(fresh.settings) as stores:
+        WorkerRecords.created(stores.cassandra, stores.settings)
+        for queue, mails in (("spool", 2), ("outgoing", 0)):
+            beats = timedelta(hours=1)
+            record = WorkerRecord("w", "h", 1, NOW, beats, 1, (mail,) * mails)
+            stores.own.worker_records.save_future(QueueName(queue), record).result()
+        alive = {("outgoing", "alive"): 1, ("spool", "alive"): 1}
+        silent = {("outgoing", "silent"): 0, ("spool", "silent"): 0}
+        assert values(stores, "mailslice_workers") == alive | silent
+        handling = values(stores, "mailslice_workers_mails")
+        assert (handling["spool", "handling"], handling["outgoing", "handling"]) == (2, 0)
