@@ -9,7 +9,7 @@ zero.
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +21,13 @@ from mailslice.maintenance.health import Health
 from mailslice.maintenance.metrics import Figure, duty_figures, exposition, verdict_figures
 from mailslice.maintenance.overview import has_result, newest_reports, overview
 from mailslice.maintenance.postal_health import postal_overview
-from mailslice.maintenance.report import DRY_RUN
+from mailslice.maintenance.report import is_dry
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own import WorkerRecords
+from mailslice.stores.cassandra.own import WorkerRecord, WorkerRecords
 from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
 from mailslice.worker.health import Answer
 
@@ -175,8 +175,9 @@ def ledger_figures(stores: Stores) -> Iterator[Figure]:
     """Last runs of every duty, measurements, verdicts, workers."""
     yield from report_figures(stores)
     records = WorkerRecords.existing(stores.cassandra, stores.settings)
-    for queue in records.queues() if records is not None else ():
-        yield from _of_workers(stores, queue)
+    by_queue = {} if records is None else records.by_queue([*records.queues()])
+    for queue, workers in by_queue.items():
+        yield from _of_workers(queue, workers)
     try:
         yield from health_figures(stores)
     except MailsliceError as error:  # RabbitMQ's, which has no figures then, or a wrong setting
@@ -187,7 +188,7 @@ def report_figures(stores: Stores) -> Iterator[Figure]:
     """Last runs of every duty, and what they say of their queue. Any ledger has them."""
     for duty, _, reports in newest_reports(stores.existing_runs()):
         # A dry run says nothing of the work that waits, nor of the run that failed before it.
-        if newest := next((one for one in reports if one["status"] != DRY_RUN), None):
+        if newest := next((one for one in reports if not is_dry(one)), None):
             now, limits = system_clock(), stores.settings.alert
             current = readings(newest, limits, now)
             firing = alerts(current, newest.get("alerts") or (), now, limits)
@@ -223,8 +224,7 @@ def _contents(duty: str, reports: Iterable[dict[str, Any]]) -> Iterable[Figure]:
     return ()
 
 
-def _of_workers(stores: Stores, queue: QueueName) -> Iterator[Figure]:
-    records = stores.worker_records(queue)
+def _of_workers(queue: QueueName, records: Sequence[WorkerRecord]) -> Iterator[Figure]:
     silent = sum(not record.is_alive and bool(record.in_flight) for record in records)
     figures, label = of_workers(records), {"queue": queue}
     text = "Worker processes by their records; silent ones held mails when they were last heard"

@@ -172,11 +172,8 @@ class Output:
         table = Table(box=SIMPLE, show_header=header, pad_edge=False)
         columns = columns or list(items[0])
         for column in columns:
-            table.add_column(
-                Text(column),
-                overflow="fold",
-                justify="right" if _numeric(items, column) else "left",
-            )
+            numeric = all(type(item.get(column)) in (int, float) for item in items)
+            table.add_column(Text(column), overflow="fold", justify="right" if numeric else "left")
         for item in items:
             table.add_row(
                 *(
@@ -215,10 +212,6 @@ def _stdout_errors() -> Iterator[None]:
         raise StdoutClosedError from exc
     except OSError as exc:
         raise NoRoomError(f"stdout cannot be written to: {exc.strerror or exc}") from exc
-
-
-def _numeric(items: Sequence[Mapping[str, object]], column: str) -> bool:
-    return all(type(item.get(column)) in (int, float) for item in items)
 
 
 def _brief(value: object) -> object:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.health import span
 from mailslice.maintenance.report import FAILED, REFUSED, counts_whole_queue, lost_mails
 from mailslice.model.durations import format_duration
 from mailslice.model.settings import AlertSettings
@@ -107,7 +108,8 @@ def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Read
     ):
         if seconds is not None and limit:
             value, most = float(seconds), limit.total_seconds()
-            text = f"{words.format(_span(value))}, more than {format_duration(limit)}"
+            lag = span(timedelta(seconds=value))
+            text = f"{words.format(lag)}, more than {format_duration(limit)}"
             yield Reading(name, round(value, 3), most, value > most, text)
 
 
@@ -155,11 +157,3 @@ def _ends(report: Report) -> Iterable[Reading]:
     for name, status in (("gate", REFUSED), ("failed", FAILED)):
         firing = report.get("status") == status
         yield Reading(name, int(firing), 0, firing, message if firing else "")
-
-
-def _span(seconds: float) -> str:
-    """About how long, in the largest unit that fits."""
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from mailslice.admin.holds import active_holds
 from mailslice.maintenance.health import Health, HealthFacts, HealthVerdict, judge
-from mailslice.maintenance.report import DRY_RUN, counts_whole_queue, lost_mails
+from mailslice.maintenance.report import counts_whole_queue, is_dry, lost_mails
 from mailslice.model.clock import Clock
 from mailslice.model.errors import TryAgain
 from mailslice.model.holds import ActiveHolds, Hold
@@ -173,7 +173,10 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
     counted = _answered(lambda: _count(looked, queue, broker), unanswered) if is_small else None
     counted = counted or measured
     rate = counted.moving if counted else None
-    silent = sum(len(one.in_flight) for one in records or () if not one.is_alive)
+    silent, in_hand = (
+        sum(len(one.in_flight) for one in records or () if one.is_alive is is_alive)
+        for is_alive in (False, True)
+    )
     facts = HealthFacts(
         queue,
         waiting=counted.size if counted else None,
@@ -186,7 +189,8 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
         late_after=stores.settings.alert.oldest_mail or timedelta.max,
         lost=_lost(reports, now),
         stuck=_stuck(reports.get("stuck_mails", {}), now),
-        silent=min(silent, depth.unacknowledged) if depth else silent,  # others were given back
+        # What the broker gave back is ready, or in the hands of live workers.
+        silent=min(silent, max(0, depth.unacknowledged - in_hand)) if depth else silent,
         moving=rate if rate is not None else work.moving if work else 0.0,
         counting=counted.seconds if counted else 0.0,
         held=_sentence(held),
@@ -243,8 +247,8 @@ def newest_reports(
         return
     for rows in runs.newest(_FEW, duties, queues):
         duty, queue, reports = rows[0].duty, rows[0].queue, _finished(rows)
-        dry = (one.get("status") == DRY_RUN for one in reports if has_result(duty, one))
-        if len(rows) == _FEW and all(duties is None and is_dry for is_dry in dry):
+        with_result = (one for one in reports if has_result(duty, one))
+        if len(rows) == _FEW and all(duties is None and is_dry(one) for one in with_result):
             reports = _finished(runs.of(duty, queue, _MORE))
         yield duty, queue, reports
 
@@ -258,7 +262,7 @@ def has_result(duty: str, report: Report) -> bool:
     if duty == "stuck_mails_postal":
         return report.get("lockTimeoutSeconds") is not None
     if duty == "republish_lost":
-        return report.get("status") != DRY_RUN and _put_back(report) > 0
+        return not is_dry(report) and _put_back(report) > 0
     result = {"queue_audit": "verdicts", "queue_size": "size"}.get(duty)
     return result is None or (report.get(result) is not None and counts_whole_queue(report))
 

@@ -82,10 +82,7 @@ def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOve
         failed = str(reports[0].get("message") or "the last run failed")
     looked_at = datetime.fromisoformat(seen["finished"]) if seen else None
     states = seen.get("byState") or {}
-    done = seen.get("doneByState")
-    if done is None:  # a report of the version before
-        of_stuck = sum(seen.get(name) or 0 for name in ("closed", "retried", "completed"))
-        done = {"stuck": of_stuck, "message gone": seen.get("lost") or 0}
+    done = seen.get("doneByState") or {}
     facts = PostalHealthFacts(
         looked_ago=None if looked_at is None else now - looked_at,
         mode=seen.get("mode"),

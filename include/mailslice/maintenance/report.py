@@ -20,6 +20,11 @@ def counts_whole_queue(report: Mapping[str, Any]) -> bool:
     return report.get("status") in {DONE, NOTHING, DRY_RUN} and not limited_to_slices(report)
 
 
+def is_dry(report: Mapping[str, Any]) -> bool:
+    """Whether the run was a dry one, also where it was refused or failed."""
+    return bool((report.get("params") or {}).get("dry_run"))
+
+
 def lost_mails(report: Mapping[str, Any], limit: int = 0) -> int | None:
     """Mails in no queue, by an audit. None: unknown ones, or those that it left out as young, may
     be lost, too, beyond the `limit`.

@@ -295,7 +295,7 @@ def _end(run: Run, report: dict[str, Any]) -> None:
     new = alerts.alerts(readings, known, now, limits, tells=request.tells)
     past = alerts.past_alerts(before, new, now)
     report |= {"finished": iso(now), "alerts": new, "pastAlerts": past}
-    if report["status"] == reports.DRY_RUN:
+    if reports.is_dry(report):
         return  # it says nothing of the run before it
     with suppress(MailsliceError, OSError):
         file = metrics.file_of(run.request.duty, report["queue"])

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 from pydantic import SecretStr
@@ -11,6 +12,7 @@ from mailslice.cli.exporter_figures import ledger_figures
 from mailslice.maintenance.artifacts import iso
 from mailslice.model.mail import QueueName
 from mailslice.stores import open_stores
+from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords
 from mailslice.stores.own.runs import RunRow
 from tests.ports import free_port
 
@@ -68,17 +70,27 @@ def test_an_alert_that_the_newest_run_has_no_figure_for_goes_on(fresh):
         assert firing["queue_audit", "spool", "lost"] == 1
 
 
-def test_dry_runs_do_not_hide_the_run_that_failed(fresh):
+@pytest.mark.parametrize("status", ["dry run", "refused", "failed"])
+def test_dry_runs_do_not_hide_the_run_that_failed(fresh, status):
     failed = timedelta(days=3)
     with open_stores(fresh.settings) as stores:
         queues.create(stores, SPOOL)
         add_run(stores, "queue_cleanup", failed, status="failed")
         for ago in (3, 2, 1):
-            add_run(stores, "queue_cleanup", timedelta(hours=ago), status="dry run")
+            dry = {"status": status, "params": {"dry_run": True}}
+            add_run(stores, "queue_cleanup", timedelta(hours=ago), **dry)
         label = ("queue_cleanup", "spool")
         assert values(stores, "mailslice_duty_succeeded") == {label: 0}
         ended = values(stores, "mailslice_duty_finished_timestamp_seconds")
         assert ended == {label: (NOW - failed).timestamp()}
+
+
+def test_a_dry_run_that_failed_is_no_failure_of_the_duty(fresh):
+    with open_stores(fresh.settings) as stores:
+        add_run(stores, "queue_cleanup", timedelta(hours=2))
+        dry = {"status": "failed", "params": {"dry_run": True}}
+        add_run(stores, "queue_cleanup", timedelta(hours=1), **dry)
+        assert values(stores, "mailslice_duty_succeeded") == {("queue_cleanup", "spool"): 1}
 
 
 def test_without_rabbitmq_the_ledger_has_its_figures(fresh):
@@ -88,3 +100,18 @@ def test_without_rabbitmq_the_ledger_has_its_figures(fresh):
         add_run(stores, "queue_cleanup", timedelta(hours=1))
         assert values(stores, "mailslice_duty_succeeded") == {("queue_cleanup", "spool"): 1}
         assert values(stores, "mailslice_queue_health") == {}
+
+
+def test_workers_are_those_of_their_queue(fresh):
+    mail = InFlightMail(uuid4(), "m", timedelta(seconds=1), "loaded", 1, begun=True)
+    with open_stores(fresh.settings) as stores:
+        WorkerRecords.created(stores.cassandra, stores.settings)
+        for queue, mails in (("spool", 2), ("outgoing", 0)):
+            beats = timedelta(hours=1)
+            record = WorkerRecord("w", "h", 1, NOW, beats, 1, (mail,) * mails)
+            stores.own.worker_records.save_future(QueueName(queue), record).result()
+        alive = {("outgoing", "alive"): 1, ("spool", "alive"): 1}
+        silent = {("outgoing", "silent"): 0, ("spool", "silent"): 0}
+        assert values(stores, "mailslice_workers") == alive | silent
+        handling = values(stores, "mailslice_workers_mails")
+        assert (handling["spool", "handling"], handling["outgoing", "handling"]) == (2, 0)

@@ -5,18 +5,22 @@ rows that are lost.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 import pytest
+from pydantic import SecretStr
 
 from mailslice.codec import message
 from mailslice.model.errors import BadInput, Refused, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail, ViewRow
+from mailslice.model.settings import clone_root
 from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.own.delays import DelayedMails
@@ -551,19 +555,51 @@ async def test_in_doubt_a_delayed_mail_is_delivered(
         assert await was_cleaned(worker.context, none, old)
 
 
+def administer(management: Management, *requests: tuple[str, str, object]) -> None:
+    for method, path, body in requests:
+        answer = management._pool.request(method, f"{management._base}/api/{path}", json=body)
+        assert answer.status < 300
+
+
 def made_anew(settings: Any, default_queue_type: str) -> None:
     """The vhost, with another default: RabbitMQ 3.10 takes it when a vhost is made."""
     management = Management(settings.rabbitmq)
     vhost = management.vhost
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
-    for method, path, body in (
+    administer(
+        management,
         ("DELETE", f"vhosts/{vhost}", None),
         ("PUT", f"vhosts/{vhost}", {"defaultqueuetype": default_queue_type}),
         ("PUT", f"permissions/{vhost}/{management._user}", everything),
-    ):
-        answer = management._pool.request(method, f"{management._base}/api/{path}", json=body)
-        assert answer.status < 300
+    )
     assert management.default_queue_type() == default_queue_type
+
+
+async def test_a_worker_with_the_rights_of_the_page_delays_and_retries(spool: Any) -> None:
+    page = (clone_root() / "docs" / "security.md").read_text(encoding="utf-8")
+    [cell] = re.findall(r"^\| workers, `smtp-in` (?:\| [^|]+){2}\| (.+?) \| ", page, re.MULTILINE)
+    patterns = [one.replace("\\|", "|") for one in re.findall("`([^`]+)`", cell)]
+    rights = {"configure": patterns[0], "write": patterns[-1], "read": patterns[0]}
+    management, user = Management(spool.settings.rabbitmq), f"worker-{uuid4().hex[:8]}"
+    administer(
+        management,
+        ("PUT", f"users/{user}", {"password": "p", "tags": ""}),
+        ("PUT", f"permissions/{management.vhost}/{user}", rights),
+    )
+    url = urlsplit(spool.settings.rabbitmq.url.get_secret_value())
+    login = url._replace(netloc=f"{user}:p@{url.hostname}:{url.port}")
+    rabbitmq = spool.settings.rabbitmq.model_copy(update={"url": SecretStr(urlunsplit(login))})
+    settings = spool.settings.model_copy(update={"rabbitmq": rabbitmq})
+    try:
+        async with open_worker(settings, spool.queue) as worker:
+            item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=1.1))
+            async with aclosing(worker.deliveries(4)) as deliveries:
+                await (await next_of(deliveries)).retry(after=timedelta(seconds=0.1))
+                again = await next_of(deliveries)
+                assert again.item == item
+                await again.complete()
+    finally:
+        administer(management, ("DELETE", f"users/{user}", None))
 
 
 @pytest.mark.parametrize(

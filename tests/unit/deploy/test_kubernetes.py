@@ -324,6 +324,12 @@ def test_selectors_select_pods_that_are_there() -> None:
     assert monitor["spec"]["endpoints"][0]["port"] in ports
 
 
+def test_every_pod_may_reach_nodetool_and_the_stores() -> None:
+    egress = of_kind("NetworkPolicy")["mailslice"]["spec"]["egress"]
+    ports = {port["port"] for rule in egress for port in rule["ports"]}
+    assert {7199, 9042, 5672, 15672, 443} <= ports
+
+
 def test_workers_are_scaled_by_the_queue_that_they_consume() -> None:
     (scaled,) = of_kind("ScaledObject").values()
     assert scaled["spec"]["scaleTargetRef"]["name"] in of_kind("Deployment")

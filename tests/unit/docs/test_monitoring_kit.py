@@ -80,6 +80,14 @@ def test_every_expression_of_a_dashboard_is_promql(tmp_path: Path) -> None:
     assert (code, f"SUCCESS: {len(rules)} rules found" in text) == (0, True), text
 
 
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.stem)
+def test_all_queues_are_also_what_is_about_no_queue(board: Path) -> None:
+    """Without allValue Grafana makes All of the values that are not empty."""
+    for variable in json.loads(board.read_text())["templating"]["list"]:
+        if variable.get("includeAll"):
+            assert variable.get("allValue") == ".*", variable["name"]
+
+
 def test_an_expression_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(
         "groups: [{name: x, rules: [{record: r, expr: 'sum by (queue (x)'}]}]"

@@ -81,3 +81,16 @@ def test_the_command_that_the_word_advises_is_on_its_line(word):
         assert verdict.health is word
         if verdict.next is not None:
             assert f"`{verdict.next}`" in act
+
+
+@pytest.mark.parametrize(
+    ("alert", "shows"),
+    [
+        ("MailsliceBrokerAlarm", "`mailslice worker top --once`"),
+        ("MailsliceStoreDown", "`mailslice_exporter_up`"),
+        ("MailsliceSmtpRefuses", "`mailslice_exporter_up`"),
+    ],
+)
+def test_the_act_shows_what_neither_the_overview_nor_config_check_asks(alert, shows):
+    _, act = table("Alerts")[alert]
+    assert shows in act

@@ -63,7 +63,7 @@ def test_all_is_well_and_every_figure_is_read_all_the_same():
         (
             "oldest_mail",
             {"oldestAgeSeconds": 90000.5},
-            "the oldest mail waits for 25 hours, more than 1d",
+            "the oldest mail waits for 25 h, more than 1d",
         ),
         (
             "dead_letters",

@@ -132,18 +132,6 @@ def test_what_it_left_is(change: dict[str, int], left: tuple[int, int]) -> None:
     assert (facts.stuck, facts.gone) == left
 
 
-@pytest.mark.parametrize(
-    ("change", "left"),
-    [({}, (0, 0)), ({"closed": 3}, (1, 0)), ({"lost": 1}, (0, 2)), ({"closed": 0}, (4, 0))],
-)
-def test_a_report_of_the_version_before_is_judged_by_its_counts(
-    change: dict[str, int], left: tuple[int, int]
-) -> None:
-    report = {name: value for name, value in REPORT.items() if name != "doneByState"}
-    facts = of_reports([{**report, **change}], NOW).facts
-    assert (facts.stuck, facts.gone) == left
-
-
 def test_a_run_that_failed_before_it_looked_hides_no_figure() -> None:
     failed = {"status": "failed", "finished": "2026-11-23T11:59:00Z", "message": "plan: away"}
     one = of_reports([failed, {**REPORT, "quarantined": 4}], NOW)

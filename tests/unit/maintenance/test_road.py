@@ -522,8 +522,15 @@ def test_a_dry_run_says_nothing_to_prometheus_of_the_run_that_failed_before_it(
     take("plan", plan=StoreUnavailable("Cassandra is away"))
     files, file = artifacts(settings), "metrics/duty-queue_size-spool.prom"
     before = files.read(file)
-    duty.found = {"status": "dry run"}
-    assert take("plan", "check", "report")["status"] == "dry run"
+    dry = replace(REQUEST, run="r2", params={"dry_run": True})
+    duty.raises = {"check": PlanRefused("the gate did not pass it")}
+    runner.run_step("plan", dry, settings)
+    with pytest.raises(PlanRefused):
+        runner.run_step("check", dry, settings)
+    assert files.read(file) == before
+    duty.raises, duty.found = {}, {"status": "dry run"}
+    runner.run_step("check", dry, settings)
+    assert runner.run_step("report", dry, settings)["status"] == "dry run"
     assert files.read(file) == before
 
 
