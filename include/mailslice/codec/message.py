@@ -110,6 +110,11 @@ def decode(body: bytes) -> QueuedMail:
     return QueuedMail(_enqueue_id(fields), mail, header, body_id)
 
 
+def uuids_in(body: bytes) -> set[EnqueueId]:
+    """Of what is no mail to mailslice: one may be the enqueue id of a mail that James can read."""
+    return {EnqueueId(UUID(text)) for text in _UUID.findall(body.decode("latin-1"))}
+
+
 def _number(nanos: int) -> bytes:
     """Jackson's decimal of an Instant: always nine places, but `0.0` for the epoch itself."""
     if nanos == 0:

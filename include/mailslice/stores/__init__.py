@@ -42,7 +42,7 @@ class Stores:
         """Close what was opened. May be called twice."""
         for name in ("tables", "mailboxes", "own", "records"):
             self.__dict__.pop(name, None)
-        for name in ("cassandra", "own_database", "postal"):
+        for name in ("blobs", "own_blobs", "cassandra", "own_database", "postal"):
             if (store := self.__dict__.pop(name, None)) is not None:
                 store.close()
 

@@ -87,7 +87,7 @@ def late(seconds: float, data: bytes) -> Act:
 class Server:
     """Each request takes the next of `acts`, then `rest`.
 
-    `asked` has method and path of each; `connections` is how many came.
+    `asked` has method and path of each, `heads` their heads; `connections` is how many came.
     """
 
     def __init__(self, *acts: Act, rest: Act, after: Act | None = None) -> None:
@@ -96,6 +96,7 @@ class Server:
         self.after = after
         """Done on a connection once it has answered and nobody waits for anything."""
         self.asked: list[str] = []
+        self.heads: list[bytes] = []
         self.bodies: list[bytes] = []
         self.connections = 0
         self.port = 0
@@ -118,6 +119,7 @@ class Server:
                     buffer += connection.recv(65536)
                 with self._lock:
                     self.asked.append(b" ".join(head.split(b" ", 2)[:2]).decode())
+                    self.heads.append(head)
                     self.bodies.append(buffer[:size])
                     act = self.acts.pop(0) if self.acts else self.rest
                 buffer = buffer[size:]

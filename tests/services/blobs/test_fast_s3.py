@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.model.mail import BlobId
-from mailslice.model.settings import S3Settings
+from mailslice.model.settings import S3Settings, Settings
+from mailslice.stores import Stores
 from mailslice.stores.blobs.fast_s3 import FastRequests
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from tests.services.blobs.s3_server import Server, answer, say, serving
@@ -160,6 +161,15 @@ def test_keys_that_the_crate_would_change_and_credentials_of_the_machine_are_lef
     with opened(settings.model_copy(update={"access_key": None})) as fast:
         assert fast.heads([KEY]) == {}
     assert asked == []
+
+
+def test_stores_that_are_closed_have_no_thread_left(server):
+    settings, _, answers = server
+    answers += [(200, b"12345")] * 2
+    with Stores(Settings(s3=settings)) as stores:
+        assert stores.blobs.heads([KEY])
+        assert stores.own_blobs.heads([KEY])
+    assert not [one for one in threading.enumerate() if one.name.startswith("requests to bucket")]
 
 
 def test_what_was_not_known_is_asked_again_by_boto3(server):

@@ -77,7 +77,6 @@ GOOD: dict[str, list[Act]] = {
     "closed without a word": [cut()],
     "short": [cut(part(CONTENT)[:500])],
     "short head": [cut(part(CONTENT)[:30])],
-    "not of HTTP": [cut(b"220 mail.example ESMTP\r\n")],
     "busy": [say(answer(503, BUSY))],
     "broken": [say(answer(500, b"oops"))],
     "in two pieces": [late(0.1, part(CONTENT))],
@@ -94,6 +93,14 @@ async def test_a_get_has_all_bytes_or_is_asked_again(client: str, acts: list[Act
         assert await hot.get(KEY) == CONTENT
         hot.close()
     assert set(server.asked) == {"GET /b/1_600_ab%2Bc/de%3D"}
+
+
+async def test_what_is_not_of_http_is_no_answer_of_an_s3(client: str) -> None:
+    with serving(Server(rest=cut(b"220 mail.example ESMTP\r\n"))) as server:
+        hot = opened(client, settings(server))
+        with pytest.raises(StoreUnavailable, match="S3 at 127"):
+            await hot.get(KEY)
+        hot.close()
 
 
 async def test_a_chunked_answer_is_read_to_its_end() -> None:
@@ -241,6 +248,38 @@ async def test_no_answer_in_time_is_an_outage_and_its_connection_is_not_used_aga
         assert set(answers) == {CONTENT}
         hot.close()
     assert server.connections == 3
+
+
+async def test_a_large_upload_has_the_time_that_its_bytes_take(client: str) -> None:
+    content = bytes(3 * 2**20)
+    with serving(Server(late(1.5, STORED), rest=reset)) as server:
+        hot = opened(client, settings(server, timeout=timedelta(seconds=1)))
+        await hot.put(KEY, content)
+        hot.close()
+    assert server.bodies == [content]
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN", "AWS_SKIP_SIGNATURE"])
+async def test_endpoint_and_keys_are_those_of_the_settings_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(Server(rest=say(STORED))) as other, serving(Server(rest=say(STORED))) as server:
+        url = f"http://127.0.0.1:{other.port}"
+        monkeypatch.setenv(name, {"AWS_ENDPOINT_URL_S3": url}.get(name, "true"))
+        await opened("obstore", settings(server)).put(KEY, bytes(SMALL + 1))
+    assert (len(server.asked), other.asked) == (1, [])
+    assert b"Credential=a/" in server.heads[0]
+    assert b"x-amz-security-token" not in server.heads[0]
+
+
+async def test_a_store_that_is_too_busy_for_a_part_is_not_asked_for_the_whole(client: str) -> None:
+    busy = (say(answer(503, BUSY)),) * {"small": 4, "obstore": 3}[client]
+    with serving(Server(*busy, rest=say(answer(200, CONTENT, 'ETag: "x"')))) as server:
+        hot = opened(client, settings(server))
+        with pytest.raises(StoreUnavailable, match="SlowDown"):
+            await hot.get(KEY)
+        hot.close()
+    assert all(b"\r\nrange: bytes=" in head.lower() for head in server.heads)
 
 
 async def test_connections_are_kept_and_as_many_as_there_are_requests() -> None:

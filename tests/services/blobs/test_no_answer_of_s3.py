@@ -32,7 +32,7 @@ class _Page(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(self.body)
 
-    do_GET = do_HEAD = do_PUT = _answer  # noqa: N815
+    do_GET = do_HEAD = do_PUT = do_POST = _answer  # noqa: N815
 
     def log_message(self, *_: object) -> None:
         """Says nothing."""
@@ -84,6 +84,8 @@ def test_a_page_of_a_proxy_is_nothing_to_administration_either(proxy: S3Settings
         ):
             with pytest.raises(StoreUnavailable, match="an answer has no ETag"):
                 ask()
+        with pytest.raises(StoreUnavailable, match="an answer has no Deleted"):
+            store.delete_many([key])
         for ask in (
             lambda: list(store.pages()),
             lambda: store.first("a", "b"),

@@ -130,7 +130,7 @@ class _Keeping:
             if ahead is not None:
                 self._finish(ahead.result())
         finally:
-            loop.end(_closed(blobs))
+            loop.soon(blobs.close)
             loop.stop()
 
     def _finish(self, fetched: _Fetched) -> None:
@@ -277,7 +277,3 @@ async def _fetch(blobs: AsyncBlobStore, row: ViewRow, fetched: _Fetched) -> None
         )
         kept = mail
     fetched.mails.append(kept)
-
-
-async def _closed(blobs: AsyncBlobStore) -> None:
-    blobs.close()

@@ -152,22 +152,14 @@ def _group(prefix: str, start: str, keys: Sequence[BlobId], *, complete: bool) -
 def _edges(group: _Group, most: float) -> Iterator[str]:
     """Where the group begins and ends, and cuts within: a range has about `most` keys."""
     yield from (group.prefix, behind(group.prefix))
-    depth = next(
-        (
-            depth
-            for depth in range(_DEEPEST)
-            if group.keys / len(group.alphabet) ** (depth + 0.5) <= most
-        ),
-        _DEEPEST,
-    )
+    depth = 0
+    while depth < _DEEPEST and group.keys / len(group.alphabet) ** (depth + 0.5) > most:
+        depth += 1
     for length in range(1, depth + 1):
         for letters in product(group.alphabet, repeat=length):
             # MinIO's form has a slash behind the first letter of a hash.
-            word = (
-                letters[0]
-                + ("/" if length > 1 and group.start.endswith("/") else "")
-                + "".join(letters[1:])
-            )
+            slash = "/" if length > 1 and group.start.endswith("/") else ""
+            word = letters[0] + slash + "".join(letters[1:])
             yield from (group.start + word, behind(group.start + word))
 
 
@@ -272,7 +264,11 @@ def _objects(inventory: Inventory, file: str, bucket: str) -> Iterator[tuple[str
     path = inventory.place.path(file)
     try:
         for row in rows(inventory.place.filesystem, path, inventory.columns):
-            if _is_current(row, bucket):
+            if (
+                row.get("bucket") in {None, bucket}
+                and str(row.get("islatest")).lower() != "false"
+                and str(row.get("isdeletemarker")).lower() != "true"
+            ):
                 yield str(row["key"]), int(row["size"]), _modified(row["lastmodifieddate"])
     except _UNREADABLE as error:
         problem = " ".join(str(error).split())[:200]
@@ -304,14 +300,6 @@ def _csv(filesystem: FileSystem, path: str, columns: Sequence[str]) -> Iterator[
             row: dict[str, Any] = dict(zip(names, values, strict=True))
             row["key"] = unquote_plus(row["key"])  # keys in CSV inventories are URL-encoded
             yield row
-
-
-def _is_current(row: dict[str, Any], bucket: str) -> bool:
-    return (
-        row.get("bucket") in {None, bucket}
-        and str(row.get("islatest")).lower() != "false"
-        and str(row.get("isdeletemarker")).lower() != "true"
-    )
 
 
 def _modified(value: object) -> int:

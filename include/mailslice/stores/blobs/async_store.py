@@ -5,6 +5,7 @@ loop (`small`) first; obstore takes over what that client does not do or fails t
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from mailslice.stores.deadlines import Deadlines
 _SLOWEST_BYTES_A_SECOND = 1024 * 1024
 """A request may take the time-out, and as long on top as its bytes take at this speed."""
 _CHUNK = 1024 * 1024
+_NO_PART = re.compile("416 Range Not|non-partial response|Invalid range:|range was invalid")
 _THREADS = 4
 _HEADS_AT_ONCE = 64
 T = TypeVar("T")
@@ -53,8 +55,8 @@ class AsyncBlobStore:
         self._seconds = settings.timeout.total_seconds()
         self._deadlines = Deadlines(self._seconds)
         self._is_s3 = settings.provider is BlobProvider.S3
-        self._open_bucket = open_bucket or partial(open_obstore, settings)
-        self._store = self._open_bucket(bucket)
+        self._open_bucket = open_bucket
+        self._store = (open_bucket or partial(open_obstore, settings))(bucket)
         self._threads: ThreadPoolExecutor | None = None
         self.small = SmallObjects(settings, bucket) if speaks_to(settings) else None
         """None: obstore alone is asked."""
@@ -156,7 +158,9 @@ class AsyncBlobStore:
             first = await obstore.get_range_async(self._store, path, start=0, end=SMALL)
         except (FileNotFoundError, UnauthenticatedError, PermissionDeniedError):
             raise
-        except BaseError:  # an empty object has no part, and some server may give none
+        except BaseError as error:  # an empty object has no part, and some server may give none
+            if not _NO_PART.search(str(error)):
+                raise
             answer = await obstore.get_async(self._store, path)
             content = await answer.bytes_async()
             if not answer.meta["e_tag"]:

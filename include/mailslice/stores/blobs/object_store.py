@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import obstore
@@ -44,41 +45,44 @@ OpenBucket = Callable[[str], ObjectStore]
 T = TypeVar("T")
 
 
-def open_obstore(settings: S3Settings, bucket: str) -> ObjectStore:
+def open_obstore(settings: S3Settings, bucket: str, **client: timedelta) -> ObjectStore:
+    """`client`: more of its options. `read_timeout` includes the upload of a request."""
     try:
-        return _opened(settings, bucket)
+        return _opened(settings, bucket, _options(settings, client))
     except CRATE_ERRORS as error:
         raise meaning(settings, bucket, error) from error
 
 
-def _opened(settings: S3Settings, bucket: str) -> ObjectStore:
+def _opened(settings: S3Settings, bucket: str, options: Any) -> ObjectStore:
     secret = settings.secret_key.get_secret_value() if settings.secret_key else None
-    options: Any = _options(settings)
     if settings.provider is BlobProvider.S3:
-        s3: Any = {"endpoint": settings.endpoint, "region": settings.region}
+        # AWS_ENDPOINT_URL_S3 of the environment precedes `endpoint`, and a token joins plain keys.
+        s3: Any = {"aws_endpoint_url_s3": settings.endpoint, "region": settings.region}
         s3["virtual_hosted_style_request"] = False
         if settings.access_key is not None and secret is not None:
-            s3 |= {"access_key_id": settings.access_key, "secret_access_key": secret}
+            keys = {"access_key_id": settings.access_key, "secret_access_key": secret}
+            options["credential_provider"] = lambda: {**keys, "expires_at": None}
+            s3["skip_signature"] = False
         return S3Store(bucket, config=s3, **options)
     if settings.provider is BlobProvider.GCS:
         account: Any = {} if secret is None else {"service_account_key": secret}
         return GCSStore(bucket, config=account, **options)
-    config: Any = {"endpoint": settings.endpoint}
-    if settings.access_key is not None:
-        config["account_name"] = settings.access_key
+    host = urlsplit(settings.endpoint).hostname or ""
+    account_name = settings.access_key or host.partition(".")[0]
+    config: Any = {"endpoint": settings.endpoint, "account_name": account_name}
     if secret is not None:
         config["account_key"] = secret
     return AzureStore(bucket, config=config, **options)
 
 
-def _options(settings: S3Settings) -> dict[str, Any]:
+def _options(settings: S3Settings, more: Mapping[str, timedelta]) -> dict[str, Any]:
     """Few and short retries; reading a large object may take an hour."""
     client: dict[str, Any] = {
         "allow_http": settings.endpoint.startswith("http://"),
         "connect_timeout": min(settings.timeout, timedelta(seconds=5)),
-        "read_timeout": settings.timeout,
         "timeout": timedelta(hours=1),
         "pool_idle_timeout": timedelta(seconds=20),
+        **more,
     }
     if authorities := s3_authorities(settings):
         client["root_certificate"] = authorities
@@ -120,7 +124,9 @@ class ObjectBlobStore(BlobStore):
         **options: Any,
     ) -> None:
         super().__init__(settings, bucket, **options)
-        self._open_bucket = open_bucket or partial(open_obstore, settings)
+        self._open_bucket = open_bucket or partial(
+            open_obstore, settings, read_timeout=settings.timeout
+        )
 
     @cached_property
     def _store(self) -> ObjectStore:
@@ -163,9 +169,7 @@ class ObjectBlobStore(BlobStore):
         if is_impossible(blob_id):
             raise StoreUnavailable(f"{service(self.settings)} can hold no object {blob_id!r}")
         try:
-            self._ask(
-                lambda path: obstore.put(self._store, path, content, use_multipart=False), blob_id
-            )
+            self._ask(lambda path: obstore.put(self._store, path, content), blob_id)
         except FileNotFoundError as error:
             raise self._no_bucket() from error
 

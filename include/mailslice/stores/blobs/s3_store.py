@@ -145,7 +145,7 @@ class S3BlobStore(BlobStore):
 
     def _own(self, answer: dict[str, Any], field: str = "ETag") -> dict[str, Any]:
         """The answer, if it is S3's own, which has this field."""
-        if answer.get(field) in {None, ""}:
+        if answer.get(field, "") == "":
             raise no_answer(self.settings, self.bucket, field)
         return answer
 
@@ -271,9 +271,10 @@ class S3BlobStore(BlobStore):
 
     def _deleted(self, keys: Sequence[BlobId]) -> dict[BlobId, str]:
         """One request; the codes of the keys that were not deleted."""
-        request = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        request = {"Objects": [{"Key": key} for key in keys]}
         ask = partial(self.client.delete_objects, Bucket=self.bucket, Delete=request)
-        errors = self._ask(ask).get("Errors", ())
+        answer = self._ask(ask)
+        errors = answer.get("Errors") or self._own(answer, "Deleted").get("Errors", ())
         codes = {BlobId(error["Key"]): str(error.get("Code", "")) for error in errors}
         return {key: code for key, code in codes.items() if code not in _NO_KEY}
 

@@ -11,8 +11,7 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from cassandra.policies import FallthroughRetryPolicy
-from cassandra.query import BoundStatement, PreparedStatement
+from cassandra.query import PreparedStatement
 
 from mailslice.model.errors import Refused
 from mailslice.model.names import (
@@ -190,9 +189,7 @@ class MailboxTables(Table):
 
         Whatever this raises, the update may have been done, or may still be.
         """
-        bound: BoundStatement = self._add.bind([count, unseen, mailbox])
-        bound.retry_policy = FallthroughRetryPolicy()
-        self._session.execute(bound)
+        self._session.execute(self._add, [count, unseen, mailbox])
 
     def projected(self, mailbox: UUID, uid: int) -> MessageRow | None:
         return self._message(self._session.execute(self._projected, [mailbox, uid]))

@@ -16,7 +16,7 @@ does not limit a checkout.
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -244,10 +244,12 @@ def check_out(
 
 def dead_letter_ids(settings: Settings, queue: QueueName) -> set[EnqueueId]:
     """The enqueue ids on the dead letter queue, if there is one. Raises as `dead_letters`."""
-    ids = set()
+    ids: set[EnqueueId] = set()
     for body in dead_letters(settings, queue):
-        with suppress(Undecodable):
+        try:
             ids.add(codec.decode(body).enqueue_id)
+        except Undecodable:
+            ids |= codec.uuids_in(body)
     return ids
 
 

@@ -131,6 +131,7 @@ class WorkHold:
             self.ids.add(message.decode(body).enqueue_id)
         except Undecodable:
             self.not_mails += 1
+            self.ids |= message.uuids_in(body)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from mailslice.model.mail import BlobId
 from mailslice.model.settings import BlobProvider, S3Settings, load_settings
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.blobs.keys import escape_key, needs_boto3, service, unescape_key
-from mailslice.stores.blobs.object_store import ObjectBlobStore, meaning
+from mailslice.stores.blobs.object_store import ObjectBlobStore, meaning, open_obstore
 from mailslice.stores.blobs.opening import open_blob_store
 from tests.contracts.blob_store import AWKWARD, Buckets, EscapedKeys
 
@@ -200,6 +200,10 @@ async def test_a_key_that_is_none_is_refused_before_anything_is_asked(changes):
         assert "s3cret" not in str(e.value)
     with pytest.raises(BadSetting, match="MAILSLICE_S3_SECRET_KEY"):
         await AsyncBlobStore(settings, "mails").bucket_is_there()
+
+
+def test_without_keys_the_endpoint_names_the_account():
+    assert open_obstore(AZURE, "mails").config["account_name"] == "mails"
 
 
 def test_a_region_that_is_wrong_is_named():

@@ -53,7 +53,8 @@ def test_a_bulk_delete_has_the_md5_that_minio_before_2025_asks_for() -> None:
         def answer(request: Any, **_: object) -> AWSResponse:
             """The first time it is too busy: boto3 signs anew."""
             sent.append(request)
-            body = HTTPResponse(BytesIO(), preload_content=False)
+            xml = b"<DeleteResult><Deleted><Key>a</Key></Deleted></DeleteResult>"
+            body = HTTPResponse(BytesIO(xml), preload_content=False)
             return AWSResponse(request.url, 200 if sent[1:] else 503, {}, body)
 
         store.client.meta.events.register("before-send.s3.DeleteObjects", answer)
