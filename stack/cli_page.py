@@ -15,7 +15,7 @@ Generated from the commands (`make docs`); a test compares. {help}
 
 Every command takes `--json` (one JSON object a line, and nothing else on stdout) and `--debug`
 (tracebacks and logs), before its name or after it, and `--help` after it.
-Times are ISO 8601 in UTC; durations are `90s`, `15m`, `1h`, `30d` or ISO 8601.
+Times are ISO 8601 in UTC; durations are `90s`, `15m`, `1h`, `30d`, `0` or ISO 8601.
 An error is one or two lines on stderr.
 
 | exit code | means |

@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "include" / "mailslice"
@@ -226,15 +227,25 @@ def words_of(name: str) -> list[str]:
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower().strip("_").split("_")
 
 
+T = TypeVar("T", ast.Name, ast.Attribute)
+
+
+def stored(node: ast.AST, kind: type[T]) -> Iterator[T]:
+    """The names or attributes that an assignment sets, those inside of tuples, too."""
+    for inner in ast.walk(node):
+        if isinstance(inner, kind) and isinstance(inner.ctx, ast.Store):
+            yield inner
+
+
 def vague_constants(product: dict[Path, ast.Module]) -> Measure:
     """Module constants that do not say of what."""
     hits = [
-        f"{file.relative_to(ROOT)}: {target.id}"
+        f"{file.relative_to(ROOT)}: {name.id}"
         for file, tree in product.items()
         for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name) and target.id.strip("_") in VAGUE_CONSTANTS
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for name in stored(node, ast.Name)
+        if name.id.strip("_") in VAGUE_CONSTANTS
     ]
     return Measure("vague constants", len(hits), tuple(hits))
 
@@ -277,7 +288,17 @@ def wide_lines(trees: dict[Path, ast.Module]) -> Measure:
 
 
 def patched_privates(trees: dict[Path, ast.Module]) -> Measure:
-    """`monkeypatch.setattr` and `patch` of names that begin with an underscore."""
+    """`monkeypatch.setattr` and `patch` of names that begin with an underscore.
+
+    Assignments to such names of the product, too, unless they are an object's own (`self`, `cls`).
+    """
+    product = {
+        name
+        for file, tree in trees.items()
+        if PACKAGE in file.parents
+        for name in definitions(tree)
+        if name.startswith("_") and not name.endswith("__")
+    }
     hits = []
     for file, tree in trees.items():
         if ROOT / "tests" not in file.parents:
@@ -287,6 +308,10 @@ def patched_privates(trees: dict[Path, ast.Module]) -> Measure:
                 patched = patched_name(node)
                 if patched.rpartition(".")[2].startswith("_") and not patched.endswith("__"):
                     hits.append(f"{file.relative_to(ROOT)}:{node.lineno}: {patched}")
+        for target in stored(tree, ast.Attribute):
+            own = isinstance(target.value, ast.Name) and target.value.id in {"self", "cls"}
+            if not own and target.attr in product:
+                hits.append(f"{file.relative_to(ROOT)}:{target.lineno}: {target.attr}")
     return Measure("patched private names in tests", len(hits), tuple(hits))
 
 

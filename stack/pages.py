@@ -51,7 +51,7 @@ MAILSLICE_BLOB_STRATEGY, and a MAILSLICE_OWN_BUCKET of your own | `mailslice con
 
 ## How values are written
 
-- **Durations** are `90s`, `15m`, `1h`, `30d` or ISO 8601. **Lists** have commas between.
+- **Durations** are `90s`, `15m`, `1h`, `30d`, `0` or ISO 8601. **Lists** have commas between.
 - **Secrets** are passwords, secret keys, and URLs that may hold a password. The column *allowed*
   marks them. mailslice masks them in logs and errors.
 - **Secrets from files**: for every variable NAME below, `NAME_FILE` may name a file with its value,

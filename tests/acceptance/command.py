@@ -91,6 +91,11 @@ class Cli:
         )
 
 
+class _Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
 @dataclass(frozen=True)
 class Inside(Cli):
     """Runs commands in this process, each with standard streams and an environment of its own.
@@ -100,6 +105,8 @@ class Inside(Cli):
     """
 
     spool: str = "spool"
+    terminal: bool = False
+    """Whether stdin is one: commands ask a person there."""
 
     def own_queue(self) -> Inside:
         """The same with a queue that nobody else uses."""
@@ -113,9 +120,11 @@ class Inside(Cli):
         from mailslice.cli.main import run
 
         out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+        given = io.BytesIO(stdin or b"")
         kept = sys.stdin, sys.stdout, sys.stderr, dict(os.environ)
         try:
-            sys.stdin, sys.stdout, sys.stderr = io.TextIOWrapper(io.BytesIO(stdin or b"")), out, err
+            sys.stdin = _Terminal(given) if self.terminal else io.TextIOWrapper(given)
+            sys.stdout, sys.stderr = out, err
             os.environ.clear()
             os.environ.update(self.env)
             ended = run([self.spool if word == "spool" else str(word) for word in words])

@@ -111,6 +111,11 @@ def test_a_bad_file_is_an_import_error_that_names_file_key_and_what_is_allowed(t
             "dags: {queue_cleanup: {prefix: x}}",
             r"dags.queue_cleanup.prefix is not a key; allowed: after, approve",
         ),
+        (
+            "dags: {mail_actions: {paused: true, schedule: none}}",
+            r"dags.mail_actions sets schedule; allowed for duties alone",
+        ),
+        ("dags: {reclaim: {after: [mail_actions]}}", r"dags.reclaim.after.0='mail_actions': "),
         ("dags: {queue_clean: {}}", r"dags.queue_clean.*allowed: blob_gc, counter_repair"),
         ("dags: {reclaim: {after: [x]}}", r"dags.reclaim.after.0='x': allowed: blob_gc"),
         ("timezone: Berlin", r"timezone='Berlin': allowed: a name of the IANA"),
@@ -164,6 +169,9 @@ def test_a_dag_wins_over_the_top_and_tags_add_up(written):
     assert [settings.of(duty).pool for duty in ("reclaim", "blob_gc")] == ["b", "a"]
     assert [settings.of(duty).approve for duty in ("reclaim", "blob_gc")] == [False, True]
     assert settings.of("reclaim").tags == ("x", "y")
+    acts = written("{retries: 1, dags: {mail_actions: {paused: true, deadline: 1h}}}")
+    own = acts.of("mail_actions")
+    assert (own.paused, own.deadline, own.retries) == (True, timedelta(hours=1), 1)
 
 
 def test_a_deadline_must_come_before_the_time_out(written):

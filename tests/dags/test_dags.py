@@ -225,6 +225,7 @@ def test_the_duty_takes_what_the_form_gives_and_has_the_same_defaults(parsed, da
         (" 1 h ", True),
         ("PT1H", True),
         ("", True),
+        ("0", True),
         ("soon", False),
         ("5", False),
         ("-1s", False),

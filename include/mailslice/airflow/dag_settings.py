@@ -6,6 +6,7 @@ example. DAG files are never edited.
 
 import os
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import available_timezones
@@ -21,6 +22,7 @@ from pydantic import (
     ValidationError,
 )
 
+from mailslice.actions.request import MAIL_ACTIONS
 from mailslice.maintenance.registry import names
 from mailslice.model.errors import BadSetting
 from mailslice.model.setting_types import Time
@@ -29,6 +31,8 @@ from mailslice.model.settings import variable
 CONFIG = "MAILSLICE_AIRFLOW_CONFIG"
 BY_HAND = "none"
 """In place of a cron expression: the DAG runs only when somebody triggers it."""
+_OF_DUTIES = {"schedule", "after", "approve", "approve_within"}
+"""Keys that mail_actions does not have: a person starts it, and has seen a preview."""
 
 
 def _cron(value: str) -> str:
@@ -52,9 +56,9 @@ def _zone(value: str) -> str:
     return value
 
 
-def _duty(value: str) -> str:
-    if value not in names():
-        raise ValueError(f"allowed: {', '.join(names())}")
+def _duty(value: str, *, more: tuple[str, ...] = ()) -> str:
+    if value not in (allowed := (*names(), *more)):
+        raise ValueError(f"allowed: {', '.join(allowed)}")
     return value
 
 
@@ -63,6 +67,7 @@ def _by_hand(value: object) -> object:
     return BY_HAND if value in (None, False, "off") else value
 
 
+_dag = partial(_duty, more=(MAIL_ACTIONS,))
 Cron = Annotated[str, BeforeValidator(_by_hand), AfterValidator(_cron)]
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Prefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{0,60}$")]
@@ -113,7 +118,7 @@ class DagSettings(CommonSettings):
     """before each DAG's id, and in the names of its assets"""
     shared_artifacts: bool = False
     """every worker of Airflow has the artifacts folder under the same path (NFS, a volume)"""
-    dags: dict[Annotated[str, AfterValidator(_duty)], OneDag] = Field(default_factory=dict)
+    dags: dict[Annotated[str, AfterValidator(_dag)], OneDag] = Field(default_factory=dict)
 
     def of(self, duty: str) -> OneDag:
         """The keys of one DAG, with those of the top of the file where it sets none."""
@@ -142,12 +147,12 @@ def load_dag_settings(environ: dict[str, str] | None = None) -> DagSettings:
     try:
         settings = DagSettings.model_validate(content or {})
     except ValidationError as error:
-        raise BadSetting(
-            "; ".join(_sentence(name, problem) for problem in error.errors())
-        ) from None
+        raise BadSetting("; ".join(_sentence(name, one) for one in error.errors())) from None
     for duty, own in settings.dags.items():
         if own.after and own.schedule:
             raise BadSetting(f"{name}: dags.{duty} sets schedule and after; allowed: one of them")
+        if duty == MAIL_ACTIONS and (wrong := own.model_fields_set & _OF_DUTIES):
+            raise BadSetting(f"{name}: dags.{duty} sets {min(wrong)}; allowed for duties alone")
     return settings
 
 

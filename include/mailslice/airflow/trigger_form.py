@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from mailslice.maintenance.params import APPROVE, DRY_RUN, ParamShape, form_shapes
 from mailslice.maintenance.registry import load
 
-_DURATION = r"^(\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)|P[0-9DTHMSW.]+)?\s*$"
+_DURATION = r"^(\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)|\s*0|P[0-9DTHMSW.]+)?\s*$"
 _BOUNDS = {
     Ge: ("ge", "minimum"),
     Gt: ("gt", "exclusiveMinimum"),

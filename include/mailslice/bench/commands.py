@@ -73,21 +73,17 @@ def _number(
     return _option(name, default, metavar, parser, text)
 
 
-def _time(name: str, default: str, text: str, most: timedelta, *, or_zero: bool = False) -> Any:
-    parse = duration(name, most=most)
-
-    def parser(value: object) -> timedelta:
-        return timedelta(0) if or_zero and str(value).strip() == "0" else parse(value)
-
+def _time(name: str, default: str, text: str, most: timedelta) -> Any:
+    parser = duration(name, most=most)
     return _option(name, parser(default), "DURATION", parser, text, show_default=default)
 
 
 def _warm_up(text: str) -> Any:
-    return _time("--warm-up", "30s", text, timedelta(hours=1), or_zero=True)
+    return _time("--warm-up", "30s", text, timedelta(hours=1))
 
 
 def _rtt(text: str, default: str = "20ms") -> Any:
-    return _time("--rtt", default, text, timedelta(seconds=10), or_zero=default == "0")
+    return _time("--rtt", default, text, timedelta(seconds=10))
 
 
 _QUEUE = _option(

@@ -27,6 +27,10 @@ class BenchTable:
     part: str | None
     columns: str
 
+    @property
+    def title(self) -> str:
+        return f"{self.bench} {self.part or ''}".strip()
+
     def rows(self, rows: Sequence[Row]) -> list[Row]:
         """Those of the table, with the size of the row that they are a part of."""
         parts: list[Row] = []
@@ -65,8 +69,16 @@ def page_text(rows: Sequence[Row]) -> str:
             heading = [block]
         else:
             page.append(block)
+    missing = dict.fromkeys(one.title for one in TABLES if not one.rows(rows))
+    given = {
+        "{date}": iso(system_clock())[:10],
+        "{machine}": machine(),
+        "{missing}": ", ".join(missing),
+    }
     text = "\n\n".join(page)
-    return text.replace("{date}", iso(system_clock())[:10]).replace("{machine}", machine())
+    for name, value in given.items():
+        text = text.replace(name, value or "none")
+    return text
 
 
 def table(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:

@@ -1,7 +1,6 @@
 """`mailslice postal quarantine`: messages that were set aside, and their ways out."""
 
 import hashlib
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from mailslice.cli.arguments import Folder, Reason, Yes, count, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.postal import app as postal_app
-from mailslice.cli.queue_session import confirm, open_stores, record, who
+from mailslice.cli.queue_session import asks, confirm, open_stores, record, who
 from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, SomeFailed
@@ -79,7 +78,7 @@ def release(
     With --all, those that are not kept are passed over. It fails where Postal cannot be asked. At
     a terminal it asks first.
     """
-    question = None if yes else "Put {} messages back into Postal's queue?"
+    question = "Put {} messages back into Postal's queue?" if asks(yes) else None
     accept = accept_duplicates
     _act(out, "release", server, message, every=every, reason=reason, accept=accept, ask=question)
 
@@ -99,7 +98,7 @@ def discard(
     At a terminal it asks first. A message that Postal holds no more by our record stays as it is
     there. It fails where Postal cannot be asked: then do it again.
     """
-    question = None if yes else "Remove {} messages from the quarantine for good?"
+    question = "Remove {} messages from the quarantine for good?" if asks(yes) else None
     # A message that is named is meant, whatever Postal says of it.
     named = not every
     _act(out, "discard", server, message, every=every, reason=reason, accept=named, ask=question)
@@ -187,7 +186,7 @@ def _act(
         if not entries:
             out.note("no message of Postal is in quarantine")
             return
-        if ask is not None and sys.stdin.isatty():
+        if ask is not None:
             confirm(ask.format(_acted_on(stores, doing, entries, accept) if every else 1))
         request = ReleaseRequest(who(), reason or "", accept)
         with open_releases(stores, system_clock, request) as releases:

@@ -23,8 +23,8 @@ from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import (
     OpenQueue,
+    asks,
     confirm,
-    need_yes,
     open_queue,
     open_stores,
     record,
@@ -280,8 +280,11 @@ def _delete(
     from mailslice.admin.deletions import Deletion
 
     action = "queue clear" if mails is None else "queue delete"
-    if not options.dry_run:
-        need_yes(options.yes, action)
+    if not (options.dry_run or options.yes or asks(False)):
+        raise BadInput(
+            f"{action} asks first, and there is no terminal to ask on: give --yes (or "
+            "--dry-run to only see how many)"
+        )
     mail_filter = None if mails is None else mails.parsed()
     deletion = Deletion(who(), options.reason or "", undo=not options.no_undo)
     with open_queue(queue) as opened:

@@ -8,7 +8,7 @@ from mailslice.cli.arguments import DryRun, Limit, Queue, Reason, Yes, option
 from mailslice.cli.command import command
 from mailslice.cli.output import Output
 from mailslice.cli.queue import app
-from mailslice.cli.queue_session import confirm, need_yes, open_queue, record
+from mailslice.cli.queue_session import asks, confirm, open_queue, record
 from mailslice.cli.selection import MailOptions
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, SomeFailed
@@ -76,8 +76,8 @@ def undelete(
 ) -> None:
     """Bring deleted mails back into their queue: a run, or those for which all that is given holds.
 
-    Each comes back once, as a new entry with a new enqueue id, and is delivered at once. Cut off
-    and asked again, it is finished.
+    Each comes back once, as a new entry with a new enqueue id, and is delivered at once. At a
+    terminal it asks first. Cut off and asked again, it is finished.
     """
     from mailslice.admin import deletions
 
@@ -87,8 +87,6 @@ def undelete(
             f"--recipient, --domain (--older-than only narrows them); "
             f"queue deleted {queue} --runs shows the runs"
         )
-    if not dry_run:
-        need_yes(yes, "queue undelete")
     mail_filter = mails.parsed()
     with open_queue(queue, create=not dry_run) as opened:
         stores, outcome = opened.stores, deletions.Undeleted()
@@ -97,7 +95,7 @@ def undelete(
             now = system_clock()
             return deletions.deleted_mails(stores, opened.queue.name, now, mail_filter, run)
 
-        if dry_run or not yes:
+        if dry_run or asks(yes):
             seen = deletions.foreseen(restorable(), accept_duplicates=accept_duplicates)
             if dry_run:
                 out.one({"queue": queue, **_shown(out, seen), "dryRun": True})

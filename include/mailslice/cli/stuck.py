@@ -1,13 +1,12 @@
 """`mailslice stuck`: mails whose worker hung, and what a person decides about them."""
 
-import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mailslice.cli.arguments import Name, Queue, Reason, Yes, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
-from mailslice.cli.queue_session import OpenQueue, confirm, open_queue, record, who
+from mailslice.cli.queue_session import OpenQueue, asks, confirm, open_queue, record, who
 from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, SomeFailed
@@ -63,8 +62,8 @@ def discard(
 
     At a terminal `--all` asks first; a script says what it wants.
     """
-    asks = every and not yes and sys.stdin.isatty()
-    _decide(out, queue, "discard", name=name, every=every, reason=reason, asks=asks)
+    ask = every and asks(yes)
+    _decide(out, queue, "discard", name=name, every=every, reason=reason, ask=ask)
 
 
 def _decide(
@@ -75,7 +74,7 @@ def _decide(
     name: str | None,
     every: bool,
     reason: str | None,
-    asks: bool = False,
+    ask: bool = False,
 ) -> None:
     """One mail after the other; SomeFailed at the end. An unavailable store ends it at once."""
     from mailslice.actions.perform import StuckMailDecision
@@ -88,7 +87,7 @@ def _decide(
         if not mails:
             out.note(f"no mail of {queue} is in quarantine")
             return
-        if asks:
+        if ask:
             size = sum(mail.size for mail in mails)
             confirm(f"Remove {len(mails)} quarantined mails of {queue} for good, {size} bytes?")
         stores, of, discards = opened.stores, opened.queue.name, doing == "discard"

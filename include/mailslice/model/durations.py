@@ -1,4 +1,4 @@
-"""Durations as people write them: `90s`, `15m`, `1h`, `30d`, `2w`, or ISO 8601 (`PT1H30M`)."""
+"""Durations as people write them: `90s`, `15m`, `1h`, `30d`, `2w`, `0`, or ISO 8601 (`PT1H30M`)."""
 
 import re
 from datetime import timedelta
@@ -20,7 +20,7 @@ _ISO = re.compile(
 def parse_duration(text: str, option: str = "duration") -> timedelta:
     """The duration that `text` names, never negative; `option`: where it was given, for errors."""
     stripped = text.strip()
-    short = _SHORT.fullmatch(stripped)
+    short = _SHORT.fullmatch("0s" if stripped == "0" else stripped)
     try:
         if short:
             return timedelta(seconds=float(short[1]) * _UNITS[short[2]])

@@ -178,7 +178,9 @@ def test_by_command_a_deleted_mail_comes_back_whole_once_and_the_decisions_say_s
     assert cli.json("queue", "deleted", "spool", "--name", "two") == []
     (summary,) = cli.json("queue", "deleted", "spool", "--runs")
     assert (summary["run"], summary["mails"], summary["cutOff"]) == (run, 1, False)
-    undo = ("queue", "undelete", "spool", "--run", run, "--yes", "--reason", "wrong ones")
+    undo = ("queue", "undelete", "spool", "--run", run, "--reason", "wrong ones")
+    no = replace(cli, terminal=True)(*undo, stdin=b"no\n", code=3).err
+    assert "Bring 1 mails back into" in no
     (back,) = cli.json(*undo)
     assert (back["undeleted"], back["already"]) == (1, 0)
     (again,) = cli.json(*undo)
@@ -206,7 +208,6 @@ def test_by_command_a_deleted_mail_comes_back_whole_once_and_the_decisions_say_s
     [
         (("undelete", "spool", "--yes"), "give at least one of --run"),
         (("undelete", "spool", "--older-than", "1d", "--yes"), "--older-than only narrows"),
-        (("undelete", "spool", "--run", "x"), "--yes"),
         (("undelete", "spool", "--run", "tuesday", "--yes"), "'tuesday' of spool is not kept"),
         (("deleted", "spool", "--run", "tuesday"), "allowed is a run that queue deleted"),
         (("deleted", "spool", "--runs", "--name", "one"), "give no filter"),
@@ -237,7 +238,7 @@ def test_a_store_that_is_away_keeps_every_mail_in_its_queue_unless_none_is_to_be
 
 def test_switched_off_nothing_is_kept(spool: Spool) -> None:
     spool.enqueue(mail())
-    off = spool.cli.but(MAILSLICE_ADMIN_UNDO_FOR="0s")
+    off = spool.cli.but(MAILSLICE_ADMIN_UNDO_FOR="0")
     answer = off("queue", "delete", "spool", "--name", "m-1", "--yes", "--json")
     assert (answer.one["deleted"], answer.one["run"]) == (1, None)
     assert "undo:" not in answer.err
@@ -615,7 +616,7 @@ def test_beside_a_james_without_content_start_commands_make_the_table_before_the
         (line,) = spool.cli.json("queue", "undelete", "spool", "--name", "one", "--yes")
         assert line["undeleted"] == 1
     else:
-        (line,) = spool.cli.json("queue", "move", "spool", target, "--name", "one", "--yes")
+        (line,) = spool.cli.json("queue", "move", "spool", target, "--name", "one")
         assert line["moved"] == 1
 
 

@@ -56,6 +56,18 @@ async def until(wanted: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+def fails_for(monkeypatch: pytest.MonkeyPatch, domain: str, error: Exception) -> None:
+    """From now on the row of this domain cannot be read."""
+    original = Destinations.read_future
+
+    def read(self: Destinations, queue: Any, asked: str) -> Any:
+        if asked == domain:
+            raise error
+        return original(self, queue, asked)
+
+    monkeypatch.setattr(Destinations, "read_future", read)
+
+
 async def test_two_workers_share_a_rate_and_what_comes_in_one_moment_is_granted_once(
     spool: Any,
 ) -> None:
@@ -126,18 +138,14 @@ async def test_domains_without_a_limit_ask_nobody(
 
 
 async def test_a_domain_whose_row_does_not_answer_waits_and_the_others_are_granted(
-    spool: Any,
+    spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_worker(limited(spool, connections="*=1,free.example=0"), spool.queue) as worker:
         throttle = throttle_of(worker)
         assert await throttle.enter("a", SLOW, waited=False) == {}
         throttle.leave("a", SLOW)
         await until(lambda: not book(spool).holders)
-        original = throttle._table
-        assert original is not None
-        limit = throttle._limits.of("bad.example")
-        desk = await throttle._desk("bad.example", limit)  # type: ignore[arg-type]
-        desk._table = None  # type: ignore[assignment]
+        fails_for(monkeypatch, "bad.example", RuntimeError("a fault"))
         away = {"bad.example": timedelta(seconds=30)}
         assert await throttle.enter("b", ("bad.example", *SLOW), waited=False) == away
         assert set(book(spool).holders) == {"b"}
@@ -151,18 +159,11 @@ async def test_a_domain_whose_row_does_not_answer_waits_and_the_others_are_grant
 
 
 async def test_an_error_that_is_no_stores_grants_nothing_and_frees_what_others_gave(
-    spool: Any,
+    spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_worker(limited(spool, connections="*=1"), spool.queue) as worker:
         throttle = throttle_of(worker)
-        limit = throttle._limits.of("bad.example")
-        desk = await throttle._desk("bad.example", limit)  # type: ignore[arg-type]
-
-        class Refuses:
-            def read_future(self, *_: object) -> None:
-                raise BadSetting("another password")
-
-        desk._table = Refuses()  # type: ignore[assignment]
+        fails_for(monkeypatch, "bad.example", BadSetting("another password"))
         with pytest.raises(BadSetting, match="another password"):
             await throttle.enter("b", ("bad.example", *SLOW), waited=False)
         await until(lambda: not book(spool).holders)

@@ -46,9 +46,12 @@ def test_figures_are_shown_by_their_kind():
 def test_a_section_without_rows_is_left_out():
     text = page_text([{"bench": "counters", "mailboxes": 7, "messages": 8}])
     assert "counter_repair" in text
-    assert "blob_gc" not in text
     assert "| 7 | 8 |" in text
     assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Duties"]
+    missing, shown = text.split("so without a table: ")[1].split(".\n", 1)
+    assert {"hotpath curve", "relay", "blob_gc"} <= set(missing.split(", "))
+    assert "counters" not in missing
+    assert "blob_gc" not in shown
 
 
 def test_the_parts_of_the_command_line_are_those_that_are_measured():

@@ -22,6 +22,7 @@ from mailslice.model.errors import BadInput
         ("1.5h", 5400),
         (" 10 s ", 10),
         ("0s", 0),
+        ("0", 0),
         ("PT1H", 3600),
         ("pt1h30m", 5400),
         ("P30D", 2_592_000),
@@ -39,6 +40,8 @@ def test_durations_are_read(text, seconds):
     [
         "",
         "5",
+        "-0",
+        "00",
         "s",
         "-5s",
         "1h30m",

@@ -71,7 +71,8 @@ def test_a_vague_name_is_one_with_a_vague_word():
 
 
 def test_a_constant_that_says_not_of_what_is_vague():
-    assert house.vague_constants(trees(a="MOST = 1\n_FILE = 2\nMOST_ROWS = 3")).value == 2
+    text = "MOST = 1\n_FILE = 2\nMOST_ROWS = 3\n_GONE, ROWS = 1, 2\nPARTS: int = 4"
+    assert house.vague_constants(trees(a=text)).value == 4
 
 
 def test_a_class_name_in_two_modules_has_two_meanings_but_params():
@@ -90,13 +91,20 @@ def test_classes_that_read_are_counted():
         ("monkeypatch.setattr(module, '_private', 1)", 1),
         ("monkeypatch.setattr('a.module._private', 1)", 1),
         ("mock.patch('a.module._private')", 1),
+        ("desk._table = None", 1),
+        ("desk.queue._table, desk.rows = None, 1", 1),
+        ("self._table = None", 0),
+        ("zipimport._read_directory = None", 0),
+        ("desk.table = None", 0),
         ("monkeypatch.setattr(module, 'public', 1)", 0),
         ("monkeypatch.setattr(type(x), '__len__', 1)", 0),
     ],
 )
 def test_patches_of_private_names_are_counted_in_tests_alone(text, patched):
     tree = ast.parse(text)
-    assert house.patched_privates({ROOT / "tests" / "test_x.py": tree}).value == patched
+    product = trees(desk="class Desk:\n    def __init__(self):\n        self._table = 1")
+    files = product | {ROOT / "tests" / "test_x.py": tree}
+    assert house.patched_privates(files).value == patched
     assert house.patched_privates({PACKAGE / "x.py": tree}).value == 0
 
 

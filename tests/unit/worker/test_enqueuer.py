@@ -95,11 +95,12 @@ async def begun(request: pytest.FixtureRequest) -> Any:
     stores = Stores()
     limits = getattr(request, "param", {})
     enqueuer = Enqueuer(stores.context, None, Undoing(stores.context, **limits))
-    enqueuer._starts_written = True
 
     async def begin() -> tuple[asyncio.Task[QueuedMail], asyncio.Future[list[Any]], list[str]]:
-        before = len(stores.asked)
+        before, rows = len(stores.asked), len(stores.inserts)
         task = asyncio.create_task(enqueuer.enqueue(Mail("m", "a@b", ("c@d",)), b"A: b\r\n\r\nc"))
+        while len(stores.inserts) == rows:  # noqa: ASYNC110 - the starts are written by a thread
+            await asyncio.sleep(0)
         await turns()
         return task, stores.inserts[-1], stores.asked[before:]
 

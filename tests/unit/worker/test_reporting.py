@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import fields
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -21,6 +20,19 @@ from mailslice.worker.enqueue import bounce_reports
 from mailslice.worker.enqueue.bounce_reports import Reporter
 from mailslice.worker.io.context import QueueContext
 
+ITEM: Any = SimpleNamespace(
+    mail=Mail("m", "a@b.example", ("c@d.example",)), enqueue_id=EnqueueId(UUID(int=1))
+)
+
+
+def reporter_of(broker: SimpleNamespace) -> Reporter:
+    """All of its stores but the broker do nothing."""
+    none: Any = SimpleNamespace(deleted=None, rows=None, rabbitmq=broker)
+    needed = {one.name for one in fields(QueueContext) if one.default is one.default_factory}
+    given: dict[str, Any] = dict.fromkeys(needed - {"events", "checks"}, none)
+    given |= {"settings": load_settings({}), "queue": queue_name("spool"), "clock": system_clock}
+    return Reporter(QueueContext(**given), queue_name("bounces"))
+
 
 @pytest.mark.parametrize(("recipients", "on_the_loop"), [(100, True), (101, False)])
 async def test_a_report_of_many_recipients_is_built_in_a_thread(
@@ -32,12 +44,9 @@ async def test_a_report_of_many_recipients_is_built_in_a_thread(
         built.append(threading.current_thread())
 
     monkeypatch.setattr(bounce_reports, "report_of", build)
-    reporter = Reporter.__new__(Reporter)
-    reporter._clock = lambda: datetime(2026, 11, 22, tzinfo=UTC)
-    reporter._name = "mx.example"
-    item: Any = SimpleNamespace(mail=Mail("m", "a@b.example", ("c@d.example",)))
+    reporter = reporter_of(SimpleNamespace())
     failures = [Failure(f"r{number}@d.example", "5.1.1", "no") for number in range(recipients)]
-    assert await reporter._enqueued(item, failures, b"A: b\r\n\r\n") is None
+    assert await reporter.report(ITEM, failures, b"A: b\r\n\r\n") is False
     assert (built == [threading.current_thread()]) is on_the_loop
 
 
@@ -54,16 +63,9 @@ async def test_a_deleted_queue_of_reports_holds_no_mail(
 
     monkeypatch.setattr(bounce_reports, "Enqueuer", Away)
     broker = SimpleNamespace(exists=lambda queue: exists and queue == "bounces")
-    none: Any = SimpleNamespace(deleted=None, rows=None, rabbitmq=broker)
-    needed = {one.name for one in fields(QueueContext) if one.default is one.default_factory}
-    given: dict[str, Any] = dict.fromkeys(needed - {"events", "checks"}, none)
-    given |= {"settings": load_settings({}), "queue": queue_name("spool"), "clock": system_clock}
-    context = QueueContext(**given)
-    reporter = Reporter(context, queue_name("bounces"))
-    item: Any = SimpleNamespace(
-        mail=Mail("m", "a@b.example", ("c@d.example",)), enqueue_id=EnqueueId(UUID(int=1))
+    told = reporter_of(broker).report(
+        ITEM, [Failure("c@d.example", "5.1.1", "no")], b"A: b\r\n\r\n"
     )
-    told = reporter.report(item, [Failure("c@d.example", "5.1.1", "no")], b"A: b\r\n\r\n")
     if exists:
         with pytest.raises(StoreUnavailable):
             await told

@@ -76,6 +76,7 @@ class Dialogue:
     stage: Told
     broken: bool
     connection: Connection
+    server: smtplib.SMTP
 
     @property
     def commands(self) -> list[str]:
@@ -90,14 +91,19 @@ def talk(
     features: tuple[str, ...] = (),
     **given: Any,
 ) -> Dialogue:
-    server = smtplib.SMTP(local_hostname="me")
+    after = given.pop("after", None)
+    server = after.server if after else smtplib.SMTP(local_hostname="me")
     wire = given.pop("socket", None) or FakeSocket()
     server.sock, server.file = wire, given.pop("replies", None) or io.BytesIO(b"".join(answers))
     server.does_esmtp, server.esmtp_features = True, dict.fromkeys(features, "")
-    connection = given.pop("connection", None) or Connection(server)
-    connection._server = server
+    connection = after.connection if after else Connection(server)
     made = Dialogue(
-        wire, Refusals(), given.pop("stage", Told()), broken=False, connection=connection
+        wire,
+        Refusals(),
+        given.pop("stage", Told()),
+        broken=False,
+        connection=connection,
+        server=server,
     )
     limits = {
         name: given.pop(name)
@@ -307,9 +313,9 @@ def test_many_recipients_are_named_in_flights_that_the_network_can_hold() -> Non
 
 def test_after_a_refusal_the_next_transaction_begins_with_rset() -> None:
     first = talk(OK, b"550 no\r\n")
-    again = talk(OK, OK, OK, GO, OK, connection=first.connection)
+    again = talk(OK, OK, OK, GO, OK, after=first)
     assert again.commands[:2] == ["RSET", "MAIL FROM:<s@x>"]
-    third = talk(OK, OK, GO, OK, connection=first.connection)
+    third = talk(OK, OK, GO, OK, after=first)
     assert third.commands[0] == "MAIL FROM:<s@x>"
 
 
@@ -322,7 +328,7 @@ def test_a_connection_that_ended_between_two_mails_is_no_answer_to_the_second(
     closing: bytes, features: tuple[str, ...]
 ) -> None:
     first = talk(OK, OK, GO, OK, features=features)
-    first.connection._server.file = io.BytesIO(closing)
+    first.server.file = io.BytesIO(closing)
     refused = Refusals()
     second = partial(
         send,
@@ -341,7 +347,7 @@ def test_a_connection_that_ended_between_two_mails_is_no_answer_to_the_second(
 
 def test_a_timeout_of_the_server_after_an_answer_to_the_mail_is_a_refusal() -> None:
     first = talk(OK, OK, GO, OK)
-    second = talk(OK, b"451 4.4.2 Timeout waiting\r\n", connection=first.connection)
+    second = talk(OK, b"451 4.4.2 Timeout waiting\r\n", after=first)
     assert (second.refused.for_now, second.broken) == ({A: 451}, False)
 
 
@@ -439,7 +445,7 @@ def test_a_refused_rset_is_no_answer_to_the_mail_after_it(
 ) -> None:
     first = talk(OK, b"550 no\r\n", b"503 no\r\n", features=features)
     nested = b"503 nested MAIL\r\n"
-    second = talk(answer, nested, OK, GO, connection=first.connection, features=features, to=(B,))
+    second = talk(answer, nested, OK, GO, after=first, features=features, to=(B,))
     assert (second.refused, second.stage.marks, second.broken) == (Refusals(), [], True)
     assert not second.connection.is_open
 
@@ -460,7 +466,7 @@ def test_whatever_ends_a_mail_before_its_last_byte_has_sent_nothing(
 
 def test_a_connection_that_ends_after_the_second_mail_was_begun_is_its_failure() -> None:
     first = talk(OK, OK, GO, OK)
-    second = talk(OK, b"421 closing\r\n", connection=first.connection)
+    second = talk(OK, b"421 closing\r\n", after=first)
     assert (second.broken, second.refused.for_now) == (True, {A: 421})
 
 

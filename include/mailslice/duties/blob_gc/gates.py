@@ -139,7 +139,7 @@ def _with_collectable(family: int, generation: int, batch: pa.RecordBatch) -> pa
     return pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "collectable"])
 
 
-_MOST, _GROUPS = 500, 10
+_SAMPLED, _GROUPS = 500, 10
 
 
 def after(run: Run, plan: GcPlan, result: Result) -> Frame:
@@ -171,13 +171,13 @@ def after(run: Run, plan: GcPlan, result: Result) -> Frame:
 def _sample(run: Run, plan: GcPlan) -> list[PlannedBlob]:
     groups = plan.deletes[:: max(1, len(plan.deletes) // _GROUPS)]
     tables = read_groups(run.folder.artifacts, run.folder.name, groups)
-    most = max(1, _MOST // max(1, len(groups)))
+    most = max(1, _SAMPLED // max(1, len(groups)))
     return [blob for _, rows in islice(tables, _GROUPS) for blob in blobs_of(rows[:most])]
 
 
 def _returned(run: Run, plan: GcPlan, result: Result) -> list[BlobId]:
     """A sample of the blobs that the plan puts back, and those that apply could not."""
-    rows = run.read_rows(plan.restores, CopyToRestore)[:: max(1, plan.restores.rows // _MOST)]
+    rows = run.read_rows(plan.restores, CopyToRestore)[:: max(1, plan.restores.rows // _SAMPLED)]
     planned = [copy.key for row in rows if (copy := Kept.of(row.key, 0)) is not None]
     failed = [BlobId(problem.partition(": ")[0]) for problem in result.fields["notRestored"]]
     return list(dict.fromkeys([*planned, *failed]))

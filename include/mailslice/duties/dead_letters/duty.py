@@ -91,8 +91,9 @@ class DeadLetters(Duty[LetterPlan]):
         most = params.limit if params.redrive else 0
         sentence = f"At most {most} letters are redriven (limit; none without redrive)."
         yield Frame.facts("totals", redriven=(len(redriven), 0, most, sentence))
-        yield _actions(letters)
-        yield _redriven(redriven, params.most_redrives)
+        yield _actions(letters, plan.acted_on)
+        if redriven:
+            yield _redriven(redriven, params.most_redrives)
 
     def apply(self, run: Run, plan: LetterPlan, progress: Progress) -> None:
         """Raises StoreUnavailable: run it again."""
@@ -174,7 +175,7 @@ def _message(letters: Sequence[PlannedLetter], unseen: int, *, exists: bool) -> 
     return ", ".join(words)
 
 
-def _actions(letters: Sequence[PlannedLetter]) -> Frame:
+def _actions(letters: Sequence[PlannedLetter], acted_on: int) -> Frame:
     """One row a letter of the plan's file that is not kept."""
     rows = [
         {
@@ -192,6 +193,7 @@ def _actions(letters: Sequence[PlannedLetter]) -> Frame:
         if letter.is_acted_on
     ]
     expect = [
+        Expectation.rows(acted_on, "Every letter that the plan counts is there."),
         Expectation.unique("position", "Every letter gets one action."),
         Expectation.one_of(
             "action",
@@ -203,7 +205,7 @@ def _actions(letters: Sequence[PlannedLetter]) -> Frame:
             "no_mail_moved", 0, "What is no mail is neither redriven nor dropped as deleted."
         ),
     ]
-    return Frame("actions", rows, expect, may_be_empty=True)
+    return Frame("actions", rows, expect, may_be_empty=not acted_on)
 
 
 def _redriven(letters: Sequence[PlannedLetter], most: int) -> Frame:
@@ -217,4 +219,4 @@ def _redriven(letters: Sequence[PlannedLetter], most: int) -> Frame:
             f"No mail is redriven that was redriven {most} times already (most_redrives).",
         ),
     ]
-    return Frame("redriven", rows, expect, may_be_empty=True)
+    return Frame("redriven", rows, expect)

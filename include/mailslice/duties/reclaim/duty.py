@@ -77,7 +77,7 @@ class Reclaim(Duty[NodesPlan]):
             Expectation.equal("collecting", 0, "No reclaimed node is still collecting."),
             Expectation.equal("uncollected", 0, rewritten),
         ]
-        yield Frame("nodes", rows, expect, may_be_empty=True)
+        yield Frame("nodes", rows, expect, may_be_empty=not result.applied)
 
     def describe(self, steps: Summaries) -> str:
         result = steps.result

@@ -35,7 +35,7 @@ _MOST_AHEAD = timedelta(minutes=1)
 _MAX_ROWS = 200
 """Rows in a report."""
 _WHOLE, _MISSING, _DIFFERS = "whole", "missing", "differs"
-_GONE, _AS_IT_WAS, _ANEW = "gone", "as it was", "anew"
+_ABSENT, _AS_IT_WAS, _ANEW = "gone", "as it was", "anew"
 
 
 class StuckMailsPostal(Duty[PostalPlan]):
@@ -216,7 +216,7 @@ def closed_messages(run: Run, rows: Sequence[PlannedRow], entries: Sequence[Post
         table.append(
             {
                 "queued_message": number,
-                "queue": _GONE if row is None else _AS_IT_WAS if planned.is_still(row) else _ANEW,
+                "queue": _ABSENT if row is None else _AS_IT_WAS if planned.is_still(row) else _ANEW,
                 "copy": _WHOLE if entry is None else _copy(copies, entry),
                 "entry": "none" if entry is None else entry.state.value,
             }
@@ -224,7 +224,7 @@ def closed_messages(run: Run, rows: Sequence[PlannedRow], entries: Sequence[Post
     kept = [state.value for state in EntryState if state is not EntryState.NOTED]
     expect = [
         Expectation.unique("queued_message", "Every row was acted on once."),
-        Expectation.one_of("queue", [_GONE, _ANEW], "No row is in the queue as it was."),
+        Expectation.one_of("queue", [_ABSENT, _ANEW], "No row is in the queue as it was."),
         Expectation.one_of("copy", [_WHOLE], "Every message in quarantine has its whole copy."),
         Expectation.one_of("entry", [*kept, "none"], "No entry waits for its copy."),
     ]

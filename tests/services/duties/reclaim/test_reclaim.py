@@ -236,13 +236,14 @@ def test_a_cluster_with_a_node_down_stops_at_the_gate(world, monkeypatch):
     assert reclaim(without_tool(fresh.settings))["status"] == "nothing to do"
 
 
-def another_node(monkeypatch, *, up):
-    """Beside the real one."""
+def another_node(monkeypatch, *, up, alone=False):
+    """Beside the real one, or in place of it."""
     here = Nodes.all
 
     def two(self):
         first, *_ = here(self)
-        return first, replace(first, address="10.9.9.9", up=up, asked=False)
+        other = replace(first, address="10.9.9.9", up=up, asked=False)
+        return (other,) if alone else (first, other)
 
     monkeypatch.setattr(Nodes, "all", two)
 
@@ -278,6 +279,9 @@ def test_a_node_that_still_collects_after_apply_fails(world, monkeypatch):
     working = Compacting(pending=1, collecting=True)
     monkeypatch.setattr(Nodes, "compacting", lambda *_: working)
     with pytest.raises(GateFailed, match="No reclaimed node is still collecting"):
+        run_step_in_process("verify", asked, settings)
+    another_node(monkeypatch, up=False, alone=True)
+    with pytest.raises(GateFailed, match="There are rows to judge"):
         run_step_in_process("verify", asked, settings)
 
 

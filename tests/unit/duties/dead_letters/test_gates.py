@@ -22,11 +22,12 @@ PARAMS = Params(redrive=True, limit=2, most_redrives=3)
 def judge(tmp_path):
     """The columns that fail for these letters, as they are read back from the plan's file."""
 
-    def one(*letters, params=PARAMS):
+    def one(*letters, params=PARAMS, missing=0):
         run = run_of(tmp_path, "dead_letters", params)
         file = run.write_rows("letters", letters, PlannedLetter)
+        acted_on = len(letters) + missing
         plan = LetterPlan(
-            run="r-1", queue="spool", made_at=NOW, letters=file, acted_on=len(letters), unseen=0
+            run="r-1", queue="spool", made_at=NOW, letters=file, acted_on=acted_on, unseen=0
         )
         return broken(*DUTY.check(run, plan))
 
@@ -55,6 +56,11 @@ def test_drops_exports_and_redrives_within_the_limits_pass(judge):
 )
 def test_each_rule_fails_by_letters_of_the_plans_file(judge, letters, columns):
     assert judge(*letters) == columns
+
+
+@pytest.mark.parametrize("letters", [(), (DROP, REDRIVE)])
+def test_letters_that_the_plan_counts_and_its_file_lacks_fail(judge, letters):
+    assert judge(*letters, missing=1) == {"rows"}
 
 
 def test_nothing_is_redriven_where_nobody_asked_for_it(judge):

@@ -57,9 +57,10 @@ class Pair:
     def __init__(self, kind: type[AsyncioConnection], transport: Any, reader: Any) -> None:
         self.connection = kind.__new__(kind)
         self.connection.bytes_sent = self.connection.frames_sent = 0
-        self.connection._transport = transport
         self.transport, self.reader = transport, reader
-        self.socket = transport._sock = Sent(transport._sock)
+        self.socket = Sent(transport._sock)
+        vars(self.connection)["_transport"] = transport  # pika's names, none of ours
+        vars(transport)["_sock"] = self.socket
 
     def write(self, frames: list[bytes]) -> None:
         self.connection._output_marshaled_frames(frames)
