@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.visitor import NARROW, USUAL, WIDE
-from tests.browser.world import ANSWER, IMAGE, WORDS
+from tests.browser.world import ANSWER, IMAGE, WAITING, WORDS
 
 pytestmark = pytest.mark.soak
 
@@ -32,6 +32,20 @@ VIEWS = {
     "large": ("queue_size", "History"),
 }
 """Of each queue that is not well: the command that is advised, and the view that its link opens."""
+RENEW_THRICE = """async () => {
+  document.getElementById("live").checked = false;
+  const { renew } = await import(document.querySelector("script[src$='cockpit.js']").src);
+  const Plot = window.uPlot, charts = { made: 0, destroyed: 0 };
+  window.uPlot = Object.assign(function (...given) {
+    const plot = new Plot(...given);
+    charts.made += 1;
+    plot.hooks.destroy = [() => { charts.destroyed += 1; }];
+    return plot;
+  }, Plot);
+  for (let time = 0; time < 3; time += 1) await renew();
+  return charts;
+}"""
+"""A chart that a new one takes the place of is destroyed."""
 
 
 def test_the_worst_queue_is_the_first(site_of_words, visit):
@@ -141,7 +155,21 @@ def test_measurements_are_shaded_and_drawn(measured, visit):
     expect(page.locator(".uplot canvas")).to_be_visible()
     for word in ("cleaned", "dead", "live", "survivors"):
         expect(page.locator(".u-legend")).to_contain_text(word)
+    assert page.evaluate(RENEW_THRICE) == {"made": 3, "destroyed": 2}
     assert visitor.complaints == []
+
+
+def test_files_come_out_of_the_frame_of_airflow_that_lets_none_out(site_of_words, visit):
+    """The sandbox of Airflow 3.1 and 3.2 lacks allow-downloads."""
+    visitor = visit(site_of_words, "admin")
+    sandbox, source = "allow-scripts allow-same-origin allow-forms", "queue?name=idle"
+    frame = f'<iframe sandbox="{sandbox}" src="mailslice/{source}" width=1200 height=800>'
+    outer = visitor.base.removesuffix("mailslice") + "outer"
+    visitor.page.route(outer, lambda one: one.fulfill(body=frame, content_type="text/html"))
+    visitor.page.goto(outer)
+    with visitor.page.expect_download() as download:
+        visitor.page.frame_locator("iframe").get_by_role("link", name="as CSV").click()
+    assert download.value.suggested_filename == f"idle-{WAITING}-mails.csv"
 
 
 def test_a_click_on_a_slice_shows_its_mails(measured, visit):

@@ -58,7 +58,8 @@ def world(settings: Settings) -> Iterator[Stores]:
         enqueue(settings, "lost", [(timedelta(minutes=5), mail(f"lost-{n}")) for n in (1, 2)])
         with blocking_connection(settings.rabbitmq) as connection:
             connection.channel().queue_purge(RabbitNames(QueueName("lost")).work_queue)
-        _silent_worker(stores, *enqueue(settings, "stuck", [(timedelta(minutes=40), mail("hung"))]))
+        hung = enqueue(settings, "stuck", [(timedelta(minutes=40), mail("hung"))])
+        stack.enter_context(_silent_worker(stores, *hung))
         enqueue(settings, "idle", _waiting())
         _rows(stores, "large", UNCOUNTED)
         enqueue(settings, "held", [(timedelta(minutes=1), mail("patient"))])
@@ -114,14 +115,20 @@ def _rows(stores: Stores, queue: str, count: int) -> None:
     )
 
 
-def _silent_worker(stores: Stores, item: QueuedMail) -> None:
-    """The record of a worker that holds the mail of the queue stuck and died without a word."""
+@contextmanager
+def _silent_worker(stores: Stores, item: QueuedMail) -> Iterator[None]:
+    """The record of a worker that holds the mail of the queue stuck and fell silent, and its
+    connection, to which the broker has given the message.
+    """
     held = InFlightMail(
         item.enqueue_id, item.mail.name, timedelta(minutes=38), "DATA", 3, begun=True
     )
     began, every = system_clock() - timedelta(hours=2), timedelta(milliseconds=1)
     record = WorkerRecord("host-7:4711:a", "host-7", 4711, began, every, 9, (held,))
     stores.own.worker_records.save_future(QueueName("stuck"), record).result()
+    with blocking_connection(stores.settings.rabbitmq, heartbeat=3600) as connection:
+        assert connection.channel().basic_get(RabbitNames(QueueName("stuck")).work_queue)[0]
+        yield
 
 
 @contextmanager

@@ -64,10 +64,6 @@ class DeploymentPage:
         """The id of the DAG of a duty."""
         return f"{self._prefix}{duty}"
 
-    def has_dag(self, dag: str) -> bool:
-        """Whether the DAG is one of this deployment."""
-        return dag in {self.dag_of(name) for name in (*names(), MAIL_ACTIONS)}
-
     def schedules(self) -> Mapping[str, Schedule]:
         """What Airflow knows of our DAGs, by id."""
         from airflow.models.dag import DagModel
@@ -113,7 +109,7 @@ async def lead_to_report(request: Request, call_next: RequestResponseEndpoint) -
     """The tab of a run opens the first page: it leads to that of the run's deployment."""
     dag = request.query_params.get("dag", "")
     for prefix, page in PAGES.items():
-        if page is not FIRST and page.has_dag(dag):
+        if page is not FIRST and dag in {page.dag_of(one) for one in (*names(), MAIL_ACTIONS)}:
             return RedirectResponse(f"../{ADDRESSES[prefix]}/?{request.url.query}")
     return await call_next(request)
 

@@ -11,31 +11,29 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request
+from fastapi import Body, Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
 from starlette.middleware.base import RequestResponseEndpoint
 
 from mailslice.actions.request import MAIL_ACTIONS
 from mailslice.cockpit import views
 from mailslice.cockpit.actions import Actions, Start
-from mailslice.cockpit.data_docs import data_docs
-from mailslice.cockpit.facts import FRESH, Facts
+from mailslice.cockpit.data_docs import KINDS, data_docs
+from mailslice.cockpit.facts import FRESH, Facts, Snapshot
 from mailslice.cockpit.mails import MailsFilter, export, mails
 from mailslice.cockpit.rendering import Renderer
 from mailslice.cockpit.rights import Guards, Right, Rights, every_right, refusal
 from mailslice.cockpit.views import TABS
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.registry import load, names
-from mailslice.model.errors import BadInput, ContentMissing, MailsliceError, TryAgain
+from mailslice.model.errors import BadInput, BadSetting, ContentMissing, MailsliceError, TryAgain
 from mailslice.model.mail import parse_enqueue_id
 from mailslice.model.verdicts import Verdict
 
 STATIC = Path(__file__).parent / "static"
-KINDS = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
+STATIC_KINDS = KINDS | {".js": "text/javascript; charset=utf-8"}
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
@@ -74,6 +72,7 @@ MOST_ROUNDS = 30
 """Pages without a mail that a list asks for by itself, one behind the other: 20 s or so."""
 _MOST_COUNTED = 100_000
 """Rows that `count now` reads at most: a second or two."""
+_STATUSES = {TryAgain: 503, BadSetting: 500, ContentMissing: 404, RequestValidationError: 422}
 Text = Annotated[str, Query(max_length=320)]
 Asked = Annotated[dict[str, Any], Body()]
 
@@ -145,8 +144,8 @@ def cockpit(
             ],
             response_class=HTMLResponse,
         )
-    app.add_exception_handler(MailsliceError, pages.explain)
-    app.add_exception_handler(HTTPException, pages.explain)
+    for kind in (MailsliceError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, pages.explain)
     _guard_writes(app)
     return app
 
@@ -167,7 +166,8 @@ class Pages:
     def index(self, request: Request, dag: Text = "", run: Text = "") -> HTMLResponse:
         """Every queue; with `dag` and `run` the reports, or results, of one Airflow run."""
         if run:
-            return self._report(dag, run, request.state.rights)
+            # Airflow 3.1 does not encode the plus of a run's id; ids have no blanks.
+            return self._report(dag, run.replace(" ", "+"), request.state.rights)
         snapshot = self._facts.snapshot()
         alerts = views.alerts(snapshot.queues, self._facts.now - timedelta(days=1))
         return self.render("overview.html", view="overview", snapshot=snapshot, alerts=alerts)
@@ -182,7 +182,7 @@ class Pages:
         rounds: Annotated[int, Query(ge=0)] = 0,
     ) -> HTMLResponse:
         """One queue: its figures, and one of TABS. `rounds`: pages without a mail before this."""
-        one = self._require(name)
+        one, snapshot = self._require(name)
         if tab not in TABS:
             raise HTTPException(404, f"tab {tab!r}; allowed: {', '.join(TABS)}")
         of_tab = _tab(self._facts, one, tab, filters, after)
@@ -197,37 +197,35 @@ class Pages:
             one=one,
             tab=tab,
             tabs=TABS,
-            problem=self._facts.snapshot().problem,
+            snapshot=snapshot,
             refresh=0 if tab in {"mails", "stuck"} else 10,
             fields=filters.model_dump(),
             verdicts=list(Verdict),
             about={"queue": one.queue, **about},
             whom=whom,
-            others=self._others(one.queue),
             next_round=rounds + 1 if rounds < MOST_ROUNDS else None,
             **of_tab,
         )
 
     def mail(self, request: Request, queue: Text, id: Text) -> HTMLResponse:  # noqa: A002
         """One mail: envelope, attributes, whether its content is there."""
-        one = self._require(queue)
-        found = views.mail(self._facts, one, id)
+        one, snapshot = self._require(queue)
         return self.render(
             "mail.html",
             view="mail",
             may=request.state.rights,
             queue=one.queue,
             id=id,
-            mail=found,
+            mail=views.mail(self._facts, one, id),
             refresh=0,
             about={"queue": one.queue, "ids": [id]},
             whom="This mail",
-            others=self._others(one.queue),
+            snapshot=snapshot,
         )
 
     def content(self, request: Request, queue: Text, id: Text) -> Response:  # noqa: A002
         """The bytes of one mail, as a download. Each look is recorded first."""
-        one = self._require(queue)
+        one, _ = self._require(queue)
         pieces = views.content(self._facts, one.queue, id)
         if pieces is None:
             raise HTTPException(404, f"{queue} has no live mail {id}")
@@ -238,33 +236,32 @@ class Pages:
 
     def trace(self, queue: Text, id: Text) -> HTMLResponse:  # noqa: A002
         """The history of one mail, live or not, by what keeps any of it."""
-        one = self._require(queue)
+        one, _ = self._require(queue)
         return self.render("trace.html", entries=views.trace(self._facts, one.queue, id))
 
     def export(self, name: Text, filters: MailsQuery) -> Response:
         """The envelopes that match, as a file."""
-        found = export(self._facts, self._require(name), filters)
+        found = export(self._facts, self._require(name)[0], filters)
         headers = {"Content-Disposition": f'attachment; filename="{found.name}"'}
         return Response(found.text, media_type="text/csv; charset=utf-8", headers=headers)
 
     def count(self, name: Text) -> JSONResponse:
         """The exact size, now; null where more than 100,000 rows would have to be read."""
-        one = self._require(name)
+        one, _ = self._require(name)
         size = views.count(self._facts, one.queue, _MOST_COUNTED)
         return JSONResponse({"queue": name, "size": size})
 
     def spark(self, name: Text) -> HTMLResponse:
         """The line of the last day's sizes."""
-        points = self._facts.trend(self._require(name).queue)
+        points = self._facts.trend(self._require(name)[0].queue)
         return self.render("spark.html", **views.spark(points))
 
     def maintenance(self, request: Request, duty: Text = "") -> HTMLResponse:
         """Every duty: schedule, last run, what it did; with `duty` its runs over time."""
-        if duty:
-            _require_duty(duty)
         runs, schedules = self._facts.known("runs", views.all_runs), self._schedules()
         of_duty = runs
         if duty:
+            _require_duty(duty)
             of_duty = self._facts.known(("runs", duty), lambda stores: views.runs_of(stores, duty))
         return self.render(
             "maintenance.html",
@@ -308,7 +305,7 @@ class Pages:
         return JSONResponse({duty: self._dag_of(duty) for duty in names()})
 
     def static(self, name: str) -> Response:
-        kind = KINDS.get(Path(name).suffix)
+        kind = STATIC_KINDS.get(Path(name).suffix)
         if kind is None or name not in {file.name for file in STATIC.iterdir()}:
             raise HTTPException(404, f"{name} is no file of this page")
         headers = {"Cache-Control": "no-cache"}
@@ -336,28 +333,24 @@ class Pages:
                 runs = views.runs_of(stores, duty, run)
         return self.render("report.html", view="report", ours=duty is not None, runs=runs)
 
-    def _others(self, queue: str) -> list[str]:
-        return [one.queue for one in self._facts.snapshot().queues if one.queue != queue]
-
     def explain(self, request: Request, error: Exception) -> Response:
         """The error as a page for people, JSON for scripts; 503 when a retry may succeed."""
-        missing = 404 if isinstance(error, ContentMissing) else 400
-        status, headers = 503 if isinstance(error, TryAgain) else missing, None
-        detail: Any = str(error)
+        status = next((code for kind, code in _STATUSES.items() if isinstance(error, kind)), 400)
+        detail, headers = str(error), None
         if isinstance(error, HTTPException):
             status, detail, headers = error.status_code, error.detail, error.headers
+        if isinstance(error, RequestValidationError):
+            detail = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
         if "text/html" not in request.headers.get("accept", ""):
             return JSONResponse({"detail": detail}, status, headers)
         page = self.render("error.html", status=status, detail=detail)
-        page.status_code = status
-        page.headers.update(headers or {})
-        return page
+        return HTMLResponse(page.body, status, headers)
 
-    def _require(self, name: str) -> QueueOverview:
-        one = self._facts.queue(name)
+    def _require(self, name: str) -> tuple[QueueOverview, Snapshot]:
+        one, snapshot = self._facts.queue(name)
         if one is None:
             raise HTTPException(404, f"RabbitMQ has no mail queue {name!r}")
-        return one
+        return one, snapshot
 
 
 def _require_duty(name: str) -> None:

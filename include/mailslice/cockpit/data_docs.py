@@ -8,7 +8,7 @@ from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.settings import Settings
 
 DOCS = "data_docs"
-_KINDS = {
+KINDS = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
@@ -33,7 +33,7 @@ def data_docs(settings: Settings, path: str) -> tuple[bytes, str] | None:
         Path(location.path(DOCS)).resolve()
     ):
         return None
-    kind = _KINDS.get(PurePosixPath(path).suffix.lower())
+    kind = KINDS.get(PurePosixPath(path).suffix.lower())
     data = location.read(name) if kind else None
     if data is None or kind is None:
         return None

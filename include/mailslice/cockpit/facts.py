@@ -19,7 +19,7 @@ from mailslice.maintenance.health import Health, HealthVerdict
 from mailslice.maintenance.overview import QueueOverview, has_result, last_reported, overview
 from mailslice.maintenance.postal_health import PostalOverview, postal_overview
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import StoreUnavailable, TryAgain
+from mailslice.model.errors import BadSetting, MailsliceError, StoreUnavailable, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings, load_settings
 from mailslice.stores import Stores, has_cassandra, open_stores
@@ -37,6 +37,9 @@ _TREND_RUNS = 96
 """A day of measurements, one each 15 minutes."""
 _MOST_KNOWN = 5000
 """Answers that are remembered; beyond them all are asked for anew."""
+
+STORE_ERRORS = (TryAgain, BadSetting)
+"""A store does not answer, or refuses what the settings have: another attempt reads them anew."""
 
 T = TypeVar("T")
 
@@ -112,16 +115,18 @@ class Facts:
         with self._looking:
             self._attempted, self._attempt = datetime.min.replace(tzinfo=UTC), None
 
-    def queue(self, name: str) -> QueueOverview | None:
-        """One queue as the snapshot has it; None: there is no such queue.
+    def queue(self, name: str) -> tuple[QueueOverview | None, Snapshot]:
+        """One queue, and the snapshot that has it; None: there is no such queue.
 
         One that is not in the snapshot may be new: a new look is waited for.
         """
-        for snapshot in (self.snapshot, lambda: self._result(self._refreshing())):
-            for one in snapshot().queues:
-                if one.queue == name:
-                    return one
-        return None
+        snapshot = self.snapshot()
+        if all(one.queue != name for one in snapshot.queues):
+            snapshot = self._result(self._refreshing())
+        queue = next((one for one in snapshot.queues if one.queue == name), None)
+        if queue is None and snapshot.problem:
+            raise StoreUnavailable(f"nobody knows of a queue {name!r}: {snapshot.problem}")
+        return queue, snapshot
 
     def _result(self, attempt: Future[Snapshot]) -> Snapshot:
         """What the look says, or what is known where it takes longer than the patience."""
@@ -154,7 +159,7 @@ class Facts:
         try:
             with self.stores() as stores:
                 value = ask(stores)
-        except TryAgain as error:
+        except STORE_ERRORS as error:
             return Known(value, at, str(error))
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
@@ -174,7 +179,7 @@ class Facts:
             self._users[stores] += 1
         try:
             yield stores
-        except TryAgain:
+        except STORE_ERRORS:
             self.close(stores)
             raise
         finally:
@@ -229,7 +234,7 @@ class Facts:
                 if settings.postal.url is not None:
                     postal = postal_overview(stores, self.clock)
                 queues = tuple(self.look(stores, self.clock)) if has_cassandra(settings) else ()
-        except TryAgain as error:
+        except STORE_ERRORS as error:
             if known is not None:
                 queues = _doubted(known.queues)
                 return replace(known, queues=queues, problem=str(error), postal=postal)
@@ -239,7 +244,7 @@ class Facts:
             queues = tuple(_completed(one, known.queues) for one in queues)
         return Snapshot(self.clock(), queues, "; ".join(said) or None, postal)
 
-    def _reported(self, error: TryAgain, postal: PostalOverview | None) -> Snapshot:
+    def _reported(self, error: MailsliceError, postal: PostalOverview | None) -> Snapshot:
         try:
             with self.stores() as stores:
                 queues = tuple(last_reported(stores, str(error)))

@@ -173,7 +173,7 @@ def export(facts: Facts, one: QueueOverview, filters: MailsFilter) -> MailsFile:
             lines += mail_lines(stores, one.queue, found)
             if len(lines) > MOST_EXPORTED:
                 break
-    is_cut = len(lines) > MOST_EXPORTED or deadline.stopped_at is not None
+    is_cut = max(len(lines), len(passing.ids or ())) > MOST_EXPORTED or deadline.stopped_at
     del lines[MOST_EXPORTED:]
     text = io.StringIO()
     table = csv.writer(text)
@@ -253,7 +253,7 @@ def _audited(facts: Facts, queue: QueueName, verdict: str) -> tuple[datetime, Co
             return None
         judged = audit.mails(artifacts(facts.settings))
         ids = (mail.enqueue_id for mail in judged if mail.verdict == verdict)
-        return audit.made_at, frozenset(islice(ids, MOST_EXPORTED))
+        return audit.made_at, frozenset(islice(ids, MOST_EXPORTED + 1))
 
     known = facts.known(("verdict", queue, verdict), ask, timedelta(minutes=1))
     if known.value is None:

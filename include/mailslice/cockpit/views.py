@@ -10,7 +10,7 @@ from typing import Any
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.quarantine import in_quarantine
 from mailslice.cockpit.data_docs import docs_path
-from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
+from mailslice.cockpit.facts import STORE_ERRORS, Facts, Snapshot, TrendPoint
 from mailslice.cockpit.mails import moment_of
 from mailslice.cockpit.waiting import why_it_waits
 from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, plain
@@ -24,7 +24,7 @@ from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
 from mailslice.maintenance.run_request import run_of_dag
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import ContentMissing, PlanRefused, TryAgain
+from mailslice.model.errors import ContentMissing, PlanRefused
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
@@ -66,13 +66,13 @@ def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
         blobs = (row.item.header_blob_id, row.item.body_blob_id)
         try:
             there = PRESENT if all(map(stores.blobs.exists, blobs)) else LOST
-        except TryAgain as error:
+        except STORE_ERRORS as error:
             there = f"nobody knows whether its content is there: {error}"
         return {
             "row": row,
             "envelope": row.item.mail,
             "due": state.due,
-            "why": why_it_waits(facts.now, state, one, holder),
+            "why": why_it_waits(facts.now, state, one, holder, row.item.mail.recipients),
             "content": there,
             "attributes": {name: value.decode("utf-8", "replace") for name, value in attributes},
         }
@@ -99,10 +99,8 @@ def trace(facts: Facts, queue: QueueName, id_: str) -> list[dict[str, object]]:
 
 def _moment(time: object) -> datetime | None:
     """A store's time, or that of a log's line, which anybody may have written."""
-    if isinstance(time, datetime):
-        return time
-    with suppress(ValueError):
-        return datetime.fromisoformat(str(time))
+    with suppress(ValueError, OverflowError):
+        return datetime.fromisoformat(str(time)).astimezone(UTC)
     return None
 
 

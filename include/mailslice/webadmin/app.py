@@ -41,11 +41,9 @@ log = logging.getLogger(__name__)
 REPUBLISH, BROWSE_START = "RepublishNotProcessedMails", "updateBrowseStart"
 COUNTERS = "RecomputeMailboxCounters"
 _MOST_BODY = 64 * 1024
-_MOST_LISTED = 1000
 _BLOOM = (1_000_000, 0.01, 1000)
 """James' defaults. They size a filter that mailslice has not: it compares exactly."""
 Text = Annotated[str | None, Query(max_length=2000)]
-Id = str
 _ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorJson} for code in (400, 401, 403, 404, 503)
 }
@@ -134,13 +132,13 @@ class Routes:
         """The names of all queues."""
         return JSONResponse(self._queues.names())
 
-    def size(self, queue: Id) -> JSONResponse:
+    def size(self, queue: str) -> JSONResponse:
         """One queue. `Mailslice-Measured-At` says when, where a large one was not counted now."""
         size = self._queues.size(queue)
         headers = {"Mailslice-Measured-At": instant(size.at)} if size.measured else {}
         return JSONResponse({"name": queue, "size": size.mails}, headers=headers)
 
-    def mails(self, queue: Id, limit: Text = None, delayed: Text = None) -> JSONResponse:
+    def mails(self, queue: str, limit: Text = None, delayed: Text = None) -> JSONResponse:
         """The oldest 10,000 that ten seconds find. `Mailslice-Truncated`: there may be more."""
         most = parsing.limit(limit)
         listing = self._queues.mails(queue, most, parsing.is_true(delayed))
@@ -151,7 +149,7 @@ class Routes:
         self,
         *,
         request: Request,
-        queue: Id,
+        queue: str,
         sender: Text = None,
         name: Text = None,
         recipient: Text = None,
@@ -180,7 +178,7 @@ class Routes:
         return await self._start(request, TaskType.DELETE, queue, given, reason)
 
     async def flush(
-        self, request: Request, queue: Id, delayed: Text = None, reason: Text = None
+        self, request: Request, queue: str, delayed: Text = None, reason: Text = None
     ) -> Response:
         """Deliver delayed mails now."""
         parsing.require_flush(delayed, await _body(request))
@@ -192,7 +190,7 @@ class Routes:
         self,
         *,
         request: Request,
-        queue: Id,
+        queue: str,
         action: Text = None,
         olderThan: Text = None,  # noqa: N803 - the name in the address
         acceptDuplicates: Text = None,  # noqa: N803
@@ -275,7 +273,7 @@ class Routes:
         del completedBefore, completedAfter, failedBefore, failedAfter
         in_time = _in_time(request)
         start = 0 if offset is None else parsing.whole_filter(offset, "offset")
-        most = _MOST_LISTED if limit is None else parsing.whole_filter(limit, "limit")
+        most = 1000 if limit is None else parsing.whole_filter(limit, "limit")
         found = [
             task
             for task in self._tasks.newest()
@@ -283,7 +281,7 @@ class Routes:
         ]
         return JSONResponse([task.as_json() for task in found[start : start + most]])
 
-    def task(self, task: Id) -> JSONResponse:
+    def task(self, task: str) -> JSONResponse:
         """One task."""
         wanted = parsing.task_id(task)
         known = self._tasks.get(wanted)
@@ -294,7 +292,7 @@ class Routes:
     async def await_task(
         self,
         request: Request,
-        task: Id,
+        task: str,
         timeout: Text = None,  # noqa: ASYNC109 - the name in the address
     ) -> JSONResponse:
         """One task, as soon as it has ended. 408 when it has not by then."""
@@ -311,7 +309,7 @@ class Routes:
             remaining = max(0.01, until - time.monotonic())
             await asyncio.sleep(min(self._tasks.poll_seconds, remaining))
 
-    def cancel(self, request: Request, task: Id) -> Response:
+    def cancel(self, request: Request, task: str) -> Response:
         """Have a task not begin, or end before its next change. Unknown tasks are no error."""
         wanted = parsing.task_id(task)
         known = self._tasks.get(wanted)

@@ -2,19 +2,24 @@
 
 import json
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
+from fastapi.testclient import TestClient
 
+from mailslice.cockpit.app import cockpit
 from mailslice.cockpit.facts import FRESH, STALE, Facts
+from mailslice.cockpit.rights import Right
 from mailslice.cockpit.waiting import why_it_waits
 from mailslice.maintenance.health import Health, HealthVerdict
 from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.overview import QueueOverview
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.holds import Hold
 from mailslice.model.mail import EnqueueId
 from mailslice.model.settings import Settings, load_settings
 from mailslice.stores.cassandra.own import DelayState, InFlightMail, WorkerRecord
@@ -39,6 +44,7 @@ WELL = QueueOverview(
 )
 RABBIT = "RabbitMQ at 127.0.0.1:5672 does not answer"
 CASSANDRA = "Cassandra at 127.0.0.1:9042 does not answer"
+ERRORS = [StoreUnavailable(RABBIT), BadSetting("RabbitMQ refuses user 'ada'")]
 
 
 class Stores:
@@ -84,14 +90,21 @@ def facts(world):
     )
 
 
-def test_nothing_looks_well_while_rabbitmq_is_away(world, facts):
+@pytest.fixture
+def client(facts):
+    return TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None)))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_nothing_looks_well_while_rabbitmq_is_away(world, facts, client, error):
     late = replace(WELL, queue="late", verdict=HealthVerdict(Health.LATE, "old"))
     world.gives = [late, WELL]
     facts.snapshot()
-    world.later(StoreUnavailable(RABBIT))
+    world.later(error)
     snapshot = facts.snapshot()
     assert [one.verdict.health for one in snapshot.queues] == [Health.LATE, Health.UNKNOWN]
-    assert (snapshot.at, snapshot.problem) == (NOW, RABBIT)
+    assert (snapshot.at, snapshot.problem) == (NOW, str(error))
+    assert client.get("/").status_code == 200
 
 
 BOTH = {"MAILSLICE_POSTAL_URL": "mysql://u@db/postal"}
@@ -154,23 +167,52 @@ def test_a_page_waits_for_a_silent_store_only_so_long(world, facts):
     assert snapshot.problem == "The stores have not answered for 0.05 s"
 
 
+def test_the_page_of_a_queue_waits_once_for_a_silent_store(world, facts, client):
+    client.get("/queue?name=spool&tab=domains")
+    facts.patience = timedelta(seconds=0.5)
+    world.later([WELL])
+    world.going_on.clear()
+    began = time.monotonic()
+    text = client.get("/queue?name=spool&tab=domains").text
+    assert time.monotonic() - began < 2 * 0.5
+    assert "The stores have not answered for 0.5 s" in text
+
+
+def test_a_queue_that_is_not_known_may_be_there_while_rabbitmq_is_away(world, client):
+    assert client.get("/queue?name=new").status_code == 404
+    world.later(StoreUnavailable(RABBIT))
+    answer = client.get("/queue?name=new")
+    assert (answer.status_code, RABBIT in answer.json()["detail"]) == (503, True)
+
+
+@pytest.mark.parametrize(("error", "status"), zip(ERRORS, (503, 500), strict=True))
+def test_an_error_page_looks_again_where_the_visitor_can_do_nothing(world, client, error, status):
+    world.gives = error
+    answer = client.get("/", headers={"accept": "text/html"})
+    assert (answer.status_code, 'data-refresh="10"' in answer.text) == (status, True)
+    world.gives = [WELL]
+    answer = client.get("/queue?name=none", headers={"accept": "text/html"})
+    assert (answer.status_code, 'data-refresh="0"' in answer.text) == (404, True)
+
+
 def test_a_silent_store_of_which_nothing_is_known_is_said(world, facts):
     world.going_on.clear()
     with pytest.raises(StoreUnavailable, match="have not answered"):
         facts.snapshot()
 
 
-def test_what_was_known_comes_with_its_time_and_the_reason(world, facts):
+@pytest.mark.parametrize("error", ERRORS)
+def test_what_was_known_comes_with_its_time_and_the_reason(world, facts, error):
     assert facts.known("runs", lambda _stores: [1]).value == [1]
     world.now += timedelta(minutes=5)
 
     def fail(_stores):
-        raise StoreUnavailable(CASSANDRA)
+        raise error
 
     last = facts.known("runs", fail)
-    assert (last.value, last.at, last.problem) == ([1], NOW, CASSANDRA)
+    assert (last.value, last.at, last.problem) == ([1], NOW, str(error))
     nothing = facts.known("others", fail)
-    assert (nothing.value, nothing.at, nothing.problem) == (None, None, CASSANDRA)
+    assert (nothing.value, nothing.at, nothing.problem) == (None, None, str(error))
 
 
 def holder(attempt: int, stage: str, silence: timedelta) -> Stuck:
@@ -183,6 +225,17 @@ def holder(attempt: int, stage: str, silence: timedelta) -> Stuck:
 
 
 LOST = HealthVerdict(Health.LOST, "100 mails are in no queue")
+
+
+def hold(domain: str = "") -> Hold:
+    return Hold("spool", domain, NOW, None, "ada", "their relay moves", "c1")
+
+
+THROTTLED = "It is delayed until its destination takes more, and due in 30 min"
+HELD = (
+    "Held: {} since 2026-11-23T12:00:00Z by ada until it is released: their relay moves "
+    "(James' consumers are not affected)."
+)
 
 
 @pytest.mark.parametrize(
@@ -229,20 +282,42 @@ LOST = HealthVerdict(Health.LOST, "100 mails are in no queue")
             ],
         ),
         ({}, {"consumers": None}, None, []),
+        ({}, {"consumers": 0, "holds": (hold(),)}, None, [HELD.format("the whole queue")]),
+        (
+            {"due": NOW + timedelta(minutes=4)},
+            {"consumers": 1, "holds": (hold("example.net"), hold("example.org"))},
+            None,
+            [
+                HELD.format("domain example.net"),
+                "It is delayed, and due in 4 min (2026-11-23 12:04 UTC).",
+            ],
+        ),
+        (
+            {},
+            {"consumers": 0, "holds": (hold("example.org"),)},
+            None,
+            ["Nobody consumes the queue."],
+        ),
+        (
+            {"due": NOW + timedelta(minutes=30), "throttled": True},
+            {"consumers": 1},
+            None,
+            [f"{THROTTLED} (2026-11-23 12:30 UTC)."],
+        ),
     ],
 )
 def test_why_a_mail_waits(state, queue, worker, sentences):
     one = replace(WELL, **{"dead_letters": None, **queue})
-    assert why_it_waits(NOW, DelayState(**state), one, worker) == sentences
+    assert why_it_waits(NOW, DelayState(**state), one, worker, ["bob@Example.NET"]) == sentences
 
 
 def test_a_queue_that_is_new_is_looked_for_before_it_is_said_to_be_none(world):
     facts = Facts(Settings, lambda: world.now, world.look, lambda _settings: Stores())
-    assert facts.queue("spool") == WELL
+    assert facts.queue("spool")[0] == WELL
     new = replace(WELL, queue="new")
     world.gives = [WELL, new]
-    assert facts.queue("new") == new
-    assert facts.queue("none") is None
+    assert facts.queue("new") == (new, facts.snapshot())
+    assert facts.queue("none")[0] is None
 
 
 def test_after_an_act_the_next_page_has_the_figures_of_now(world, facts):
@@ -276,17 +351,17 @@ def test_a_look_that_began_before_an_act_has_no_figures_of_after_it(world):
         assert [one.size for one in facts.snapshot().queues] == [3]
 
 
-def test_an_error_closes_the_stores_that_it_came_from_when_nobody_asks_them_any_more(facts):
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_closes_the_stores_that_it_came_from_when_nobody_asks_them_any_more(facts, error):
     """Stores that are closed under a question open themselves again, and nobody closes those."""
     slow = facts.stores()
     first = slow.__enter__()
-    with pytest.raises(StoreUnavailable), facts.stores() as failing:
-        raise StoreUnavailable(RABBIT)
+    with pytest.raises(type(error)), facts.stores() as failing:
+        raise error
     assert (failing is first, first.closed) == (True, 0)
     with facts.stores() as others:
         assert others is not first
-    late = StoreUnavailable("late")
-    assert not slow.__exit__(StoreUnavailable, late, None)
+    assert not slow.__exit__(type(error), error, None)
     assert (first.closed, others.closed) == (1, 0)
     with facts.stores() as again:
         facts.close()

@@ -14,10 +14,11 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from mailslice.actions.request import MAIL_ACTIONS
-from mailslice.cockpit import views
+from mailslice.cockpit import app, views
 from mailslice.cockpit.app import POSTS, ROUTES, STATIC, PlanQuestion, Schedule, cockpit
 from mailslice.cockpit.data_docs import docs_path, safe_path, with_way_back
 from mailslice.cockpit.facts import Facts
+from mailslice.cockpit.mails import MailsPage
 from mailslice.cockpit.rights import Right
 from mailslice.duties.queue_size.age_histogram import OTHERS
 from mailslice.maintenance.artifacts import RunFolder, artifacts
@@ -27,6 +28,7 @@ from mailslice.maintenance.run_request import run_of_dag
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.settings import DutySettings, Settings
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
+from tests.contracts.making import row
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m"
@@ -278,13 +280,18 @@ def test_without_a_store_and_any_figures_it_is_503_with_the_store(client, look):
         ("/form?duty=none", 404),
         ("/maintenance?duty=none", 404),
         ("/queue?name=" + "x" * 400, 422),
+        ("/queue?name=spool&rounds=-1", 422),
+        ("/queue", 422),
         ("/docs", 404),
         ("/redoc", 404),
         ("/openapi.json", 404),
     ],
 )
 def test_what_is_not_there_is_said(client, address, status):
-    assert client.get(address).status_code == status
+    for kind in ("text/html", "application/json"):
+        answer = client.get(address, headers={"accept": kind})
+        assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (status, kind)
+        assert ("All queues" in answer.text) is (kind == "text/html")
 
 
 def test_a_form_has_the_params_of_the_duty_and_begins_as_a_dry_run(client):
@@ -357,6 +364,18 @@ def test_of_many_mails_that_are_set_aside_the_oldest_are_shown(client, monkeypat
     assert "1,234 more" in text
 
 
+def test_a_mail_without_state_shows_none(client, monkeypatch):
+    stored = row("spool", NOW)
+    envelope = replace(stored.item.mail, state=None)
+    line = {"id": "1", "name": "m", "sender": None, "recipients": (), "state": None, "due": None}
+    page = MailsPage([{**line, "enqueued": NOW, "attempts": 0, "answer": ""}])
+    about = {"envelope": envelope, "due": NOW, "why": [], "content": "present", "attributes": {}}
+    monkeypatch.setattr(app, "mails", lambda *_: page)
+    monkeypatch.setattr(views, "mail", lambda *_: {"row": stored, **about})
+    for address in ("/queue?name=spool", "/mail?queue=spool&id=1"):
+        assert "None" not in client.get(address).text
+
+
 def save_result(facts, failed=None):
     id_ = run_of_dag(MAIL_ACTIONS, "spool", "r")
     folder = RunFolder(artifacts(facts.settings), MAIL_ACTIONS, "spool", id_)
@@ -395,6 +414,23 @@ def test_the_report_of_an_action_asks_for_several_queues_at_once_until_it_is_the
         save_result(facts, failed)
         text = client.get("/?dag=mail_actions&run=r").text
         assert ("2 deleted" in text, f'data-refresh="{refresh}"' in text) == (True, True)
+
+
+def test_the_report_is_that_of_a_run_whose_plus_airflow_did_not_encode(client, monkeypatch):
+    runs = []
+    monkeypatch.setattr(views, "runs_of", lambda _stores, _duty, run: runs.append(run) or [])
+    for plus in ("+", "%2B"):  # Airflow 3.1, and later
+        client.get(f"/?dag=queue_size&run=manual__2026-11-23T10:00:00{plus}00:00")
+    assert runs == ["manual__2026-11-23T10:00:00+00:00"] * 2
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_history_has_lines_whose_time_no_clock_can_show(client, monkeypatch, text):
+    entries = [{"time": text, "answer": "yes", "source": "log", "says": "accepted"}]
+    trace = SimpleNamespace(run=lambda _events: entries)
+    monkeypatch.setattr(views, "Trace", lambda *_args, **_options: trace)
+    answer = client.get("/trace?queue=spool&id=00000000-0000-0000-0000-000000000001")
+    assert (answer.status_code, "accepted" in answer.text) == (200, True)
 
 
 @pytest.mark.parametrize(("hours", "refresh"), [(1, 10), (25, 0)])

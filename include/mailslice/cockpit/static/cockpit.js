@@ -16,24 +16,32 @@ function problem(text) {
   $("problem").textContent = text ?? "";
 }
 
-async function get(address, options) {
-  const answer = await fetch(address, { credentials: "same-origin", ...options });
-  const text = await answer.text();
-  let body = null;
-  try { body = JSON.parse(text); } catch { /* a page */ }
-  if (answer.ok) return body ?? text;
-  if (answer.status === 401) throw new Error("You are not logged in to Airflow any more: log in and load the page again.");
-  if (answer.status === 403 && [undefined, "Forbidden"].includes(body?.detail)) throw new Error("Your Airflow user has no right to do this.");
-  throw new Error(typeof body?.detail === "string" ? body.detail : body?.detail?.reason ?? `Airflow answered ${answer.status}.`);
+function json(text) {
+  try { return JSON.parse(text); } catch { return null; /* a page */ }
 }
 
-/* Links to Airflow's own pages: inside Airflow's frame its own document must follow them. */
+/* Why a request was refused, in a sentence. */
+function refusal(status, body) {
+  if (status === 401) return "You are not logged in to Airflow any more: log in and load the page again.";
+  if (status === 403 && [undefined, "Forbidden"].includes(body?.detail)) return "Your Airflow user has no right to do this.";
+  return typeof body?.detail === "string" ? body.detail : body?.detail?.reason ?? `Airflow answered ${status}.`;
+}
+
+async function get(address, options) {
+  const answer = await fetch(address, { credentials: "same-origin", ...options });
+  const text = await answer.text(), body = json(text);
+  if (answer.ok) return body ?? text;
+  throw new Error(refusal(answer.status, body));
+}
+
+/* Links to Airflow's own pages, and downloads: inside Airflow's frame its own document must follow them. */
 document.addEventListener("click", (event) => {
-  const link = event.target.closest("a[data-airflow]");
+  const link = event.target.closest("a[data-airflow], a[download]");
   if (!link || window.parent === window) return;
   event.preventDefault();
   const outer = window.parent.document.createElement("a");
   outer.href = link.href;
+  outer.toggleAttribute("download", link.hasAttribute("download"));
   window.parent.document.body.append(outer);
   outer.click();
   outer.remove();
@@ -48,8 +56,8 @@ function airflowLink(path, text) {
 
 /* The same address again: figures and lists as they are now. */
 async function renew() {
-  const main = $("main");
-  const fresh = new DOMParser().parseFromString(await get(location.href), "text/html").getElementById("main");
+  const page = new DOMParser().parseFromString(await get(location.href), "text/html");
+  const main = $("main"), fresh = page.getElementById("main");
   if (!fresh) return;
   const typed = $("search")?.value, typing = document.activeElement?.id === "search";
   for (const old of main.querySelectorAll(".spark svg")) {
@@ -57,8 +65,11 @@ async function renew() {
     const cell = [...fresh.querySelectorAll("[data-queue]")].find((row) => row.dataset.queue === queue)?.querySelector(".spark");
     if (cell) { cell.replaceChildren(old); cell.removeAttribute("hx-get"); }
   }
-  main.replaceChildren(...fresh.childNodes);
-  window.htmx?.process(main);
+  main.replaceWith(fresh);
+  /* One that is open is being filled in. */
+  if (!$("dialogs").querySelector("dialog[open]")) $("dialogs").replaceWith(page.getElementById("dialogs"));
+  document.title = page.title;
+  window.htmx?.process(fresh);
   if (typed) { $("search").value = typed; search(); }
   if (typing) $("search").focus();
   draw();
@@ -86,7 +97,10 @@ function clock(at) {
   return text.slice(11, 16) === "00:00" ? text.slice(5, 10) : text.slice(11, 16);
 }
 
+let plots = [];
+
 function draw() {
+  plots = plots.filter((plot) => plot.root.isConnected || plot.destroy());
   for (const box of document.querySelectorAll("[data-chart]:not([data-drawn])")) {
     box.dataset.drawn = "yes";
     const { x, live, dead, survivors, cleaned, window: seconds } = JSON.parse(box.dataset.chart);
@@ -108,6 +122,7 @@ function draw() {
         { label: "survivors", stroke: colour("--warn"), fill: colour("--warn"), paths: bars },
       ],
     }, [x, cleaned.map((at) => (at === null ? null : 1)), dead, live, survivors], box);
+    plots.push(plot);
     plot.over.addEventListener("click", () => {
       if (plot.cursor.idx === null) return;
       const start = new Date(x[plot.cursor.idx] * 1000).toISOString().replace(".000Z", "+00:00");
@@ -203,7 +218,7 @@ document.addEventListener("submit", async (event) => {
   }
   submit.disabled = false;
 });
-document.addEventListener("htmx:responseError", (event) => problem(`The page answered ${event.detail.xhr.status}.`));
+document.addEventListener("htmx:responseError", ({ detail: { xhr } }) => problem(refusal(xhr.status, json(xhr.responseText))));
 document.addEventListener("htmx:afterSwap", draw);
 
 /* Light and dark as Airflow has it, else as the system. */
