@@ -47,7 +47,7 @@ def _plan(duty: AnyDuty, run: Run) -> dict[str, Any]:
     needed = {*plan.files(), *duty.retained(run)}
     _remove_files(run.folder, run.folder.file(PLAN_FOLDER), needed)
     return {
-        "decided": plan.decided(),
+        "decided": plan.as_json(),
         "planDigest": plan.digest,
         "planned": plan.planned,
         **run.fields,

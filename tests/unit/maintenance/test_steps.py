@@ -183,7 +183,7 @@ def test_a_plan_that_was_edited_is_refused_by_every_step(take, duty, step, chang
 def test_a_plan_of_another_run_or_queue_is_refused(take):
     take("plan")
     plan = LetterPlan(run="r-2", queue="spool", made_at=NOW, letters=RowFile("f", 0, "0-0-0"))
-    summary = {"decided": plan.decided(), "planDigest": plan.digest}
+    summary = {"decided": plan.as_json(), "planDigest": plan.digest}
     take.folder.write_json("plan.json", summary)
     with pytest.raises(PlanRefused, match="the plan is of run r-2"):
         take("check")
