@@ -327,6 +327,23 @@ def test_a_plan_that_is_made_again_starts_from_nothing_but_what_is_retained(take
     }
 
 
+def test_a_plan_that_fails_leaves_no_file_but_what_is_retained(take, duty, monkeypatch):
+    """A disk that is full would stay so."""
+    monkeypatch.setattr(duty, "retained", lambda _: ["plan/recorded.parquet"])
+    take.folder.artifacts.write(take.folder.file("plan/recorded.parquet"), b"x")
+    plan = duty.plan
+
+    def fails(run):
+        plan(run)
+        raise StoreUnavailable("the letters are away")
+
+    monkeypatch.setattr(duty, "plan", fails)
+    with pytest.raises(StoreUnavailable, match="the letters are away"):
+        take("plan")
+    recorded = take.folder.file("plan/recorded.parquet")
+    assert take.folder.artifacts.files(take.folder.name) == [recorded]
+
+
 def test_a_file_of_the_plan_that_was_changed_or_removed_is_refused(take):
     take("plan", "check")
     file = take.folder.file("plan/letters.parquet")
