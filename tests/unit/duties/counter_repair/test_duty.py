@@ -29,14 +29,14 @@ from mailslice.duties.counter_repair.gates import corrected as judged_after
 from mailslice.duties.counter_repair.gates import read_after
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import CounterPlan, Difference, Drift, ScanFacts
-from mailslice.duties.counter_repair.survey import drift_of
+from mailslice.duties.counter_repair.survey import Totals, drift_of, survey
 from mailslice.engine.row_files import RowFile
 from mailslice.maintenance import runner
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Summaries
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import NO_QUEUE
-from mailslice.model.errors import GateFailed, PlanRefused
+from mailslice.model.errors import GateFailed, PlanRefused, TryAgain
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim
 from tests.services.duties.running import without_pages
@@ -127,6 +127,55 @@ def test_a_scan_that_was_not_whole_is_refused_by_the_sentence(run, facts, senten
 
 def test_a_truth_that_is_not_read_is_not_compared(run):
     assert judge(run, plan_of(run, trust_projection=True, messages=0))["success"]
+
+
+class LostFile:
+    """A scan of three rows of the truth, of which two are in files, or four."""
+
+    totals = Totals(1, 0, 1, 0, 0, 0, truth=3)
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def ranges(self):
+        return []
+
+    def wrong(self):
+        return iter(())
+
+    def inconsistent(self):
+        return {uuid.UUID(AN_ID).bytes: False}
+
+    def truth(self):
+        return [RowFile("plan/truth-1.parquet", self.rows, "d")]
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_files_that_an_executor_took_along_or_that_came_twice_are_not_compared(run, rows):
+    """A task that Spark runs anew names its file anew, and the shuffle goes by names."""
+    metadata = SimpleNamespace(partitioner="", token_map=None)
+    stores = SimpleNamespace(
+        cassandra=SimpleNamespace(cluster=SimpleNamespace(metadata=metadata)),
+        mailboxes=SimpleNamespace(has_modseqs=False),
+    )
+    files = []
+
+    def compare(_spark, _spec, truth):
+        files.extend(truth)
+        return (), {}
+
+    def survey_of(rows):
+        scan = lambda *_, **__: LostFile(rows)
+        return survey(replace(run, stores=stores), lambda _: None, scan=scan, compare=compare)
+
+    with pytest.raises(TryAgain, match="a Spark executor was lost during the scan"):
+        survey_of(rows)
+    assert not files
+    survey_of(3)
+    assert files
 
 
 def drift(stored, seen):
