@@ -24,7 +24,7 @@ An error is one or two lines on stderr.
 | 1 | some inputs of the command failed and are listed, or `config check` found a difference |
 | 2 | wrong use, input or setting, or a login that a store refuses (its address is named) |
 | 3 | refused by a guard or a gate; after `verify`, the report says what apply has done |
-| 4 | a store is unavailable |
+| 4 | a store is unavailable, or Spark lost an executor, memory or disk: try again |
 | 130 | interrupted by Ctrl-C (143: by SIGTERM; 141: whoever read the output closed it) |"""
 _EVERYWHERE = {"--json", "--debug", "--help"}
 

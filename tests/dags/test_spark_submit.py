@@ -356,14 +356,14 @@ def test_a_store_that_is_away_may_be_tried_again(submit, master):
     submit.connect(**master)
     submit.code = 1
     leave(submit, 4, "Cassandra at 10.0.0.1 does not answer")
-    says = "apply of queue 'spool': a store is unavailable: Cassandra at 10.0.0.1"
+    says = "apply of queue 'spool': a later try may succeed: Cassandra at 10.0.0.1"
     with pytest.raises(StoreUnavailable, match=says):
         submit.run()
 
 
 def test_without_a_word_the_exit_code_of_spark_submit_counts(submit):
     submit.code = 4
-    with pytest.raises(StoreUnavailable, match="a store is unavailable; the lines above say why"):
+    with pytest.raises(StoreUnavailable, match="a later try may succeed; the lines above say why"):
         submit.run()
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from mailslice.engine import errors
 from mailslice.engine.frames import InProcess, run_on_keys, shared
 from mailslice.engine.row_files import PlanPart
 from mailslice.engine.spark_session import spark_session
-from mailslice.model.errors import MailsliceError, StoreUnavailable
+from mailslice.model.errors import MailsliceError, StoreUnavailable, TryAgain
 from mailslice.model.settings import load_settings
 
 
@@ -100,6 +101,47 @@ def test_an_error_that_is_not_ours_stays_what_it_is():
     assert errors.meaning("Traceback ...\nValueError: no") is None
     assert errors.meaning("Traceback ...\nmailslice.model.errors.Nonsense: no") is None
     assert isinstance(errors.meaning("mailslice.model.errors.MailsliceError: yes"), MailsliceError)
+
+
+JOB = "An error occurred while calling o47.collectToPython.\n: org.apache.spark.SparkException: "
+STACK = "\n\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2844)" * 50
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Job aborted: Lost task 0.3: ExecutorLostFailure (executor 4 exited) Reason: killed",
+        "Job aborted: Python worker exited unexpectedly (crashed)",
+        "Job aborted: java.lang.OutOfMemoryError: Java heap space",
+        "Job aborted: org.apache.spark.shuffle.FetchFailedException: Connection reset",
+        "Job aborted: java.io.IOException: No space left on device",
+        "Job 3 cancelled because SparkContext was shut down",
+    ],
+)
+def test_what_a_cluster_lost_is_tried_again(text):
+    with pytest.raises(TryAgain) as raised, errors.translated():
+        raise Py4JError(JOB + text + STACK)
+    assert str(raised.value) == f"Spark: org.apache.spark.SparkException: {text}"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        Py4JError("An error occurred while calling o47.collectToPython"),
+        ConnectionRefusedError(111, "Connection refused"),
+    ],
+)
+def test_a_jvm_that_was_killed_is_tried_again(error):
+    with pytest.raises(TryAgain) as raised, errors.translated():
+        raise error
+    assert str(raised.value) == f"Spark: {type(error).__name__}: {error}"
+
+
+def test_an_error_in_a_task_and_a_wrong_call_of_java_are_no_loss_of_a_cluster():
+    for text in ("Job aborted: Traceback:\nValueError: no", "x. Trace:\npy4j.Py4JException: no"):
+        with pytest.raises(Py4JError), errors.translated():
+            raise Py4JError(JOB + text + STACK)
 
 
 def test_the_session_is_utc_quiet_and_one_for_the_process(spark):

@@ -39,7 +39,7 @@ _EXIT_CODE = re.compile(r"[Ee]rror code is: (\d+)")
 class SparkStep(SparkSubmitOperator):
     """Runs `jobs/DUTY.py STEP` for one queue on the master of the connection `spark_default`.
 
-    With the param `dry_run`, `apply` skips itself. Exit code 4 (a store is unavailable) raises
+    With the param `dry_run`, `apply` skips itself. Exit code 4 (a later try may succeed) raises
     StoreUnavailable, which Airflow retries; every other failure is final.
     """
 
@@ -164,7 +164,7 @@ def _meaning(subject: str, left: Outcome | None, target: Target, reason: str) ->
     if code is None:
         return AirflowFailException(f"{subject} failed before spark-submit ran: {reason}")
     if code == StoreUnavailable.exit_code:
-        return StoreUnavailable(f"{subject}: a store is unavailable{words}")
+        return StoreUnavailable(f"{subject}: a later try may succeed{words}")
     if code == Refused.exit_code:
         return AirflowFailException(f"{subject} was refused{words}; nothing more was changed")
     if not left and target.in_cluster:

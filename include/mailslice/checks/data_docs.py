@@ -29,7 +29,7 @@ _AT_ONCE = 8
 
 
 class Files(Protocol):
-    """Where the pages go: `duty.artifacts.Artifacts`."""
+    """Where the pages go: `maintenance.artifacts.Artifacts`."""
 
     def write(self, name: str, data: bytes) -> None: ...
     def read(self, name: str) -> bytes | None: ...

@@ -38,7 +38,7 @@ from mailslice.cli.extras import MissingExtra, extra_of
 from mailslice.cli.output import NoRoomError, StdoutClosedError
 from mailslice.cli.streams import FULL, forget_stdout, open_streams
 from mailslice.codec.shown import ShownFormatter, shown
-from mailslice.model.errors import MailsliceError
+from mailslice.model.errors import MailsliceError, line_of
 
 INTERRUPTED, STDOUT_CLOSED = 130, 141
 _LONGEST_LINE = 2000
@@ -166,15 +166,9 @@ def _failed(error: BaseException, debug: bool) -> int:
         case OSError() if error.filename is not None:
             code = _fail(f"{error.filename}: {error.strerror}", 2, debug)
         case _:
-            summary = f"{type(error).__name__}: {_gist(str(error))}"
-            code = _fail(f"{summary} (this is a bug of mailslice; --debug shows where)", 1, debug)
+            bug = "(this is a bug of mailslice; --debug shows where)"
+            code = _fail(f"{line_of(error)} {bug}", 1, debug)
     return code
-
-
-def _gist(text: str) -> str:
-    """The first and last line of a long message: the last of a traceback says what happened."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
 
 
 def _misused(error: TyperException) -> int:

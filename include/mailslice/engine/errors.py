@@ -11,17 +11,25 @@ from mailslice.model import errors
 
 _MAILSLICE_ERROR = re.compile(r"^(?:.*\s)?mailslice\.model\.errors\.(\w+): (.+)$", re.MULTILINE)
 _S3_AWAY = re.compile(r"[^\n]*\bAWS Error [^\n]*")
+_SPARK_LOST = re.compile(
+    r"[^\n]*(?:ExecutorLostFailure|OutOfMemoryError|FetchFailed|Python worker exited unexpectedly"
+    r"|SparkContext was shut down|IOException: No space left)[^\n]*"
+    r"|^(?:Py4JNetworkError|ConnectionRefusedError): [^\n]*|^Py4JError: [^\n]*\Z"
+)
+"""Executors, memory, disks, and (the second line of it) the driver's JVM: a retry has others."""
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises the `meaning` of an error; one without stays."""
+    """Raises the `meaning` of an error, TryAgain for what Spark lost; any other stays."""
     try:
         yield
     except errors.MailsliceError:
         raise
     except Exception as error:
         product_error = meaning(str(error))
+        if lost := _SPARK_LOST.search(f"{type(error).__name__}: {error}"):
+            product_error = product_error or errors.TryAgain(f"Spark: {lost[0].strip(' :')[:400]}")
         if product_error is None:
             raise
         raise product_error from error

@@ -140,7 +140,12 @@ def frame_of_keys(
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_task():
-            yield from work(_dealt(batches, dealt))
+            yield from work(
+                dealt[task][first : first + 256]
+                for batch in batches
+                for task in batch.column(0).to_pylist()
+                for first in range(0, len(dealt[task]), 256)
+            )
 
     return spark.range(0, tasks, 1, tasks).mapInArrow(read, schema)
 
@@ -161,12 +166,3 @@ def shared(spark: Session, value: V) -> Iterator[Callable[[], V]]:
         yield lambda: sent.value
     finally:
         sent.destroy()
-
-
-def _dealt(
-    batches: Iterator[pa.RecordBatch], keys_by_task: Sequence[Sequence[K]]
-) -> Iterator[Sequence[K]]:
-    """The keys of the tasks in these batches, a few hundred at a time."""
-    for batch in batches:
-        for keys in (keys_by_task[task] for task in batch.column(0).to_pylist()):
-            yield from (keys[first : first + 256] for first in range(0, len(keys), 256))

@@ -31,7 +31,7 @@ def of_packed(packed: bytes) -> Ids:
 
 
 def of_halves(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> Ids:
-    """Ids of their two halves, as `packed_rows.decode` gives them."""
+    """Ids of their two halves, as `page_decoder.decode` gives them."""
     import numpy as np
 
     return np.stack([high, low], axis=1).astype(">u8").view(np.uint8).reshape(-1, 16)

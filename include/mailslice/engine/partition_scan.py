@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -65,10 +66,12 @@ class Spool:
             self.count += len(ids)
             self.newest_us = max(self.newest_us, int(written_us.max()))
 
-    def chunks(self) -> Iterator[tuple[Ids, Times]]:
-        """The rows again, at most a row group at once."""
-        self._file.seek(0)
-        while data := self._file.read(_ROW.size * ROWS_A_GROUP):
+    def chunks(self, first: int = 0, end: int | None = None) -> Iterator[tuple[Ids, Times]]:
+        """The rows again, or those from `first` to `end`, at most a row group at once."""
+        end = self.count if end is None else end
+        self._file.seek(_ROW.size * first)
+        for at in range(first, end, ROWS_A_GROUP):
+            data = self._file.read(_ROW.size * min(ROWS_A_GROUP, end - at))
             rows = np.frombuffer(data, np.uint8).reshape(-1, _ROW.size)
             yield (
                 rows[:, :16],
@@ -230,15 +233,14 @@ def _slices(
         for rows in tables
     ]
     for _, may_plan in keys:
-        counts = []
-        for table, partitions_read in [*read] * spec.buckets:
-            partition, pages = next(partitions_read)
-            counts.append(_Count(spec, table, partition, spool=may_plan))
-            counts[-1].read(written_ids(pages), marks)
-        clean = all(count.unmarked == 0 and count.undated == 0 for count in counts)
-        for count in counts:
-            yield count.finish(writer if clean else None)
-            count.close()
+        counts, clean = [], may_plan
+        with closing(Spool()) as spool:
+            for table, partitions_read in [*read] * spec.buckets:
+                partition, pages = next(partitions_read)
+                counts.append(_Count(spec, table, partition))
+                clean &= counts[-1].read(written_ids(pages), marks, spool if clean else None)
+            for count in counts:
+                yield count.finish(writer, spool if clean else None)
 
 
 class Survivors:
@@ -260,41 +262,39 @@ class Survivors:
 
 
 class _Count:
-    """What was read of one partition; with `spool` its rows are remembered while it is clean."""
+    """What was read of one partition."""
 
-    def __init__(self, spec: Scan, table: QueueTable, partition: Partition, *, spool: bool) -> None:
+    def __init__(self, spec: Scan, table: QueueTable, partition: Partition) -> None:
         self._spec = spec
         self._name = (table.value, epoch_ms(partition.slice_start), partition.bucket)
-        self._rows = self.unmarked = self.undated = 0
+        self._rows = self._unmarked = self._undated = self._newest_us = self._first = 0
         self._survivors = Survivors()
-        self._spool = Spool() if spool else None
 
-    def read(self, pages: Iterable[tuple[Ids, Times]], marks: Marks) -> None:
+    def read(self, pages: Iterable[tuple[Ids, Times]], marks: Marks, spool: Spool | None) -> bool:
+        """Whether all rows may be planned; until one may not, they go to the slice's `spool`."""
+        self._first = spool.count if spool else 0
         for ids, written_us in pages:
             marked = marks.of(ids)
             bounds_no_delete = (written_us == 0) | (written_us > self._spec.latest_us)
             self._rows += len(ids)
-            self.unmarked += len(ids) - int(marked.sum())
-            self.undated += int((marked & bounds_no_delete).sum())
+            self._unmarked += len(ids) - int(marked.sum())
+            self._undated += int((marked & bounds_no_delete).sum())
             self._survivors.add(ids[~marked])
-            if self.unmarked or self.undated:
-                self.close()
-            elif self._spool is not None:
-                self._spool.add_many(ids, written_us)
+            self._newest_us = max(self._newest_us, int(written_us.max(initial=0)))
+            if spool and not (self._unmarked or self._undated):
+                spool.add_many(ids, written_us)
+        return not (self._unmarked or self._undated)
 
-    def finish(self, writer: PlanWriter | None) -> PartitionScan:
-        planned, newest, part, digest = 0, 0, NO_PART, Digest()
-        if writer is not None and self._spool is not None and self._spool.count:
-            planned, newest = self._spool.count, self._spool.newest_us
-            part, digest = writer.add(*self._name, self._spool.chunks())
-        counts = (self._rows, self._rows - self.unmarked, self.unmarked, self.undated)
+    def finish(self, writer: PlanWriter, spool: Spool | None) -> PartitionScan:
+        """With a `spool` all rows are planned."""
+        part, digest = NO_PART, Digest()
+        if spool and self._rows:
+            rows = spool.chunks(self._first, self._first + self._rows)
+            part, digest = writer.add(*self._name, rows)
+        counts = (self._rows, self._rows - self._unmarked, self._unmarked, self._undated)
+        planned = (self._rows, self._newest_us) if spool else (0, 0)
         survivors = self._survivors.shown(self._rows)
-        return PartitionScan(*self._name, *counts, planned, newest, part, digest, survivors)
-
-    def close(self) -> None:
-        if self._spool is not None:
-            self._spool.close()
-            self._spool = None
+        return PartitionScan(*self._name, *counts, *planned, part, digest, survivors)
 
 
 _WRITTEN_IDS = page_decoder.Layout((("id", page_decoder.UUID), ("written", page_decoder.LONG)))

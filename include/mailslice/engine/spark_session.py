@@ -86,9 +86,6 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         builder = builder.config(key, value)
     with _no_half_started_jvm():
         session = builder.getOrCreate()
-    if not submitted:
-        # What fails is raised, in a line or two; a job under spark-submit logs as its conf says.
-        session.sparkContext.setLogLevel("OFF")
     _STARTED.append(session)
     return session
 
@@ -133,7 +130,8 @@ def _options(settings: Settings, scratch: Path) -> dict[str, str]:
         log = (scratch / "log4j2.properties").as_uri()
         jvm = [f"-Dlog4j2.configurationFile={log}", "-XX:+UseSerialGC"]
         jvm.append(f"-Dderby.system.home={scratch}")
-        options |= {**SMALL, "spark.local.dir": str(scratch / "spark")}
+        # What fails is raised, in a line or two. A cluster's warnings say what it waits for.
+        options |= {**SMALL, "spark.local.dir": str(scratch / "spark"), "spark.log.level": "OFF"}
     else:
         options[PY_FILES] = added(own.pop(PY_FILES, None), str(zip_package(scratch)))
     if on_loopback(duty.spark_master):

@@ -20,7 +20,7 @@ _HOUR = timedelta(hours=1)
 
 
 class Plan(JsonModel, ABC):
-    """All that apply acts by; its JSON is `decided` of plan.json.
+    """All that apply acts by; `as_json` is `decided` of plan.json.
 
     A field is a JSON value, a time or a timedelta; a JsonModel, dataclass or NamedTuple of such (a
     NamedTuple is short, where there is one a partition); or a RowFile or RowGroup for what is too
@@ -46,14 +46,10 @@ class Plan(JsonModel, ABC):
         """The queue that the plan is about."""
         return None
 
-    def decided(self) -> dict[str, Any]:
-        """The plan as JSON values."""
-        return self.as_json()
-
     @property
     def digest(self) -> str:
-        """SHA-256 of `decided`, which holds the digest of every file."""
-        return digest_of(self.decided())
+        """SHA-256 of `as_json`, which holds the digest of every file."""
+        return digest_of(self.as_json())
 
     def files(self) -> frozenset[str]:
         """Files of the plan (RowFiles, RowGroups, alone or in a tuple); all others are removed."""

@@ -28,7 +28,7 @@ from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import STEPS, RunRequest
 from mailslice.maintenance.steps import partial_report, step_of
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadInput, MailsliceError, Refused
+from mailslice.model.errors import BadInput, MailsliceError, Refused, line_of
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
 from mailslice.view.sharing import agree
@@ -101,9 +101,7 @@ def run_small(
     with _opened(request, settings, tools=tools, in_process=True) as job:
         run = job.run
         ahead = run.folder.read_json(AHEAD) or {"taken": True}
-        # `ended`: of an earlier version, which knew of no task.
-        taken = ahead.get("taken", ahead.get("ended"))
-        goes_on = not taken and ahead.get("clear", "") == clear
+        goes_on = not ahead.get("taken") and ahead.get("clear", "") == clear
         summary = (goes_on and run.folder.read_json(FILES["plan"])) or _step(job, "plan")
         done: list[str] = ahead["steps"] if goes_on else []
         with suppress(Exception):
@@ -309,8 +307,7 @@ def _record_failure(
     """A ledger row for a run that ends here, unless the stores are what failed."""
     # A gate before apply refused the run; one after it found something wrong in the stores.
     status = reports.REFUSED if isinstance(error, Refused) and step != "verify" else reports.FAILED
-    text = str(error) if isinstance(error, MailsliceError) else f"{type(error).__name__}: {error}"
-    outcome = {"status": status, "message": f"{step}: {text}"}
+    outcome = {"status": status, "message": f"{step}: {line_of(error)}"}
     if step != "report":  # the next try of a report has the last word, beside a step that raised
         with suppress(Exception):
             run.folder.write_json(FAILURE, {"step": step, **outcome})

@@ -1,6 +1,7 @@
 """What the runner does in each step of a duty: files, digest, gate, lock, progress and status."""
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -41,13 +42,19 @@ def partial_report(duty: AnyDuty, folder: RunFolder) -> dict[str, Any]:
 
 def _plan(duty: AnyDuty, run: Run) -> dict[str, Any]:
     _remove_files(run.folder, run.folder.name, {_REQUEST, APPROVAL, *duty.retained(run)})
-    run.folder.artifacts.folder(run.folder.file(PLAN_FOLDER))
-    plan: Plan = duty.plan(run)
+    files = run.folder.file(PLAN_FOLDER)
+    run.folder.artifacts.folder(files)
+    try:
+        plan: Plan = duty.plan(run)
+    except Exception:
+        with suppress(Exception):  # the disk may be full
+            _remove_files(run.folder, files, duty.retained(run))
+        raise
     # A Spark task that was tried again has left the file of its first try.
     needed = {*plan.files(), *duty.retained(run)}
-    _remove_files(run.folder, run.folder.file(PLAN_FOLDER), needed)
+    _remove_files(run.folder, files, needed)
     return {
-        "decided": plan.decided(),
+        "decided": plan.as_json(),
         "planDigest": plan.digest,
         "planned": plan.planned,
         **run.fields,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pydantic import SecretStr, ValidationError
 
 from mailslice.maintenance.artifacts import RunFolder
-from mailslice.model.errors import BadSetting, MailsliceError
+from mailslice.model.errors import BadSetting, MailsliceError, line_of
 from mailslice.model.settings import Settings, artifacts_of
 
 SETTINGS_FILE = "mailslice-settings.json"
@@ -57,10 +57,8 @@ def read_settings(file: Path) -> Settings:
 
 def write_outcome(folder: RunFolder, attempt: str, error: Exception) -> None:
     """Leaves how the step ended."""
-    ours = isinstance(error, MailsliceError)
-    text = str(error) if ours else f"{type(error).__name__}: {error}"
     code = error.exit_code if isinstance(error, MailsliceError) else 1
-    folder.write_json(OUTCOME, {"attempt": attempt, "exitCode": code, "message": text})
+    folder.write_json(OUTCOME, {"attempt": attempt, "exitCode": code, "message": line_of(error)})
 
 
 def read_outcome(folder: RunFolder, attempt: str) -> Outcome | None:

@@ -90,3 +90,14 @@ class Undecodable(DeadLetter):
 
 class ContentMissing(DeadLetter):
     """The header or body blob of the mail is gone."""
+
+
+def line_of(error: BaseException) -> str:
+    """An error in a line for a record or a terminal; of one that is not ours its type, too.
+
+    Of many lines the first and the last, which is what a traceback comes to, without Java's stack.
+    """
+    if isinstance(error, MailsliceError):
+        return str(error)
+    lines = [one.strip() for one in str(error).splitlines() if one.strip() and one[0] != "\t"]
+    return f"{type(error).__name__}: " + " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))

@@ -16,6 +16,8 @@ CLUSTERS = ("spark://master:7077", "yarn", "k8s://https://10.0.0.1:6443")
 THEIRS = ("spark.ui.enabled", "spark.sql.shuffle.partitions", "spark.driver.memory")
 THEIRS += ("spark.driver.extraJavaOptions", "spark.executorEnv.PYTHONPATH", "spark.local.dir")
 THEIRS += ("spark.driver.bindAddress", "spark.driver.host", "spark.executor.memory")
+# Its warnings say that no executor takes the work.
+THEIRS += ("spark.log.level",)
 
 
 def options(scratch, master, **more):
@@ -28,7 +30,7 @@ def options(scratch, master, **more):
 def test_a_local_master_gets_small_defaults(tmp_path):
     given = options(tmp_path, "local[2]")
     assert (given["spark.sql.shuffle.partitions"], given["spark.ui.enabled"]) == ("8", "false")
-    assert given["spark.driver.memory"] == "1g"
+    assert (given["spark.driver.memory"], given["spark.log.level"]) == ("1g", "OFF")
     assert "spark.submit.pyFiles" not in given
 
 

@@ -21,7 +21,7 @@ class APlan(QueuePlan):
 
 
 PLAN = APlan(run="r-1", queue="spool", made_at=NOW)
-GOOD = {"decided": PLAN.decided(), "planDigest": PLAN.digest}
+GOOD = {"decided": PLAN.as_json(), "planDigest": PLAN.digest}
 
 
 def checked(folder, check, age=HOUR, oldest=24 * HOUR):
@@ -67,7 +67,7 @@ def test_a_plan_that_was_edited_or_is_of_another_run_is_refused():
 
 @pytest.mark.parametrize("made_at", [..., [5], "today", None])
 def test_a_plan_that_cannot_be_read_is_refused(made_at):
-    decided = {k: v for k, v in PLAN.decided().items() if k != "madeAt"}
+    decided = {k: v for k, v in PLAN.as_json().items() if k != "madeAt"}
     decided |= {} if made_at is ... else {"madeAt": made_at}
     with pytest.raises(PlanRefused, match=r"plan\.json of run r on queue spool cannot be read"):
         read_plan({"decided": decided, "planDigest": "d"}, APlan, "r", "spool")

@@ -188,6 +188,13 @@ def test_an_s3_that_does_not_answer_while_rows_are_written_is_tried_again(take, 
     assert ledger(runs) == ("failed", f"plan: artifacts: {away}")
 
 
+def test_of_an_error_that_is_not_ours_the_ledger_has_no_stack(take, runs):
+    error = RuntimeError("Job aborted\n" + "\tat java.x\n" * 100 + "Caused by: y\n\t... 1 more")
+    with pytest.raises(RuntimeError):
+        take("plan", plan=error)
+    assert ledger(runs) == ("failed", "plan: RuntimeError: Job aborted ... Caused by: y")
+
+
 def test_a_retry_that_is_killed_does_not_leave_the_reason_of_the_try_before(take, settings, duty):
     take("plan", "check", "apply", apply=StoreUnavailable("Cassandra is away"))
 
@@ -280,14 +287,6 @@ def test_a_small_run_whose_step_raised_goes_on_until_a_task_has_come(small, duty
     assert [duty.ran.count(each) for each in ("plan", step)] == [1, 2]
     assert len(duty.ran) == 6
     assert runner.done_ahead("check", REQUEST, settings)
-    small()
-    assert duty.ran.count("plan") == 2
-
-
-def test_a_small_run_of_the_version_before_whose_tasks_came_is_planned_anew(small, duty, settings):
-    small()
-    folder = RunFolder(artifacts(settings), "queue_size", QUEUE, "r1")
-    folder.write_json(runner.AHEAD, {"steps": ["verify"], "ended": True, "clear": ""})
     small()
     assert duty.ran.count("plan") == 2
 

@@ -183,7 +183,7 @@ def test_a_plan_that_was_edited_is_refused_by_every_step(take, duty, step, chang
 def test_a_plan_of_another_run_or_queue_is_refused(take):
     take("plan")
     plan = LetterPlan(run="r-2", queue="spool", made_at=NOW, letters=RowFile("f", 0, "0-0-0"))
-    summary = {"decided": plan.decided(), "planDigest": plan.digest}
+    summary = {"decided": plan.as_json(), "planDigest": plan.digest}
     take.folder.write_json("plan.json", summary)
     with pytest.raises(PlanRefused, match="the plan is of run r-2"):
         take("check")
@@ -325,6 +325,23 @@ def test_a_plan_that_is_made_again_starts_from_nothing_but_what_is_retained(take
         *("plan.json", "plan/letters.parquet", "plan/recorded.parquet"),
         *("request.json", "approval.json"),
     }
+
+
+def test_a_plan_that_fails_leaves_no_file_but_what_is_retained(take, duty, monkeypatch):
+    """A disk that is full would stay so."""
+    monkeypatch.setattr(duty, "retained", lambda _: ["plan/recorded.parquet"])
+    take.folder.artifacts.write(take.folder.file("plan/recorded.parquet"), b"x")
+    plan = duty.plan
+
+    def fails(run):
+        plan(run)
+        raise StoreUnavailable("the letters are away")
+
+    monkeypatch.setattr(duty, "plan", fails)
+    with pytest.raises(StoreUnavailable, match="the letters are away"):
+        take("plan")
+    recorded = take.folder.file("plan/recorded.parquet")
+    assert take.folder.artifacts.files(take.folder.name) == [recorded]
 
 
 def test_a_file_of_the_plan_that_was_changed_or_removed_is_refused(take):

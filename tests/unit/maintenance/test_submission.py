@@ -80,7 +80,7 @@ def test_only_the_word_of_the_same_attempt_is_read(tmp_path):
     write_outcome(folder, "a", StoreUnavailable("Cassandra is away"))
     assert read_outcome(folder, "a") == (4, "Cassandra is away")
     assert read_outcome(folder, "b") is None
-    write_outcome(folder, "b", ValueError("no"))
+    write_outcome(folder, "b", ValueError("no\n\tat x\n" * 9))
     assert read_outcome(folder, "b") == (1, "ValueError: no")
     Path(folder.artifacts.path(folder.file("submit.json"))).write_text("{")
     assert read_outcome(folder, "b") is None

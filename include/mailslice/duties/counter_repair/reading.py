@@ -104,7 +104,8 @@ def _table(
     def sums() -> Iterator[pa.RecordBatch]:
         count, columns = chunk.rows, chunk.take()
         if count and table == IMAP_UID_TABLE:
-            truth.add(_as_table(columns, spec.only))
+            chosen: Any = slice(None) if spec.only is None else Groups(columns).rows_of(spec.only)
+            truth.add(pa.table({name: values[chosen] for name, values in columns.items()}))
         return _sums(stores, table, columns, spec.only)
 
     for asked, page in stores.packed.pages(stores.mailboxes.scan(table), ranges, _READS_IN_FLIGHT):
@@ -127,13 +128,6 @@ def _table(
 
 def file_of(key: bytes) -> RowFile:
     return RowFile(*json.loads(key))
-
-
-def _as_table(columns: Columns, only: frozenset[bytes] | None) -> pa.Table:
-    if only is not None:
-        rows = Groups(columns).rows_of(only)
-        columns = {name: values[rows] for name, values in columns.items()}
-    return pa.table(dict(columns))
 
 
 def _layout(stores: Stores, table: str) -> Layout:

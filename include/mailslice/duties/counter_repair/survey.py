@@ -39,6 +39,7 @@ from mailslice.engine.errors import translated
 from mailslice.engine.frames import frame_of_keys
 from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.run import Run
+from mailslice.model.errors import TryAgain
 from mailslice.model.names import (
     IMAP_UID_TABLE,
     MAILBOX,
@@ -73,7 +74,8 @@ class Totals:
     """Over all mailboxes that were looked at.
 
     `orphan_messages` are rows of mailboxes that do not exist, `orphan_counters` their counter rows,
-    `without_id` rows of the projection that have no message id, in mailboxes that are there.
+    `without_id` rows of the projection that have no message id, in mailboxes that are there,
+    `truth` rows of the truth.
     """
 
     mailboxes: int
@@ -82,6 +84,7 @@ class Totals:
     orphan_messages: int
     orphan_counters: int
     without_id: int
+    truth: int
 
 
 class Scanned:
@@ -141,6 +144,7 @@ class Scanned:
             ),
             "orphan_counters": (~_exists() & (fn.col("counters") > 0)).cast("long"),
             "without_id": fn.when(_exists(), fn.col("projected_without_id")),
+            "truth": fn.col("truth_count"),
         }
         columns = (
             fn.coalesce(fn.sum(column), fn.lit(0)).alias(name) for name, column in sums.items()
@@ -289,6 +293,8 @@ def survey(
     files: tuple[RowFile, ...] = ()
     counts = dict.fromkeys(KINDS, 0)
     if differing:
+        if sum(file.rows for file in truth) != totals.truth:  # their names are keys of the shuffle
+            raise TryAgain("a Spark executor was lost during the scan: plan again")
         deleted = frozenset(mailbox for mailbox, is_deleted in differing.items() if is_deleted)
         comparison = ComparisonSpec(
             run.settings, run.folder.artifacts, run.folder.name, frozenset(differing), deleted

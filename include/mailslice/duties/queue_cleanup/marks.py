@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from mailslice.duties.queue_cleanup import candidates
 from mailslice.duties.queue_cleanup.candidates import MARKS_FOLDER
@@ -61,14 +61,15 @@ class MarksOutcome:
     proof: str | None = None
     listed: int = 0
 
-    def wait(self, marks: int, why: str) -> None:
-        if marks:
-            self.waiting += marks
-            self.why[why] = self.why.get(why, 0) + marks
+    def wait(self, why: str, *marks: int) -> Self:
+        if count := sum(marks):
+            self.waiting += count
+            self.why[why] = self.why.get(why, 0) + count
+        return self
 
     def count(self, dropped: Dropped) -> None:
         self.dropped += dropped.dropped
-        self.wait(dropped.blocked, _DEAD_LETTER)
+        self.wait(_DEAD_LETTER, dropped.blocked)
 
     def as_json(self) -> dict[str, object]:
         return {**asdict(self), "why": [f"{count}: {why}" for why, count in self.why.items()]}
@@ -106,7 +107,7 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how f
     if not batches:
         return outcome
     if why := _why_none(run, plan) if remaining.is_whole else TIME_LIMIT:
-        return _waits(outcome, batches, why)
+        return outcome.wait(why, *(batch.marks for batch in batches))
     shared = run.settings.queue.shared
     outcome.proof = DRAINED if shared else CLEANED_CHECK
     until = _drained_until(run, plan, batches, first) if shared else _closed_until(run, plan)
@@ -115,10 +116,10 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how f
         if (batch.listed is None and not shared) or (until and batch.written_until <= until):
             proved.append(batch)
         else:
-            outcome.wait(batch.marks, f"{_UNPROVED[outcome.proof]} ({iso(batch.written_until)})")
+            outcome.wait(f"{_UNPROVED[outcome.proof]} ({iso(batch.written_until)})", batch.marks)
     blocked = _dead_letters(run) if proved else None
     if blocked is None:
-        return _waits(outcome, proved, _UNCOUNTED)
+        return outcome.wait(_UNCOUNTED, *(batch.marks for batch in proved))
     _drop(run, proved, planned, remaining, blocked, throttle, outcome)
     return outcome
 
@@ -157,7 +158,7 @@ def _drop(  # noqa: PLR0917 - which marks, which of them stay, and how fast
             except PlanRefused as error:
                 waiting = batch.marks - (outcome.dropped - before)
                 unusable = f"the list in {folder} cannot be used ({error})"
-                outcome.wait(waiting, f"{unusable}: the next sweep lists its marks again")
+                outcome.wait(f"{unusable}: the next sweep lists its marks again", waiting)
                 left = []
             candidates.reduce_to(run, batch.listed, left)
 
@@ -179,7 +180,7 @@ def _in_rounds(  # noqa: PLR0917 - what is dropped, how, and how fast
     for at, some in rounds(keys, marks_a_round(pace, slots), least):
         pace.take(sum(marks for _, marks in some))
         if run.out_of_time():
-            outcome.wait(sum(marks for _, marks in keys[at:]), TIME_LIMIT)
+            outcome.wait(TIME_LIMIT, *(marks for _, marks in keys[at:]))
             return [key for key, _ in keys[at:]]
         run.require_lock()
         # Without a rate `pace` alone rests: a copy for one round would not know of the one before.
@@ -208,12 +209,6 @@ def rounds(
         count += marks
     if keys:
         yield at, keys[at:]
-
-
-def _waits(outcome: MarksOutcome, batches: Sequence[_Batch], why: str) -> MarksOutcome:
-    for batch in batches:
-        outcome.wait(batch.marks, why)
-    return outcome
 
 
 def _why_none(run: Run, plan: CleanupPlan) -> str | None:

@@ -98,7 +98,12 @@ def second_read(run: Run, plan: CleanupPlan, planned: Planned) -> SecondRead:
 
     It leaves a quarter of the time for the deletes.
     """
-    _require_same_shape(run, plan)
+    shape, tables = view_shape(run.stores, checked=True), tables_of(run.stores)
+    if (shape, tables) != (plan.shape, plan.tables):
+        raise PlanRefused(
+            "the configuration of the queue view changed since the plan was made: it was "
+            f"{plan.shape} in {plan.tables}, it is {shape} in {tables}; plan again"
+        )
     stored = starts_of(run.stores, run.queue).browse
     low = min(plan.browse_start, stored) if stored and plan.browse_start else None
     keys, spare = _keys(run, plan, planned, low), run.time_left() / 4
@@ -146,15 +151,6 @@ def _in_time(
         if took < _ROUND_S:
             count = min(2 * count, _SLICES_A_SLOT * slots)
     return partitions, END_OF_TIME
-
-
-def _require_same_shape(run: Run, plan: CleanupPlan) -> None:
-    shape, tables = view_shape(run.stores, checked=True), tables_of(run.stores)
-    if (shape, tables) != (plan.shape, plan.tables):
-        raise PlanRefused(
-            "the configuration of the queue view changed since the plan was made: it was "
-            f"{plan.shape} in {plan.tables}, it is {shape} in {tables}; plan again"
-        )
 
 
 def _keys(run: Run, plan: CleanupPlan, planned: Planned, low: datetime | None) -> list[PlanKey]:

@@ -76,6 +76,7 @@ class PlainScanned:
             ),
             orphan_counters=sum(row["counters"] > 0 for row in gone),
             without_id=sum(row["projected_without_id"] for row in there),
+            truth=sum(row["truth_count"] for row in self._mailboxes),
         )
 
     def wrong(self) -> Iterator[Drift]:

@@ -47,7 +47,7 @@ def planned(world, change=None, **params):
         file = write_rows(*where, made.mails.file, listed, PlannedMail)
         plan = plan.model_copy(update={"mails": file})
         files.write_json(
-            "plan.json", {**summary, "decided": plan.decided(), "planDigest": plan.digest}
+            "plan.json", {**summary, "decided": plan.as_json(), "planDigest": plan.digest}
         )
     return request
 

@@ -137,7 +137,7 @@ def run(tmp_path):
     }.items(),
 )
 def test_a_plan_comes_back_and_each_edit_of_it_is_refused(run, name, value):
-    decided = plan().decided()
+    decided = plan().as_json()
     run.folder.write_json("plan.json", {"decided": decided, "planDigest": plan().digest})
     assert load_plan(run, GcPlan) == plan()
     edited = {**decided, name: value}

@@ -29,14 +29,14 @@ from mailslice.duties.counter_repair.gates import corrected as judged_after
 from mailslice.duties.counter_repair.gates import read_after
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import CounterPlan, Difference, Drift, ScanFacts
-from mailslice.duties.counter_repair.survey import drift_of
+from mailslice.duties.counter_repair.survey import Totals, drift_of, survey
 from mailslice.engine.row_files import RowFile
 from mailslice.maintenance import runner
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Summaries
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import NO_QUEUE
-from mailslice.model.errors import GateFailed, PlanRefused
+from mailslice.model.errors import GateFailed, PlanRefused, TryAgain
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim
 from tests.services.duties.running import without_pages
@@ -90,7 +90,7 @@ def plan_of(run, drifts=(DRIFT,), differences=ONE_ROW, **more):
 def write_plan(run, plan):
     run.folder.write_json(
         "plan.json",
-        {"decided": plan.decided(), "planDigest": plan.digest, "planned": plan.planned},
+        {"decided": plan.as_json(), "planDigest": plan.digest, "planned": plan.planned},
     )
 
 
@@ -127,6 +127,55 @@ def test_a_scan_that_was_not_whole_is_refused_by_the_sentence(run, facts, senten
 
 def test_a_truth_that_is_not_read_is_not_compared(run):
     assert judge(run, plan_of(run, trust_projection=True, messages=0))["success"]
+
+
+class LostFile:
+    """A scan of three rows of the truth, of which two are in files, or four."""
+
+    totals = Totals(1, 0, 1, 0, 0, 0, truth=3)
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def ranges(self):
+        return []
+
+    def wrong(self):
+        return iter(())
+
+    def inconsistent(self):
+        return {uuid.UUID(AN_ID).bytes: False}
+
+    def truth(self):
+        return [RowFile("plan/truth-1.parquet", self.rows, "d")]
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_files_that_an_executor_took_along_or_that_came_twice_are_not_compared(run, rows):
+    """A task that Spark runs anew names its file anew, and the shuffle goes by names."""
+    metadata = SimpleNamespace(partitioner="", token_map=None)
+    stores = SimpleNamespace(
+        cassandra=SimpleNamespace(cluster=SimpleNamespace(metadata=metadata)),
+        mailboxes=SimpleNamespace(has_modseqs=False),
+    )
+    files = []
+
+    def compare(_spark, _spec, truth):
+        files.extend(truth)
+        return (), {}
+
+    def survey_of(rows):
+        scan = lambda *_, **__: LostFile(rows)
+        return survey(replace(run, stores=stores), lambda _: None, scan=scan, compare=compare)
+
+    with pytest.raises(TryAgain, match="a Spark executor was lost during the scan"):
+        survey_of(rows)
+    assert not files
+    survey_of(3)
+    assert files
 
 
 def drift(stored, seen):
@@ -216,7 +265,7 @@ def test_what_the_gate_judges_is_in_the_digest(run):
 @pytest.mark.parametrize("key", ["scan", "drifts"])
 def test_a_plan_with_a_field_that_nobody_knows_is_refused(run, key):
     plan = plan_of(run)
-    decided = plan.decided()
+    decided = plan.as_json()
     decided[key]["x"] = 1
     run.folder.write_json("plan.json", {"decided": decided, "planDigest": plan.digest})
     with pytest.raises(PlanRefused, match="cannot be read"):
@@ -227,7 +276,7 @@ def test_a_plan_reads_back_what_was_written(run):
     large = drift((1, 50), (9, 3))
     plan = plan_of(run, [DRIFT, large])
     write_plan(run, plan)
-    assert CounterPlan.model_validate(plan.decided()) == plan
+    assert CounterPlan.model_validate(plan.as_json()) == plan
     assert plan.read_drifts(run) == [large, DRIFT]
     assert DRIFT.stored == Counters(1, 1)
     assert (DRIFT.digest, DRIFT.computed, DRIFT.add) == (

@@ -101,7 +101,7 @@ def test_rows_that_were_changed_since_the_plan_are_not_copied(run, group, monkey
 
 
 def summaries(run, plan, result, **verified):
-    summary = {"decided": plan.decided(), "planDigest": plan.digest, "planned": plan.planned}
+    summary = {"decided": plan.as_json(), "planDigest": plan.digest, "planned": plan.planned}
     run.folder.write_json("plan.json", {**summary, "message": "3 rows", "skippedBy": {"x": 2}})
     run.folder.write_json("applied.json", result.as_json())
     run.folder.write_json("verify.json", verified)

@@ -56,7 +56,7 @@ def findings(run, *, rows=None, **change):
 
 def planned(run, plan, **more):
     """The run's folder, once the plan step has ended."""
-    summary = {"decided": plan.decided(), "planDigest": plan.digest, "planned": plan.planned}
+    summary = {"decided": plan.as_json(), "planDigest": plan.digest, "planned": plan.planned}
     run.folder.write_json("plan.json", {**summary, "message": "3 mails", **more})
     return plan
 
@@ -153,7 +153,7 @@ def test_files_that_were_changed_are_neither_read_nor_published(run, change):
 )
 def test_an_audit_that_was_changed_is_refused(run, change, words):
     plan = plan_of(run)
-    good = {"decided": plan.decided(), "planDigest": plan.digest}
+    good = {"decided": plan.as_json(), "planDigest": plan.digest}
     with pytest.raises(PlanRefused, match=words):
         read_plan(change(good), AuditPlan, "r-1", "spool")
 

@@ -47,7 +47,7 @@ def gate(found, tmp_path, now=NOW, **changed):
     """What the check step says of a run whose plan step measured this."""
     plan = MeasurementPlan(run="r-1", queue="spool", made_at=NOW, measured=found)
     run = run_of(tmp_path, "queue_size", clock=lambda: now)
-    decided = plan.decided() | {"measured": {**plan.decided()["measured"], **changed}}
+    decided = plan.as_json() | {"measured": {**plan.as_json()["measured"], **changed}}
     run.folder.write_json("plan.json", {"decided": decided, "planDigest": plan.digest})
     return step_of(DUTY, "check")(run)["expectations"]
 

@@ -99,7 +99,7 @@ def work(cluster, tmp_path, monkeypatch):
             Run, "out_of_time", lambda _: limit is not None and len(run.lines()) >= limit
         )
         run.folder = context.folder
-        run.folder.write_json("plan.json", {"decided": plan.decided(), "planDigest": plan.digest})
+        run.folder.write_json("plan.json", {"decided": plan.as_json(), "planDigest": plan.digest})
         run.folder.write_json("check.json", {"success": checked, "planDigest": plan.digest})
         return step_of(Reclaim(run.slept.append), "apply")(context)
 

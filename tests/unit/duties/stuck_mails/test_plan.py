@@ -39,7 +39,7 @@ def written(run, *mails, change=lambda _: None):
         mails=run.write_rows("mails", mails, PlannedMail),
         dead=(DeadRecord("h:2:y", 9, 3),),
     )
-    summary = {"decided": plan.decided(), "planDigest": plan.digest, "started": iso(NOW)}
+    summary = {"decided": plan.as_json(), "planDigest": plan.digest, "started": iso(NOW)}
     change(summary["decided"])
     run.folder.write_json("plan.json", summary)
     return plan
