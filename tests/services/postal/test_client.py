@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import struct
+import sys
 import threading
 import time
 import traceback
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.mariadb_url import MariaDbUrl
 from mailslice.model.settings import PostalSettings
 from mailslice.stores.mariadb.client import MariaDb, quoted
 from mailslice.stores.mariadb.failures import Contended, NoRight, NoSuchObject
@@ -142,7 +145,7 @@ def test_errors_say_whether_it_is_a_right_a_name_or_the_server(
         db.rows(f"SELECT * FROM {quoted('a-b`c', 'missing')}")
     with pytest.raises(NoSuchObject):
         db.rows(f"SELECT missing FROM {TABLE}")
-    db.execute("CREATE OR REPLACE USER 'nobody'@'%' IDENTIFIED BY 'se:cr@t'")
+    db.execute("CREATE OR REPLACE USER 'nobody'@'%%' IDENTIFIED BY 'se:cr@t'")
     nobody = open_db(user="nobody", password="se:cr@t")
     with pytest.raises(NoRight, match="nobody@127"):
         nobody.rows(f"SELECT * FROM {TABLE}")
@@ -158,7 +161,7 @@ def test_errors_say_whether_it_is_a_right_a_name_or_the_server(
 
 
 def test_a_password_may_have_any_characters_and_is_in_no_error(open_db: Any) -> None:
-    open_db().execute("CREATE OR REPLACE USER 'nobody'@'%' IDENTIFIED BY 's€cr€t'")
+    open_db().execute("CREATE OR REPLACE USER 'nobody'@'%%' IDENTIFIED BY 's€cr€t'")
     assert open_db(user="nobody", password="s€cr€t").rows("SELECT 1") == [(1,)]
     for changes in ({"password": "s€cr€t\udcff"}, {"host": "a..b", "password": "s€cr€t"}):
         with pytest.raises(BadSetting, match="MAILSLICE_POSTAL_URL") as raised:
@@ -176,3 +179,42 @@ def test_a_server_that_is_silent_ends_in_time(open_db: Any) -> None:
             with pytest.raises(StoreUnavailable):
                 ask("SELECT 1")
             assert time.monotonic() - began < 8, "one time-out of 5 s, not two"
+
+
+_CAPABILITIES = 0x88200
+"""PLUGIN_AUTH, SECURE_CONNECTION, PROTOCOL_41."""
+_GREETING = b"".join(
+    [
+        b"\x0a10.11.0-MariaDB\0" + struct.pack("<I", 1) + b"s" * 8 + b"\0",
+        struct.pack("<HBHHB", _CAPABILITIES & 0xFFFF, 45, 2, _CAPABILITIES >> 16, 21),
+        bytes(10) + b"s" * 12 + b"\0mysql_native_password\0",
+    ]
+)
+
+
+def _asks_for(plugin: str, server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        for number, packet in ((0, _GREETING), (2, b"\xfe" + plugin.encode() + b"\0" + b"s" * 32)):
+            connection.sendall(struct.pack("<I", len(packet))[:3] + bytes([number]) + packet)
+            connection.recv(4096)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "why"),
+    [("client_ed25519", "pynacl"), ("auth_gssapi_client", "auth_gssapi_client")],
+)
+def test_a_plugin_that_pymysql_lacks_is_a_setting(
+    plugin: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nacl", None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_asks_for, args=(plugin, server), daemon=True)
+        thread.start()
+        url = MariaDbUrl("127.0.0.1", server.getsockname()[1], "u", "s3cret", "postal")
+        db = MariaDb(url, PostalSettings())
+        with pytest.raises(BadSetting, match="MAILSLICE_POSTAL_URL") as raised:
+            db.rows("SELECT 1")
+    assert why in str(raised.value)
+    assert "mysql_native_password" in str(raised.value)
+    assert "s3cret" not in str(raised.value)

@@ -246,6 +246,7 @@ def test_a_lock_without_a_valid_time_is_closed_and_what_was_before_it_proves_not
         ("messages", "raw_table = ''", "lost"),
         ("messages", "raw_table = REPEAT('x', 200)", "lost"),
         ("messages", "raw_table = 'x`; DROP TABLE messages; -- '", "lost"),
+        ("messages", "raw_table = 'raw-50%'", "lost"),
         ("queued_messages", "updated_at = 0, retry_after = 0, created_at = 0", "closed"),
         ("queued_messages", "domain = NULL, attempts = NULL, batch_key = NULL", "closed"),
     ],

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -17,6 +18,7 @@ from mailslice.stores import open_stores
 from mailslice.stores.mariadb.client import MariaDb, quoted
 from mailslice.stores.mariadb.failures import NoRight
 from mailslice.stores.mariadb.own import OwnDatabase
+from mailslice.stores.own.locks import LOCKS
 from mailslice.stores.own.runs import RUNS
 from tests.contracts.own_records import DAY, OwnRecordsContract, run_row
 
@@ -25,7 +27,7 @@ _SERVERS = itertools.count(1)
 
 @pytest.fixture
 def database(mariadb_root: Any) -> Iterator[str]:
-    name = f"own-{uuid4().hex[:12]}"
+    name = f"own-50%-{uuid4().hex[:12]}"
     yield name
     MariaDb(mariadb_root(), Settings().postal).execute(f"DROP DATABASE IF EXISTS {quoted(name)}")
 
@@ -35,7 +37,7 @@ def settings_of(mariadb_root: Any, database: str, user: str = "root") -> Setting
     return load_settings(
         {
             "MAILSLICE_POSTAL_URL": f"{server}/postal",
-            "MAILSLICE_OWN_URL": f"mariadb://{user}@{mariadb_root().address}/{database}",
+            "MAILSLICE_OWN_URL": f"mariadb://{user}@{mariadb_root().address}/{quote(database)}",
         },
         state_file=Path("/nonexistent"),
     )
@@ -70,6 +72,25 @@ def test_a_column_of_a_later_version_is_added(mariadb_root: Any, database: str) 
     own.execute(f"ALTER TABLE {quoted(database, 'runs')} DROP COLUMN report")
     own.created().runs.save(run_row("q"), DAY)
     assert own.created().runs.get("r1") == run_row("q")
+    own.execute(f"ALTER TABLE {quoted(database, 'runs')} DROP COLUMN report")
+    records = OwnDatabase(settings_of(mariadb_root, database)).existing(RUNS)
+    assert records is not None
+    assert [row["report"] for row in records.rows({})] == [None]
+
+
+def test_a_table_of_somebody_else_is_refused_and_stays_as_it_is(
+    mariadb_root: Any, database: str
+) -> None:
+    own = OwnDatabase(settings_of(mariadb_root, database))
+    own.execute(f"CREATE DATABASE {quoted(database)}")
+    own.execute(f"CREATE TABLE {quoted(database, 'locks')} (id int, holder text)")
+    for look in (own.created, lambda: own.existing(LOCKS)):
+        with pytest.raises(BadSetting, match="MAILSLICE_OWN_URL") as raised:
+            look()
+        assert "has a table locks without expires_at, name;" in str(raised.value)
+    columns = [column[0] for column in own.rows(f"SHOW COLUMNS FROM {quoted(database, 'locks')}")]
+    assert columns == ["id", "holder"]
+    assert own.rows(f"SHOW TABLES FROM {quoted(database)}") == [("locks",)]
 
 
 def test_a_database_of_postal_is_refused(mariadb_root: Any, database: str) -> None:
@@ -83,7 +104,7 @@ def test_a_database_of_postal_is_refused(mariadb_root: Any, database: str) -> No
 
 def test_a_user_without_the_right_is_told_what_to_grant(mariadb_root: Any, database: str) -> None:
     root = MariaDb(mariadb_root(), Settings().postal)
-    root.execute("CREATE USER IF NOT EXISTS 'guest'@'%'")
+    root.execute("CREATE USER IF NOT EXISTS 'guest'@'%%'")
     own = OwnDatabase(settings_of(mariadb_root, database, "guest"))
     with pytest.raises(NoRight):
         own.existing(RUNS)

@@ -206,7 +206,7 @@ def _planned_rows(plan: PostalPlan, rows: Sequence[PlannedRow]) -> Frame:
 
 def closed_messages(run: Run, rows: Sequence[PlannedRow], entries: Sequence[PostalEntry]) -> Frame:
     """A row for each of `rows`, as planned. `queue`: is it there; `copy`: of a closed one."""
-    queue, copies = PostalQueue(run.stores.postal.main), PostalCopies(run.folder.artifacts)
+    queue = PostalQueue(run.stores.postal.main)
     current = queue.by_id([planned.queued_message for planned in rows])
     of_run = {entry.queued_message: entry for entry in entries if entry.run == run.request.run}
     table = []
@@ -217,7 +217,7 @@ def closed_messages(run: Run, rows: Sequence[PlannedRow], entries: Sequence[Post
             {
                 "queued_message": number,
                 "queue": _ABSENT if row is None else _AS_IT_WAS if planned.is_still(row) else _ANEW,
-                "copy": _WHOLE if entry is None else _copy(copies, entry),
+                "copy": _WHOLE if entry is None else _copy(run, entry),
                 "entry": "none" if entry is None else entry.state.value,
             }
         )
@@ -231,8 +231,11 @@ def closed_messages(run: Run, rows: Sequence[PlannedRow], entries: Sequence[Post
     return Frame("messages", table, expect)
 
 
-def _copy(copies: PostalCopies, entry: PostalEntry) -> str:
-    content = copies.load(entry.copy_id)
-    if content is None:
-        return _MISSING
-    return _WHOLE if hashlib.sha256(content).hexdigest() == entry.sha256 else _DIFFERS
+def _copy(run: Run, entry: PostalEntry) -> str:
+    """A copy whose entry has changed is no fault: a person releases or discards the message."""
+    content = PostalCopies(run.folder.artifacts).load(entry.copy_id)
+    if content is not None and hashlib.sha256(content).hexdigest() == entry.sha256:
+        return _WHOLE
+    if run.stores.records.postal_quarantine.get(entry.server, entry.message) != entry:
+        return _WHOLE
+    return _MISSING if content is None else _DIFFERS

@@ -115,7 +115,7 @@ class PostalQuarantine:
             lock = (entry.queued_message, entry.locked_by, entry.locked_at)
             is_same = lock == (existing.queued_message, existing.locked_by, existing.locked_at)
             # Its worker may have gone on since that run looked.
-            going = replace(existing, stage=entry.stage)
+            going = replace(existing, stage=entry.stage, run=entry.run)
             return self._table.replace(existing, going) if is_same else None
         if existing.state is EntryState.KEPT:
             # The new copy takes the place of the old one, so no kill leaves one without an entry.

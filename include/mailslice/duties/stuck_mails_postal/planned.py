@@ -127,7 +127,7 @@ class PostalPlan(Plan):
 
     @property
     def has_work(self) -> bool:
-        """Every run that may change something finishes what killed runs left."""
+        """The next run in mode close or retry finishes what killed runs left."""
         return self.mode is not PostalMode.SHADOW
 
     def would(self, row: PlannedRow) -> dict[str, str]:

@@ -120,7 +120,8 @@ class PostalReleases:
         if current is None:
             raise NotReleased("it has left the quarantine")
         if current.state in {EntryState.NOTED, EntryState.CLOSING}:
-            raise NotReleased("a run that was cut off is closing it; the next run finishes that")
+            ends = "the next run in mode close or retry finishes that"
+            raise NotReleased(f"a run that was cut off is closing it; {ends}")
         return current
 
     def _looked_up(self, entry: PostalEntry) -> QuarantinedMessage:

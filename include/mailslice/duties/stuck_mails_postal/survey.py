@@ -100,10 +100,14 @@ def survey(postal: PostalDatabases, lock_timeout: timedelta | None = None) -> Po
     # The p99 lacks sendings of servers that cannot be read, and one batch may be of several.
     doubted = {row.lock for row in locked if row.server in servers.unreadable}
     surveyed = [
-        SurveyedRow(one.row, PostalState.UNKNOWN, age=one.age) if one.row.lock in doubted else one
+        SurveyedRow(one.row, PostalState.UNKNOWN, age=one.age)
+        if one.row.lock in doubted
+        or (one.state is PostalState.MESSAGE_GONE and one.row.server in servers.not_whole)
+        else one
         for one in judged
     ]
-    surveyed += (SurveyedRow(row, PostalState.MESSAGE_GONE) for row in gone)
+    certain = (row for row in gone if row.server not in servers.not_whole)
+    surveyed += (SurveyedRow(row, PostalState.MESSAGE_GONE) for row in certain)
     surveyed.sort(key=_by_age)
     unreadable = {**servers.not_whole, **servers.unreadable}
     return PostalSurvey(now, p99, limit, tuple(surveyed), unreadable, queued)

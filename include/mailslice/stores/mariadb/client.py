@@ -30,8 +30,8 @@ _AT_ONCE = f"SET STATEMENT {_WAIT.format(0)} FOR "
 
 
 def quoted(*names: str) -> str:
-    """A database, table or column as SQL names it: `postal-server-1`.`messages`."""
-    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+    """A database, table or column as statements name it: `postal-server-1`.`messages`."""
+    return ".".join("`" + name.replace("`", "``").replace("%", "%%") + "`" for name in names)
 
 
 class MariaDb:
@@ -110,8 +110,7 @@ class MariaDb:
         connection, began = self._connected(), time.monotonic()
         try:
             with connection.cursor() as cursor:
-                # Without params PyMySQL leaves a % as it is.
-                found = cursor.execute(sql, tuple(params) or None)
+                found = cursor.execute(sql, tuple(params))  # also (): else a %% would stay
                 return found, cursor.fetchall()
         except (pymysql.Error, OSError) as error:
             self._fail(error, began)
@@ -145,7 +144,7 @@ class MariaDb:
         except UnicodeError:  # its text may have a character of the password
             where = f"{self._setting}: the host {self.url.host!r}"
             raise BadSetting(f"{where}, or its user or password, cannot be encoded") from None
-        except (pymysql.Error, OSError) as error:
+        except (pymysql.Error, OSError, RuntimeError) as error:
             self._fail(error, began)
 
     def _fail(self, error: BaseException, began: float) -> NoReturn:

@@ -26,6 +26,7 @@ class NoSuchObject(MailsliceError):
 _LOGIN = {1045, 1130, 1251, 1524, 1698, 1820, 1862, 4151}
 _KINDS: tuple[tuple[set[int], type[MailsliceError], str], ...] = (
     (_LOGIN, BadSetting, ". Remedy: the user and the password of the URL"),
+    ({2059, 2061}, BadSetting, ". Remedy: a user with mysql_native_password"),
     ({2026}, BadSetting, ": TLS failed, see MAILSLICE_POSTAL_TLS_*"),
     ({1044, 1142, 1143, 1227, 1370}, NoRight, ". docs/postal.md lists the grants"),
     ({1049, 1054, 1059, 1102, 1103, 1109, 1146}, NoSuchObject, ""),
@@ -45,9 +46,10 @@ def translated(error: BaseException, server: str, setting: str) -> BaseException
         return BadSetting(f"{words}: TLS failed, see MAILSLICE_POSTAL_TLS_*")
     if isinstance(error, OSError | err.InterfaceError):
         return StoreUnavailable(words)
-    if not isinstance(error, err.MySQLError):
+    if not isinstance(error, err.MySQLError | RuntimeError):
         return error
-    code = error.args[0] if error.args else 0
+    # RuntimeError: PyMySQL lacks a package that the user's plugin needs.
+    code = 2059 if isinstance(error, RuntimeError) else error.args[0] if error.args else 0
     for codes, kind, remedy in _KINDS:
         if code in codes:
             return kind(words + remedy)

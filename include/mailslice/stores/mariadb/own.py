@@ -5,7 +5,8 @@ when the table is pruned. Ends are by the server's clock.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -55,19 +56,26 @@ class OwnDatabase:
 
     def existing(self, shape: TableShape) -> "MariaDbRecords | None":
         """A table, or None where it was never needed. NoRight: who may not look cannot tell."""
+        names, table = _names(shape.columns), quoted(self.url.database, shape.name)
         try:
-            self.rows(f"SELECT 1 FROM {quoted(self.url.database, shape.name)} LIMIT 0")
+            self.rows(f"SELECT {names}, expires_at FROM {table} LIMIT 0")
         except NoSuchObject:
-            return None
+            if shape.name not in self._add_missing([shape]):
+                return None
         return MariaDbRecords(self, shape)
 
     def created(self) -> OwnRecords:
         """All tables, created when missing. Raises BadSetting where that is not allowed."""
         self.require_own()
         try:
-            self._create()
+            if not self.exists():
+                self.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(self.url.database)}")
+            existing = self._add_missing(SHAPES)
+            for shape in SHAPES:
+                if shape.name not in existing:
+                    self.execute(_create_table(self.url.database, shape))
         except NoRight as error:
-            user, name = self.url.user, quoted(self.url.database)
+            user, name = self.url.user, f"`{self.url.database}`"
             raise BadSetting(
                 f"{error}. mailslice's own database cannot be made or changed. Remedy: "
                 f"CREATE DATABASE {name}; GRANT ALL ON {name}.* TO '{user}'@'%'; or set "
@@ -107,11 +115,7 @@ class OwnDatabase:
             (self.url.database,),
         )
         if found:
-            raise BadSetting(
-                f"{self._setting}: database {self.url.database!r} at {self.url.address} is "
-                f"Postal's (it has {found[0][0]}); mailslice's own tables need another: "
-                "MAILSLICE_OWN_URL"
-            )
+            raise self._not_own(f"is Postal's (it has {found[0][0]})")
 
     def exists(self) -> bool:
         """Whether the database is there, as far as the user may know."""
@@ -133,20 +137,27 @@ class OwnDatabase:
             return None
         return missing
 
-    def _create(self) -> None:
-        name = self.url.database
-        if not self.exists():
-            self.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(name)}")
-        existing: dict[str, set[str]] = {}
+    def _add_missing(self, shapes: Sequence[TableShape]) -> Collection[str]:
+        """Adds columns to these tables where they are; the tables of the database. BadSetting: one
+        lacks a part of its key, or `expires_at`, so it is somebody else's.
+        """
+        name, existing = self.url.database, defaultdict[str, set[str]](set)
         columns = "SELECT table_name, column_name FROM information_schema.columns"
         for table, column in self.rows(f"{columns} WHERE table_schema = %s", (name,)):
-            existing.setdefault(table, set()).add(column)
-        for shape in SHAPES:
-            if shape.name not in existing:
-                self.execute(_create_table(name, shape))
+            existing[table].add(column)
+        present = [shape for shape in shapes if shape.name in existing]
+        for shape in present:
+            if missing := sorted({*shape.key, "expires_at"} - existing[shape.name]):
+                raise self._not_own(f"has a table {shape.name} without {', '.join(missing)}")
+        for shape in present:
             change = f"ALTER TABLE {quoted(name, shape.name)} ADD COLUMN IF NOT EXISTS"
-            for column in shape.columns.keys() - existing.get(shape.name, shape.columns.keys()):
+            for column in shape.columns.keys() - existing[shape.name]:
                 self.execute(f"{change} {quoted(column)} {_type(shape, column)}")
+        return existing
+
+    def _not_own(self, why: str) -> BadSetting:
+        where = f"{self._setting}: database {self.url.database!r} at {self.url.address}"
+        return BadSetting(f"{where} {why}; mailslice's own tables need another: MAILSLICE_OWN_URL")
 
 
 class MariaDbRecords:

@@ -29,12 +29,12 @@ class PostalDatabases:
 
     @cached_property
     def main(self) -> MariaDb:
-        """The main database, which is the default of its connection."""
+        """The main database. Each statement names it: the connection has no default."""
         return MariaDb(self._url, self.settings, setting=URL)
 
     @cached_property
     def messages(self) -> MariaDb:
-        """The message databases. No default: each statement names its database."""
+        """The message databases, each named by its statements."""
         if self.settings.message_url is None:
             return self.main
         url = MariaDbUrl.parse(self.settings.message_url.get_secret_value())

@@ -34,7 +34,6 @@ class PostalMessage:
     """A row of `messages`. `raw_table` is None once Postal's retention dropped the content."""
 
     id: int
-    status: str | None
     scope: str | None
     rcpt_to: str | None
     mail_from: str | None

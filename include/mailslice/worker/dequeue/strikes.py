@@ -9,7 +9,7 @@ the third it is a dead letter. A parent that dies, too, forgets them.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableSequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from mailslice.model.mail import EnqueueId
@@ -90,33 +90,28 @@ class InHandlers:
         return [EnqueueId(UUID(bytes=one)) for one in ids if one != _FREE]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Isolation:
     """Handles suspects alone, for `seconds` each: a slow one must not stop a queue.
 
     `in_handlers` None: no parent watches this process, so nothing is known of any mail.
     """
 
-    def __init__(
-        self,
-        in_handlers: InHandlers | None = None,
-        struck: Callable[[], Struck] = Struck,
-        seconds: float = SECONDS_ALONE,
-    ) -> None:
-        self._in_handlers = in_handlers
-        self._struck = struck
-        self._seconds = seconds
-        self._running = 0
-        """Mails that began within the last `seconds`."""
-        self._alone = 0
-        """Suspects among them, and those that wait to begin."""
-        self._changed = asyncio.Event()
+    in_handlers: InHandlers | None = None
+    struck: Callable[[], Struck] = Struck
+    seconds: float = SECONDS_ALONE
+    _running: int = field(init=False, default=0)
+    """Mails that began within the last `seconds`."""
+    _alone: int = field(init=False, default=0)
+    """Suspects among them, and those that wait to begin."""
+    _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     @asynccontextmanager
     async def admitted(self, enqueue_id: EnqueueId) -> AsyncIterator[None]:
         """The mail may be handled, until its outcome is stored. A suspect that kills the process
         meanwhile has that mail handled twice.
         """
-        suspect = enqueue_id in self._struck().suspects
+        suspect = enqueue_id in self.struck().suspects
         with ExitStack() as counted:
             self._alone += suspect
             counted.callback(self._leave, alone=suspect)
@@ -125,7 +120,7 @@ class Isolation:
                 await self._changed.wait()
             self._running += 1
             counted.callback(self._leave, running=1)
-            over = asyncio.get_running_loop().call_later(self._seconds, counted.close)
+            over = asyncio.get_running_loop().call_later(self.seconds, counted.close)
             counted.callback(over.cancel)
             yield
 
@@ -137,11 +132,11 @@ class Isolation:
     @contextmanager
     def in_handler(self, enqueue_id: EnqueueId) -> Iterator[None]:
         """The mail, which was admitted, is in a handler: a death of the process counts for it."""
-        if self._in_handlers is None:
+        if self.in_handlers is None:
             yield
             return
-        cell = self._in_handlers.enter(enqueue_id)
+        cell = self.in_handlers.enter(enqueue_id)
         try:
             yield
         finally:
-            self._in_handlers.leave(cell)
+            self.in_handlers.leave(cell)

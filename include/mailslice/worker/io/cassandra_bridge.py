@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,17 +27,13 @@ MAX_IDS = 20
 _Asked = list[tuple[EnqueueId, asyncio.Future[bool]]]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class DeletedChecks:
     """A queue's deleted checks on one event loop, by requests whose rows begin with marked ids."""
 
-    def __init__(
-        self,
-        ask_one: Callable[[EnqueueId], asyncio.Future[Rows]],
-        ask_batch: Callable[[Sequence[EnqueueId]], asyncio.Future[Rows]],
-    ) -> None:
-        self._ask_one = ask_one
-        self._ask_batch = ask_batch
-        self._asked: _Asked = []
+    ask_one: Callable[[EnqueueId], asyncio.Future[Rows]]
+    ask_batch: Callable[[Sequence[EnqueueId]], asyncio.Future[Rows]]
+    _asked: _Asked = field(init=False, default_factory=list)
 
     async def is_marked(self, enqueue_id: EnqueueId) -> bool:
         """Whether the mail has a mark, by a request sent after this call. Raises as requests do."""
@@ -53,14 +50,14 @@ class DeletedChecks:
             batch = [one for one in asked[at : at + MAX_IDS] if not one[1].done()]
             if len(batch) > 1:
                 ids = [enqueue_id for enqueue_id, _ in batch]
-                self._request(batch, partial(self._ask_batch, ids))
+                self._request(batch, partial(self.ask_batch, ids))
             else:
                 self._request_singly(batch)
 
     def _request_singly(self, asked: _Asked) -> None:
         for one in asked:
             if not one[1].done():
-                self._request([one], partial(self._ask_one, one[0]))
+                self._request([one], partial(self.ask_one, one[0]))
 
     def _request(self, asked: _Asked, send: Callable[[], asyncio.Future[Rows]]) -> None:
         try:

@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from email.utils import format_datetime
 from typing import Any, Protocol
 from uuid import uuid4
@@ -43,37 +44,26 @@ class AcceptsMail(Protocol):
     async def enqueue(self, mail: Mail, content: bytes) -> QueuedMail: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Intake:
     """aiosmtpd's hooks. 250 after DATA is sent only when the enqueue is durable."""
 
-    def __init__(
-        self,
-        worker: AcceptsMail,
-        policy: SmtpPolicy,
-        *,
-        hostname: str,
-        max_recipients: int,
-        shared: bool,
-        budget: ContentBudget,
-        clock: Clock,
-        metrics: SmtpMetrics,
-    ) -> None:
-        self._worker = worker
-        self._policy = policy
-        self._hostname = hostname
-        self._max_recipients = max_recipients
-        self._shared = shared
-        self._budget = budget
-        self._clock = clock
-        self.metrics = metrics
-        self._enqueuing: set[asyncio.Task[str]] = set()
+    worker: AcceptsMail
+    policy: SmtpPolicy
+    hostname: str
+    max_recipients: int
+    shared: bool
+    budget: ContentBudget
+    clock: Clock
+    metrics: SmtpMetrics
+    _enqueuing: set[asyncio.Task[str]] = field(init=False, default_factory=set)
 
     def is_stranger(self, session: Session) -> bool:
         """Whether the client is outside of the networks that may send without AUTH."""
-        return not self._policy.allows(client_address(session.peer))
+        return not self.policy.allows(client_address(session.peer))
 
     def reservation(self) -> Reservation:
-        return Reservation(self._budget)
+        return Reservation(self.budget)
 
     async def handle_EHLO(
         self,
@@ -85,7 +75,7 @@ class Intake:
     ) -> list[str]:
         """AUTH is announced only where it can succeed."""
         session.host_name = hostname
-        offered = self._policy.offers_auth
+        offered = self.policy.offers_auth
         announced = [line for line in responses if offered or not line.startswith("250-AUTH")]
         return [*announced[:-1], "250-PIPELINING", "250-ENHANCEDSTATUSCODES", announced[-1]]
 
@@ -93,7 +83,7 @@ class Intake:
         self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         declared = next((int(o.removeprefix("SIZE=")) for o in options if o.startswith("SIZE=")), 0)
-        if not self._budget.fits(declared):
+        if not self.budget.fits(declared):
             return BUSY  # said before the client sends it all in vain
         if address != NULL_PATH and (problem := self._wrong_address(address, envelope)):
             return problem
@@ -104,12 +94,12 @@ class Intake:
         self, server: Any, session: Session, envelope: Envelope, address: str, _options: list[str]
     ) -> str:
         if self.is_stranger(session) and not session.authenticated:
-            return "550 5.7.1 Relaying denied" + ": AUTH first" * self._policy.offers_auth
-        if len(envelope.rcpt_tos) >= self._max_recipients:
+            return "550 5.7.1 Relaying denied" + ": AUTH first" * self.policy.offers_auth
+        if len(envelope.rcpt_tos) >= self.max_recipients:
             return "452 4.5.3 Too many recipients"
         if address.lower() == "postmaster":
             # The one name that every server knows without a domain (RFC 5321 4.5.1).
-            address = f"{address}@{self._hostname}"
+            address = f"{address}@{self.hostname}"
         if problem := self._wrong_address(address, envelope):
             return problem
         is_free, size = len(envelope.rcpt_tos) < _FREE_RECIPIENTS, sys.getsizeof(address)
@@ -154,7 +144,7 @@ class Intake:
     def authenticate(
         self, _server: SMTP, session: Session, _envelope: Envelope, _mechanism: str, auth_data: Any
     ) -> AuthResult:
-        is_login, accepts = isinstance(auth_data, LoginPassword), self._policy.accepts
+        is_login, accepts = isinstance(auth_data, LoginPassword), self.policy.accepts
         good = is_login and accepts(auth_data.login, auth_data.password)
         if not good:
             self.metrics.wrong_passwords.inc()
@@ -175,7 +165,7 @@ class Intake:
 
     async def _enqueue(self, mail: Mail, content: bytes) -> str:
         try:
-            queued = await self._worker.enqueue(mail, content)
+            queued = await self.worker.enqueue(mail, content)
         except MailsliceError as error:
             log.warning("mail not stored: %s", error, extra={"action": "smtp_refused"})
             # Bad input is a lasting fault of the mail. A bad setting (say, a changed password) is
@@ -191,14 +181,14 @@ class Intake:
 
     def _wrong_address(self, address: str, envelope: Envelope) -> str | None:
         """What to answer to an address that this queue cannot keep; None when it is fine."""
-        if not (address.isascii() or (envelope.smtp_utf8 and not self._shared)):
+        if not (address.isascii() or (envelope.smtp_utf8 and not self.shared)):
             why = "James takes none" if envelope.smtp_utf8 else "it needs SMTPUTF8"
             return f"553 5.6.7 An address beyond ASCII: {why}"
-        takes = james_takes if self._shared else is_address
+        takes = james_takes if self.shared else is_address
         return None if takes(address) else "553 5.1.3 Malformed address"
 
     def _mail(self, session: Session, envelope: Envelope) -> Mail:
-        now = self._clock()
+        now = self.clock()
         address = client_address(session.peer)
         attributes = {"org.apache.james.HELO": _string_attribute(session.host_name or "")}
         if session.authenticated and isinstance(session.auth_data, LoginPassword):
@@ -227,8 +217,8 @@ class Intake:
         helo = re.sub(r"[^!-'*-~]", "?", session.host_name or "unknown")
         lines = (
             f"Received: from {helo} ([{literal}])",
-            f"\tby {self._hostname} (mailslice) with {protocol} id {name};",
-            f"\t{format_datetime(self._clock())}",
+            f"\tby {self.hostname} (mailslice) with {protocol} id {name};",
+            f"\t{format_datetime(self.clock())}",
         )
         return "".join(f"{line}\r\n" for line in lines).encode("ascii", "replace")
 

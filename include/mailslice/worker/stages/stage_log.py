@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from mailslice.codec.row import epoch_ms, instant
@@ -25,32 +25,28 @@ log = logging.getLogger(__name__)
 _Hears = Callable[[MailStage, tuple[str, ...]], Awaitable[None]]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class StageMarks:
     """One delivery's. `taken`: a write was refused, or the delivery is over. `on_stage` hears of
     stages, `on_doubt` of recipients that fail next, `on_late` of those sent to after they had.
     """
 
-    def __init__(
-        self,
-        stages: "Stages",
-        record: MailStage,
-        on_stage: Callable[[Stage], None],
-        on_doubt: _Hears,
-        on_late: _Hears,
-    ) -> None:
-        self._stages = stages
-        self._on_stage = on_stage
-        self._on_doubt = on_doubt
-        self._on_late = on_late
-        self._written = record
-        self._writing = asyncio.Lock()
-        self.known = record
-        """The stage of each recipient: at once; it is written by one call at a time."""
-        self.next_record: MailStage | None = None
-        """The record of the next attempt, once it is written."""
-        self._told: tuple[MailStage, tuple[str, ...]] | None = None
-        """What was known, and who was in doubt, when that was reported."""
-        self.taken = False
+    stages: "Stages"
+    known: MailStage
+    """The stage of each recipient: at once; it is written by one call at a time."""
+    on_stage: Callable[[Stage], None]
+    on_doubt: _Hears
+    on_late: _Hears
+    next_record: MailStage | None = field(init=False, default=None)
+    """The record of the next attempt, once it is written."""
+    taken: bool = field(init=False, default=False)
+    _written: MailStage = field(init=False)
+    _writing: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    _told: tuple[MailStage, tuple[str, ...]] | None = field(init=False, default=None)
+    """What was known, and who was in doubt, when that was reported."""
+
+    def __post_init__(self) -> None:
+        self._written = self.known
 
     @property
     def doubtful(self) -> tuple[str, ...]:
@@ -70,13 +66,13 @@ class StageMarks:
             await self._write(self._moved(requested, Stage.SENDING))
             crash.point("stage:sending-written")
             self.known = self._moved(requested, Stage.SENDING)  # others were sent meanwhile
-        self._on_stage(Stage.SENDING)
+        self.on_stage(Stage.SENDING)
 
     async def sent(self, recipients: Iterable[str] | None = None) -> None:
         """These (None: all being sent to) have the mail. A store that is away raises nothing."""
         requested = self._begun(recipients)
         before, self.known = self.known, self._moved(requested, Stage.SENT)
-        self._on_stage(self.known.stage)
+        self.on_stage(self.known.stage)
         try:
             async with self._writing:
                 told = set(self._told[1]) if self._told else set()
@@ -91,14 +87,14 @@ class StageMarks:
         except TakenOver:
             # The operator was notified that they failed, and they did not.
             with suppress(TryAgain):
-                await self._on_late(before, requested)
+                await self.on_late(before, requested)
 
     async def not_sent(self, recipients: Iterable[str] | None = None) -> None:
         """These surely do not have the mail, and remain to be tried. The next mark writes that."""
         back, known = dict.fromkeys(self._begun(recipients)), self.known
         states = {one: stage for one, stage in known.recipients.items() if one not in back}
         self.known = replace(known, remaining=(*known.remaining, *back), recipients=states)
-        self._on_stage(self.known.stage)
+        self.on_stage(self.known.stage)
 
     async def finish(self, stage: Stage = Stage.SENT) -> None:
         """All recipients remaining or begun are now at `stage`. Raises TakenOver."""
@@ -117,11 +113,11 @@ class StageMarks:
             if self.next_record is None:
                 if self._told is None:
                     told = self.known, self.doubtful  # as they are told: a `sent` may come
-                    await self._on_doubt(*told)
+                    await self.on_doubt(*told)
                     self._told = told
                 known, failed = self._told
                 untouched = [one for one in remaining if one not in known.recipients]
-                by, now = self._stages.worker, self._stages.clock()
+                by, now = self.stages.worker, self.stages.clock()
                 after = next_attempt(known, untouched, failed, by=by, now=now)
                 await self._write(after)
                 crash.point("stage:again-written")
@@ -135,17 +131,17 @@ class StageMarks:
         return requested
 
     def _moved(self, recipients: Iterable[str], stage: Stage) -> MailStage:
-        by, now = self._stages.worker, self._stages.clock()
+        by, now = self.stages.worker, self.stages.clock()
         return self.known.moved(recipients, stage, by=by, now=now)
 
     async def _write(self, after: MailStage) -> None:
         """Writes it. After a lost answer the table may be ahead, under our name and attempt."""
         after = replace(after, step=self._written.step + 1)
-        while not await self._stages.advance(self._written, after):
-            existing = await self._stages.fetch(after.enqueue_id)
+        while not await self.stages.advance(self._written, after):
+            existing = await self.stages.fetch(after.enqueue_id)
             if (
                 existing is None
-                or existing.owner != self._stages.worker
+                or existing.owner != self.stages.worker
                 or existing.attempt > after.attempt
                 or existing.step <= self._written.step
             ):

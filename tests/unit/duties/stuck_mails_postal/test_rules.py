@@ -30,7 +30,7 @@ ROW = QueuedMessage(
     *(1, 1, 7, "example.org", "host:a pid:1 thread:1", LOCKED, None, LOCKED, LOCKED),
     *(None, 0, None, 0, None),
 )
-OUTGOING = PostalMessage(7, "Pending", "outgoing", "a@x", "b@y", 0, "raw-2026-11-23", 1, 2)
+OUTGOING = PostalMessage(7, "outgoing", "a@x", "b@y", 0, "raw-2026-11-23", 1, 2)
 INCOMING = replace(OUTGOING, scope="incoming")
 MICROSECOND = Decimal("0.000001")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.duties.stuck_mails_postal.duty import DUTY
+from mailslice.duties.stuck_mails_postal.duty import DUTY, closed_messages
 from mailslice.duties.stuck_mails_postal.keeping import entry_of
+from mailslice.duties.stuck_mails_postal.planned import PlannedRow
 from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState, look_up
 from mailslice.duties.stuck_mails_postal.releases import NotReleased
 from mailslice.duties.stuck_mails_postal.rules import PostalStage
@@ -206,6 +207,29 @@ def test_messages_beyond_the_newest_are_left_alone_and_the_others_go_on(world: W
     assert world.applied(run, plan) == ({"closed": 1}, {"server unreadable": 1})
 
 
+def test_no_row_is_gone_where_another_row_shows_that_its_database_is_not_whole(
+    world: World,
+) -> None:
+    """Rows without a lock are asked for apart from locked ones, and before them."""
+    world.stuck(message=9)
+    waiting = world.stuck(message=4, locked_by=None, locked_at=None)
+    locked = world.stuck(message=3)
+    del world.messages[1, 9], world.messages[1, 4], world.messages[1, 3]
+    world.newest = 8
+    world.apply()
+    assert {waiting.id, locked.id} <= world.queue.keys()
+    world.newest = 10
+    assert world.apply("r-2") == ({"lost": 3}, {})
+
+
+def test_a_run_in_shadow_mode_finishes_no_closing_and_a_release_says_so(world: World) -> None:
+    world.cut_off()
+    _, plan = world.planned(mode=PostalMode.SHADOW)
+    assert not plan.has_work
+    with pytest.raises(NotReleased, match="the next run in mode close or retry finishes that"):
+        world.releases().release(world.entries[0])
+
+
 def test_a_server_is_gone_when_its_database_is_too(world: World) -> None:
     """Its row alone is missing while somebody restores the main database."""
     world.stuck()
@@ -343,6 +367,29 @@ def test_it_goes_where_postal_has_the_content(world: World) -> None:
     assert (world.entries, world.copies) == ([], [])
 
 
+def test_a_message_that_is_released_before_the_check_of_its_run_fails_no_check(
+    world: World,
+) -> None:
+    for message in (1, 2):
+        world.stuck(message=message)
+    run, plan = world.planned()
+    world.applied(run, plan)
+    rows, (released, discarded) = run.read_rows(plan.rows, PlannedRow), world.entries
+    world.releases().release(released)
+    world.releases().discard(discarded)
+    frame = closed_messages(run, rows, [released, discarded])
+    assert {row["copy"] for row in frame.rows} == {"whole"}
+
+
+def test_a_copy_that_is_missing_fails_a_check(world: World) -> None:
+    world.stuck()
+    run, plan = world.planned()
+    world.applied(run, plan)
+    world.quarantine.copies.remove(world.entries[0].copy_id)
+    frame = closed_messages(run, run.read_rows(plan.rows, PlannedRow), world.entries)
+    assert [row["copy"] for row in frame.rows] == ["missing"]
+
+
 def state_of(world: World) -> QuarantineState:
     (found,) = look_up(world.stores.postal, world.entries)
     return found.state
@@ -476,7 +523,7 @@ def test_a_closing_that_goes_on_says_how_far_the_worker_had_come_by_then(world: 
     noted = entry_of(world.run, row, PostalStage.BEFORE_SENDING, world.messages[1, MESSAGE])
     world.quarantine.copy(world.quarantine.note(noted) or noted, CONTENT)
     assert world.apply("r-2") == ({"closed": 1}, {})
-    assert [entry.stage for entry in world.entries] == ["maybe sent"]
+    assert [(entry.stage, entry.run) for entry in world.entries] == [("maybe sent", "r-2")]
 
 
 def test_one_that_is_named_is_discarded_without_our_record(world: World) -> None:

@@ -206,7 +206,7 @@ class World:
         self.queue[number] = replace(row, **columns)
         self.servers.add(server)
         self.messages[server, message] = PostalMessage(
-            message, "Pending", "outgoing", "b@y", "a@x", 0, "raw-2026-11-23", 1, 2
+            message, "outgoing", "b@y", "a@x", 0, "raw-2026-11-23", 1, 2
         )
         self.contents[server, message] = content
         return self.queue[number]
@@ -347,6 +347,9 @@ class Changes:
 
     def record(self, server: int, message: int, record: PostalRecord) -> None:
         self._world.write(record.status, server=server, message=message, log_id=record.log_id)
+
+    def cancel_hold(self, server: int, message: int, record: PostalRecord, _newest: int) -> None:
+        self.record(server, message, record)
 
     def requeue(self, row: QueuedMessage) -> int | None:
         number = max(self._world.queue, default=row.id) + 1
