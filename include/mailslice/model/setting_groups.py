@@ -34,7 +34,6 @@ from mailslice.model.setting_types import (
     LimitRules,
     Time,
     Words,
-    at_least,
     at_most,
 )
 from mailslice.model.spark_conf import SparkConf
@@ -405,9 +404,8 @@ class PostalSettings(Group):
     sending took, and at least 10 minutes."""
     mode: Annotated[PostalMode, LOWER_CASE] = PostalMode.SHADOW
     """What runs of stuck_mails_postal do that name no mode."""
-    timeout: Annotated[Time, at_least(timedelta(seconds=5))] = timedelta(seconds=10)
-    """How long mailslice waits for a connection to MariaDB and for the answer to one statement; at
-    least 5s: a statement waits 3s for a row that somebody else has locked."""
+    timeout: Time = timedelta(seconds=10)
+    """How long mailslice waits for a connection to MariaDB and for the answer to one statement."""
     tls_enabled: bool = False
     """Whether connections to MariaDB use TLS, MAILSLICE_OWN_URL's, too."""
     tls_ca: Path | None = None

@@ -266,6 +266,6 @@ def test_a_server_that_never_answers_ends_soon(postal_env: Fresh) -> None:
         port = silent.getsockname()[1]
         url = f"mysql://u:p@127.0.0.1:{port}/postal"
         began = time.monotonic()
-        env = {**postal_env.env, "MAILSLICE_POSTAL_URL": url, "MAILSLICE_POSTAL_TIMEOUT": "5s"}
+        env = {**postal_env.env, "MAILSLICE_POSTAL_URL": url, "MAILSLICE_POSTAL_TIMEOUT": "2s"}
         Cli(env).inside()("postal", "stuck", code=4)
         assert time.monotonic() - began < 30

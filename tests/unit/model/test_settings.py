@@ -80,7 +80,6 @@ def test_an_empty_variable_counts_as_unset():
             "MAILSLICE_RABBITMQ_TIMEOUT='0s' (in the environment): allowed: more than 0s",
         ),
         ("MAILSLICE_BLOB_GENERATION_DURATION", "PT0S", "allowed: more than 0s"),
-        ("MAILSLICE_POSTAL_TIMEOUT", "3s", "allowed: 5s or more"),
         (
             "MAILSLICE_RETENTION",
             "10000d",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from typing import Any, ClassVar, NoReturn
 
 import pymysql
@@ -18,12 +17,12 @@ from mailslice.stores.mariadb.failures import translated
 from mailslice.stores.tls import client_tls
 
 Row = tuple[Any, ...]
-LOCK_WAIT = timedelta(seconds=3)
-"""How long a statement waits for a row, or a table, that somebody else has locked."""
+_LOCK_WAIT_SECONDS, _OF_TIMEOUT = 3, 0.6
+"""How long a statement waits for a row, or a table, that somebody else has locked; and at most this
+part of the time-out, behind which no answer is an outage."""
 _WAIT = "innodb_lock_wait_timeout = {0}, lock_wait_timeout = {0}"
-_WAITING = _WAIT.format(int(LOCK_WAIT.total_seconds()))
 _LEFT = "/*M!100300 , idle_transaction_timeout = 5 */"  # a client that hangs keeps no row locked
-_SESSION = f"SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', {_WAITING} {_LEFT}"
+_SESSION = f"SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', {_WAIT} {_LEFT}"
 _SILENT_SECONDS, _SHORT_SECONDS = 60, 2
 """So long after a server was silent for a whole time-out nobody waits that long for it again."""
 _AT_ONCE = f"SET STATEMENT {_WAIT.format(0)} FOR "
@@ -135,7 +134,7 @@ class MariaDb:
                 charset="utf8mb4",
                 autocommit=True,
                 client_flag=CLIENT.FOUND_ROWS,
-                init_command=_SESSION,
+                init_command=_SESSION.format(min(_LOCK_WAIT_SECONDS, int(_OF_TIMEOUT * seconds))),
                 connect_timeout=max(1, int(seconds)),
                 read_timeout=seconds,
                 write_timeout=seconds,
