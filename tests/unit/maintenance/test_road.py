@@ -68,7 +68,10 @@ class OwnBucket:
         self.asked.append("delete")
         keys = {each["Key"] for each in Delete["Objects"]}
         self.keys = [key for key in self.keys if key not in keys - self.refused]
-        return {"Errors": [{"Key": key, "Code": "AccessDenied"} for key in keys & self.refused]}
+        return {
+            "Deleted": [{"Key": key} for key in keys - self.refused],
+            "Errors": [{"Key": key, "Code": "AccessDenied"} for key in keys & self.refused],
+        }
 
 
 class OneDuty:

@@ -27,7 +27,7 @@ MAX_IDS = 20
 _Asked = list[tuple[EnqueueId, asyncio.Future[bool]]]
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class DeletedChecks:
     """A queue's deleted checks on one event loop, by requests whose rows begin with marked ids."""
 
