@@ -18,6 +18,7 @@ schedule of its own, such as once a week.
 - `apply_reclaim`: node by node: flush, measure, garbagecollect, measure; stops when compactions
   pile up or a node goes away. Changes: files of Cassandra.
 - `verify`: Great Expectations: every node says that it rewrote its tables, none is still at work.
+  A reclaimed node that is down fails the run: run it again with `force` once the node is back.
   Changes: nothing.
 - `report`: ledger row, MiB before and after, a picture; runs also after a failure, and then fails
   the run. Changes: ledger.

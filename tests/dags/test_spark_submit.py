@@ -43,8 +43,8 @@ for name, text in json.loads({left!r}).items():
     attempt = next(w for w in sys.argv if w.startswith("--attempt=")).partition("=")[2]
     pathlib.Path(name).parent.mkdir(parents=True, exist_ok=True)
     pathlib.Path(name).write_text(text.replace("ATTEMPT", attempt))
-print("\t exit code: {code}")  # of the driver, as Spark on Kubernetes says it
-sys.exit({code})
+print("\t exit code: {code}", flush=True)  # of the driver, as Spark on Kubernetes says it
+os.kill(os.getpid(), -{code}) if {code} < 0 else sys.exit({code})
 """
 SECRET = "s3cr3t-pa55"
 
@@ -374,13 +374,25 @@ def test_the_word_of_an_earlier_attempt_does_not_count(submit):
         submit.run()
 
 
+@pytest.mark.parametrize("code", [-9, 137])
+def test_a_driver_that_was_killed_may_be_tried_again(submit, code):
+    """137: its Python was; -9: its JVM, which ends its Python before that says why."""
+    submit.code = code
+    says = rf"apply of queue 'spool': .*; its driver was killed \(exit code {code}\)"
+    with pytest.raises(StoreUnavailable, match=says):
+        submit.run()
+    submit.connect(**KINDS["YARN cluster"])
+    with pytest.raises(AirflowFailException, match=r"left no word .*yarn logs -applicationId"):
+        submit.run()  # it may still be at work
+
+
 @pytest.mark.parametrize(
     ("code", "says"),
     [
         (3, "was refused"),
         (2, r"failed \(exit code 2\)"),
         (1, r"failed \(exit code 1\)"),
-        (137, "exit code 137"),
+        (-15, r"failed \(exit code -15\)"),
     ],
 )
 def test_every_other_failure_is_final(submit, code, says):

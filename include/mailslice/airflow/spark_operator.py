@@ -33,14 +33,15 @@ from mailslice.model.package_files import job_file
 from mailslice.model.settings import Settings
 
 DRY_RUN = "dry run: the plan stays in the report, nothing is applied"
-_EXIT_CODE = re.compile(r"[Ee]rror code is: (\d+)")
+_EXIT_CODE = re.compile(r"[Ee]rror code is: (-?\d+)")
+_KILLED = (-9, 137)  # by SIGKILL: the driver's JVM, which is spark-submit; the driver's Python
 
 
 class SparkStep(SparkSubmitOperator):
     """Runs `jobs/DUTY.py STEP` for one queue on the master of the connection `spark_default`.
 
-    With the param `dry_run`, `apply` skips itself. Exit code 4 (a later try may succeed) raises
-    StoreUnavailable, which Airflow retries; every other failure is final.
+    With the param `dry_run`, `apply` skips itself. Exit code 4 (a later try may succeed) and a
+    killed driver raise StoreUnavailable, which Airflow retries; every other failure is final.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "mail_queue")
@@ -163,7 +164,10 @@ def _meaning(subject: str, left: Outcome | None, target: Target, reason: str) ->
     words = f": {left.message}" if left else "; the lines above say why"
     if code is None:
         return AirflowFailException(f"{subject} failed before spark-submit ran: {reason}")
-    if code == StoreUnavailable.exit_code:
+    is_killed = code in _KILLED and not target.in_cluster  # one on a cluster may be at work still
+    if is_killed:
+        words = f"; its driver was killed (exit code {code}): out of memory, or by the machine"
+    if is_killed or code == StoreUnavailable.exit_code:
         return StoreUnavailable(f"{subject}: a later try may succeed{words}")
     if code == Refused.exit_code:
         return AirflowFailException(f"{subject} was refused{words}; nothing more was changed")

@@ -14,9 +14,10 @@ _S3_AWAY = re.compile(r"[^\n]*\bAWS Error [^\n]*")
 _SPARK_LOST = re.compile(
     r"[^\n]*(?:ExecutorLostFailure|OutOfMemoryError|FetchFailed|Python worker exited unexpectedly"
     r"|SparkContext was shut down|IOException: No space left)[^\n]*"
-    r"|^(?:Py4JNetworkError|ConnectionRefusedError): [^\n]*|^Py4JError: [^\n]*\Z"
+    r"|^(?:Py4JNetworkError|ConnectionRefusedError): [^\n]*"
+    r"|^Py4JError: An error occurred while calling [^\n]*\Z"
 )
-"""Executors, memory, disks, and (the second line of it) the driver's JVM: a retry has others."""
+"""Executors, memory, disks, and (the last two lines of it) the driver's JVM: a retry has others."""
 
 
 @contextmanager
@@ -51,9 +52,7 @@ def naming(uri: str) -> Iterator[None]:
 
 def meaning(text: str) -> errors.MailsliceError | None:
     """The mailslice error in the text of one of Spark's or Arrow's; None when there is none."""
-    matches = _MAILSLICE_ERROR.findall(text)
-    if matches:
-        name, message = matches[-1]
+    for name, message in _MAILSLICE_ERROR.findall(text)[-1:]:
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, errors.MailsliceError):
             return kind(message.strip())

@@ -59,8 +59,8 @@ class QueueOverview:
 
     `ready`, `unacknowledged`, `delayed`, `parked`, `dead_letters` and `consumers` are RabbitMQ's,
     up to 10 s old. `reports`: the newest with a result of each duty of DUTIES; alerts in them are
-    the newest run's, which ended at `alertsAt`. `unanswered`: which store did not answer, and what
-    it said instead.
+    of the newest run that was not dry, which ended at `alertsAt`. `unanswered`: which store did not
+    answer, and what it said instead.
     """
 
     queue: QueueName
@@ -234,21 +234,22 @@ def _newest(
             news = [one for one in reports if has_result(duty, one)]
             if duty == "queue_audit":
                 news = [one for one in news if lost_mails(one) is not None]
-            alerts = {name: last.get(name) for name in ("alerts", "pastAlerts")}
-            newest[queue][duty] = {**[*news, none][0], **alerts, "alertsAt": last.get("finished")}
+            run = next((one for one in reports if not is_dry(one)), {})
+            alerts = {name: run.get(name) for name in ("alerts", "pastAlerts")}
+            newest[queue][duty] = {**[*news, none][0], **alerts, "alertsAt": run.get("finished")}
     return newest
 
 
 def newest_reports(
     runs: Runs | None, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
 ) -> Iterator[tuple[str, QueueName, list[dict[str, Any]]]]:
-    """The newest finished reports; more where none (of all duties: none but dry) has a result."""
+    """The newest finished reports; more where none but those of dry runs has a result."""
     if runs is None:
         return
     for rows in runs.newest(_FEW, duties, queues):
         duty, queue, reports = rows[0].duty, rows[0].queue, _finished(rows)
         with_result = (one for one in reports if has_result(duty, one))
-        if len(rows) == _FEW and all(duties is None and is_dry(one) for one in with_result):
+        if len(rows) == _FEW and all(map(is_dry, with_result)):
             reports = _finished(runs.of(duty, queue, _MORE))
         yield duty, queue, reports
 

@@ -282,18 +282,17 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
 
 def _end(run: Run, report: dict[str, Any]) -> None:
     """Put the end and the alerts into the report, and publish both for Prometheus."""
-    now, request = run.clock(), run.request
+    now, request, limits, is_dry = run.clock(), run.request, run.settings.alert, reports.is_dry
     ledger: list[dict[str, Any]] = []
     with suppress(MailsliceError):  # one that is away may be what ended the run
         ledger = Ledger(run.stores, run.settings).list(request.duty, request.queue, 25)
     earlier = (one for one in ledger if one["run"] != request.run and one["finished"])
-    before = next(earlier, {})
-    readings = alerts.readings(report, run.settings.alert, now)
-    known, limits = before.get("alerts") or (), run.settings.alert
-    new = alerts.alerts(readings, known, now, limits, tells=request.tells)
+    before = next((one for one in earlier if is_dry(report) or not is_dry(one)), {})
+    readings = alerts.readings(report, limits, now)
+    new = alerts.alerts(readings, before.get("alerts") or (), now, limits, tells=request.tells)
     past = alerts.past_alerts(before, new, now)
     report |= {"finished": iso(now), "alerts": new, "pastAlerts": past}
-    if reports.is_dry(report):
+    if is_dry(report):
         return  # it says nothing of the run before it
     with suppress(MailsliceError, OSError):
         file = metrics.file_of(run.request.duty, report["queue"])

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from mailslice.model.errors import BadInput
 
-ALLOWED = "allowed: a number with ms, s, m, h, d or w (90s, 15m, 1h, 30d), or ISO 8601 (PT1H)"
+ALLOWED = "allowed: a number with ms, s, m, h, d or w (90s, 15m, 1h, 30d), ISO 8601 (PT1H), or 0"
 LONGEST = timedelta(days=36500)
 """A hundred years added to now is still a date."""
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}

@@ -198,6 +198,20 @@ def test_a_run_that_failed_takes_no_measurement_away(fresh):
         assert newest_report(stores, queue, "queue_size")["size"] == 6
 
 
+def test_alerts_are_those_of_the_newest_run_that_was_not_dry(fresh):
+    with open_stores(fresh.settings) as stores:
+        queue, refused = queues.create(stores, "spool"), {**DRY, "status": "refused"}
+        failed = {"status": "failed", "alerts": [{"name": "failed"}], "pastAlerts": []}
+        reported(stores, "queue_cleanup", queue, timedelta(hours=5), **failed)
+        for hours, fields in ((4, DRY), (3, DRY), (2, DRY), (1, refused)):
+            gate = {"alerts": [{"name": "gate"}], "pastAlerts": failed["alerts"]}
+            reported(stores, "queue_cleanup", queue, timedelta(hours=hours), **fields, **gate)
+        (one,) = overview(stores, system_clock)
+        report = one.reports["queue_cleanup"]
+        assert (report["status"], report["alerts"]) == ("refused", [{"name": "failed"}])
+        assert (report["pastAlerts"], report["alertsAt"] < report["finished"]) == ([], True)
+
+
 @pytest.mark.parametrize(
     "newer",
     [

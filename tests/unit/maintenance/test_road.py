@@ -458,6 +458,22 @@ def test_an_alert_is_not_over_where_the_run_after_it_failed(duty, settings, runs
     )
 
 
+def test_a_dry_run_ends_no_alert(duty, settings, runs):
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    for number, raises in enumerate(({"plan": StoreUnavailable("away")}, {}, {"plan": KeyError()})):
+        duty.raises = raises
+        request = replace(REQUEST, run=f"r{number}", params={"dry_run": number == 1})
+        at = noon + timedelta(minutes=15 * number)
+        with suppress(StoreUnavailable, KeyError):
+            runner.run_step("plan", request, settings, clock=lambda at=at: at)
+            runner.run_step("report", request, settings, clock=lambda at=at: at)
+    last = json.loads(runs.get("r2").report)
+    assert [(one["name"], one["since"]) for one in last["alerts"]] == [
+        ("failed", "2026-11-21T12:00:00Z")
+    ]
+    assert last["pastAlerts"] == []
+
+
 def test_an_apply_that_is_killed_has_a_row_in_the_ledger(take, runs):
     class Killed(BaseException):
         """Nothing of ours catches it."""

@@ -74,6 +74,7 @@ class Reclaim(Duty[NodesPlan]):
         ]
         rewritten = "Every reclaimed node says that it rewrote its tables."
         expect = [
+            Expectation.rows(result.applied, "Every reclaimed node was asked."),
             Expectation.equal("collecting", 0, "No reclaimed node is still collecting."),
             Expectation.equal("uncollected", 0, rewritten),
         ]

@@ -1,5 +1,6 @@
 """Stores of obstore (the object_store crate, in Rust), and a bucket of Azure or GCS by it."""
 
+import os
 import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,11 +68,10 @@ def _opened(settings: S3Settings, bucket: str, options: Any) -> ObjectStore:
     if settings.provider is BlobProvider.GCS:
         account: Any = {} if secret is None else {"service_account_key": secret}
         return GCSStore(bucket, config=account, **options)
-    host = urlsplit(settings.endpoint).hostname or ""
-    account_name = settings.access_key or host.partition(".")[0]
-    config: Any = {"endpoint": settings.endpoint, "account_name": account_name}
-    if secret is not None:
-        config["account_key"] = secret
+    account_name = settings.access_key or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    account_name = account_name or (urlsplit(settings.endpoint).hostname or "").partition(".")[0]
+    config: Any = {} if secret is None else {"account_key": secret}
+    config |= {"endpoint": settings.endpoint, "account_name": account_name}
     return AzureStore(bucket, config=config, **options)
 
 

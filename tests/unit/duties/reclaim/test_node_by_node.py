@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.reclaim import node_work
+from mailslice.duties.reclaim import duty, node_work
 from mailslice.duties.reclaim.duty import Reclaim
 from mailslice.duties.reclaim.params import Params
 from mailslice.duties.reclaim.survey import NodesPlan
 from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.result import Result
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.maintenance.runner import step_of
@@ -20,7 +21,7 @@ from mailslice.model.errors import PlanRefused, StoreUnavailable
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.nodes import Compacting, Node
 from mailslice.stores.cassandra.repairs import TableRepair
-from tests.unit.duties.judging import Locks, run_of
+from tests.unit.duties.judging import Locks, broken, run_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SCRIPT = """
@@ -58,6 +59,9 @@ class Cluster:
     def compacting(self, address):
         collecting = bool(self.collecting) and self.collecting.pop(0) == address
         return Compacting(self.pending.get(address, 0), collecting)
+
+    def compacted(self, _address, _keyspace, _since):
+        return frozenset({"a", "b"})
 
 
 @pytest.fixture
@@ -235,6 +239,23 @@ def test_a_command_that_was_given_up_may_still_be_at_work_there_so_no_other_node
     summary = work(template=sleeper, node_timeout="200ms")
     assert statuses(summary) == [("n1", "left"), ("n2", "left"), ("n3", "left")]
     assert "flush did not end within" in summary["stopped"]
+
+
+@pytest.mark.parametrize(
+    ("down", "not_true"), [(set(), set()), ({"n2", "n3"}, {"rows"}), ({"n1", "n2", "n3"}, {"rows"})]
+)
+def test_a_reclaimed_node_that_is_away_at_verify_fails_it(
+    cluster, tmp_path, monkeypatch, down, not_true
+):
+    monkeypatch.setattr(duty, "Nodes", lambda _session: cluster)
+    cluster.down = down
+    node = {"status": "reclaimed", "before": {"a": 9}, "reclaimedAt": NOW.isoformat()}
+    nodes = [{"node": name, **node} for name in cluster.names]
+    stores = SimpleNamespace(cassandra=None)
+    run = run_of(tmp_path, "reclaim", queue=NO_QUEUE, stores=stores)
+    result = Result(applied=3, fields={"nodes": nodes})
+    frames = Reclaim().verify(run, plan_of(cluster.names), result)
+    assert broken(*frames) == not_true
 
 
 def test_cassandra_that_goes_away_in_between_ends_the_run(work, cluster):

@@ -202,8 +202,18 @@ async def test_a_key_that_is_none_is_refused_before_anything_is_asked(changes):
         await AsyncBlobStore(settings, "mails").bucket_is_there()
 
 
-def test_without_keys_the_endpoint_names_the_account():
-    assert open_obstore(AZURE, "mails").config["account_name"] == "mails"
+@pytest.mark.parametrize(
+    ("key", "environ", "account"),
+    [(None, None, "mails"), (None, "", "mails"), (None, "other", "other"), ("key", "other", "key")],
+)
+def test_the_account_is_that_of_settings_or_environment_else_of_the_endpoint(
+    monkeypatch, key, environ, account
+):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    if environ is not None:
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", environ)
+    settings = AZURE.model_copy(update={"access_key": key})
+    assert open_obstore(settings, "mails").config["account_name"] == account
 
 
 def test_a_region_that_is_wrong_is_named():
