@@ -23,8 +23,8 @@ from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import (
     OpenQueue,
-    asks,
     confirm,
+    need_yes,
     open_queue,
     open_stores,
     record,
@@ -36,7 +36,7 @@ from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.batches import batches
 from mailslice.model.clock import system_clock
 from mailslice.model.dead_letters import MAX_CHECKED_OUT
-from mailslice.model.errors import BadInput, StoreUnavailable
+from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
@@ -70,7 +70,7 @@ def list_(out: Output) -> None:
     """All mail queues that RabbitMQ has, the worst first: health, why, and what to do next.
 
     No view is scanned: 'sizeAt' says when the mails were counted. 'queue size' counts now. Without
-    Cassandra it shows RabbitMQ's figures, and the exit code is 4.
+    Cassandra it shows RabbitMQ's figures, and the exit code is 4; 2 where it refuses a setting.
     """
     from mailslice.maintenance.overview import as_json, overview
 
@@ -81,8 +81,8 @@ def list_(out: Output) -> None:
             _LIST_COLUMNS,
             empty="there is no mail queue; create one: mailslice queue create QUEUE",
         )
-    for why in (why for one in seen for why in one.unanswered.values()):
-        raise StoreUnavailable(why)
+    for error in (error for one in seen for error in one.unanswered.values()):
+        raise error
 
 
 @command(app, "show")
@@ -280,11 +280,7 @@ def _delete(
     from mailslice.admin.deletions import Deletion
 
     action = "queue clear" if mails is None else "queue delete"
-    if not (options.dry_run or options.yes or asks(False)):
-        raise BadInput(
-            f"{action} asks first, and there is no terminal to ask on: give --yes (or "
-            "--dry-run to only see how many)"
-        )
+    need_yes(options.yes or options.dry_run, action)
     mail_filter = None if mails is None else mails.parsed()
     deletion = Deletion(who(), options.reason or "", undo=not options.no_undo)
     with open_queue(queue) as opened:

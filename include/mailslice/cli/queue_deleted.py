@@ -76,8 +76,8 @@ def undelete(
 ) -> None:
     """Bring deleted mails back into their queue: a run, or those for which all that is given holds.
 
-    Each comes back once, as a new entry with a new enqueue id, and is delivered at once. At a
-    terminal it asks first. Cut off and asked again, it is finished.
+    Each comes back once, as a new entry with a new enqueue id, and is delivered at once. When
+    stdin is a terminal it asks first. Cut off and asked again, it is finished.
     """
     from mailslice.admin import deletions
 

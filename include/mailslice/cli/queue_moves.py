@@ -19,7 +19,7 @@ from mailslice.cli.arguments import (
 from mailslice.cli.command import command
 from mailslice.cli.output import Output
 from mailslice.cli.queue import app
-from mailslice.cli.queue_session import asks, confirm, open_queue, record, run, who
+from mailslice.cli.queue_session import confirm, need_yes, open_queue, record, run, who
 from mailslice.cli.selection import MailOptions
 from mailslice.maintenance.decision_files import SHOWN_IDS
 from mailslice.model.clock import system_clock
@@ -87,9 +87,9 @@ def move(
 ) -> None:
     """Move mails to another queue: all of them, or those for which all that is given holds.
 
-    Each gets a new enqueue id there, and is delivered at once. At a terminal it asks first. Cut off
-    and asked again, it is finished: no mail is lost or doubled. Mails that a worker may have
-    delivered meanwhile are kept back and named.
+    Each gets a new enqueue id there, and is delivered at once. Cut off and asked again, it is
+    finished: no mail is lost or doubled. Mails that a worker may have delivered meanwhile are kept
+    back and named.
     """
     if queue == into:
         raise BadInput(f"queue move: FROM and TO are one queue, {queue!r}; two are allowed")
@@ -115,8 +115,7 @@ def delay(
     """Deliver mails later: all of them, or those for which all that is given holds.
 
     Each becomes a new entry of its queue with a new id, as by a move; what is due later anyway
-    stays. At a terminal it asks first. It needs a worker of mailslice on the queue. 'queue retry'
-    ends it.
+    stays. It needs a worker of mailslice on the queue. 'queue retry' ends it.
     """
     _move(out, queue, queue, mails.parsed(), options, due=system_clock() + lasts)
 
@@ -136,9 +135,10 @@ def _move(
     doing, done = ("delay", "delayed") if due else ("move", "moved")
     about: dict[str, object] = {"due": due} if due else {"to": into}
     outcome = MoveOutcome()
+    need_yes(options.yes or options.dry_run, f"queue {doing}")
     with open_queue(queue, create=not options.dry_run) as opened:
         queues.require(opened.stores, into)
-        if options.dry_run or asks(options.yes):
+        if options.dry_run or not options.yes:
             rows = opened.queue.browse(mail_filter, options.limit)
             counts = foreseen(opened.stores, queue, rows, system_clock, due)
             if options.dry_run:

@@ -16,7 +16,7 @@ from mailslice.codec.shown import shown
 from mailslice.maintenance.decision_files import write_decision
 from mailslice.model.clock import system_clock
 from mailslice.model.configuration import ViewConfiguration
-from mailslice.model.errors import Refused
+from mailslice.model.errors import BadInput, Refused
 from mailslice.model.settings import Settings, load_settings
 from mailslice.stores import Stores
 
@@ -72,6 +72,15 @@ def confirm(question: str) -> None:
     print(f"{shown(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise Refused("not confirmed: nothing was changed")
+
+
+def need_yes(yes: bool, doing: str) -> None:
+    """BadInput when nobody can be asked."""
+    if not yes and not sys.stdin.isatty():
+        raise BadInput(
+            f"{doing} asks first, and there is no terminal to ask on: give --yes (or "
+            "--dry-run to only see how many)"
+        )
 
 
 def asks(yes: bool) -> bool:

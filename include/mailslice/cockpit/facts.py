@@ -19,7 +19,7 @@ from mailslice.maintenance.health import Health, HealthVerdict
 from mailslice.maintenance.overview import QueueOverview, has_result, last_reported, overview
 from mailslice.maintenance.postal_health import PostalOverview, postal_overview
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadSetting, MailsliceError, StoreUnavailable, TryAgain
+from mailslice.model.errors import STORE_ERRORS, BadSetting, StoreUnavailable, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings, load_settings
 from mailslice.stores import Stores, has_cassandra, open_stores
@@ -37,9 +37,6 @@ _TREND_RUNS = 96
 """A day of measurements, one each 15 minutes."""
 _MOST_KNOWN = 5000
 """Answers that are remembered; beyond them all are asked for anew."""
-
-STORE_ERRORS = (TryAgain, BadSetting)
-"""A store does not answer, or refuses what the settings have: another attempt reads them anew."""
 
 T = TypeVar("T")
 
@@ -234,30 +231,33 @@ class Facts:
                 if settings.postal.url is not None:
                     postal = postal_overview(stores, self.clock)
                 queues = tuple(self.look(stores, self.clock)) if has_cassandra(settings) else ()
+                errors = [error for one in queues for error in one.unanswered.values()]
+                if BadSetting in map(type, (*errors, postal and postal.unanswered)):
+                    self.close(stores)
         except STORE_ERRORS as error:
-            if known is not None:
-                queues = _doubted(known.queues)
-                return replace(known, queues=queues, problem=str(error), postal=postal)
-            return self._reported(error, postal)
-        said = dict.fromkeys(text for one in queues for text in one.unanswered.values())
+            before = known or self._reported(error, postal)
+            queues = _doubted(before.queues, error)
+            return replace(before, queues=queues, problem=str(error), postal=postal)
+        said = dict.fromkeys(map(str, errors))
         if said and known is not None:
             queues = tuple(_completed(one, known.queues) for one in queues)
         return Snapshot(self.clock(), queues, "; ".join(said) or None, postal)
 
-    def _reported(self, error: MailsliceError, postal: PostalOverview | None) -> Snapshot:
+    def _reported(self, error: TryAgain | BadSetting, postal: PostalOverview | None) -> Snapshot:
         try:
             with self.stores() as stores:
-                queues = tuple(last_reported(stores, str(error)))
-        except TryAgain as other:
+                queues = tuple(last_reported(stores, error))
+        except STORE_ERRORS as other:
             raise StoreUnavailable(f"{error}; {other}") from error
         if not queues and postal is None:
             raise error
-        return Snapshot(self.clock(), queues, str(error), postal)
+        return Snapshot(self.clock(), queues)
 
 
-def _doubted(queues: Iterable[QueueOverview]) -> tuple[QueueOverview, ...]:
+def _doubted(queues: Iterable[QueueOverview], error: Exception) -> tuple[QueueOverview, ...]:
     """Nothing looks well while RabbitMQ does not answer."""
-    unknown = HealthVerdict(Health.UNKNOWN, "RabbitMQ did not answer", "mailslice config check")
+    why = str(error) if isinstance(error, BadSetting) else "RabbitMQ did not answer"
+    unknown = HealthVerdict(Health.UNKNOWN, why, "mailslice config check")
     return tuple(
         replace(one, verdict=min(unknown, one.verdict, key=lambda each: each.health.severity))
         for one in queues

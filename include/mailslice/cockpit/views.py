@@ -10,7 +10,7 @@ from typing import Any
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.quarantine import in_quarantine
 from mailslice.cockpit.data_docs import docs_path
-from mailslice.cockpit.facts import STORE_ERRORS, Facts, Snapshot, TrendPoint
+from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.mails import moment_of
 from mailslice.cockpit.waiting import why_it_waits
 from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, plain
@@ -24,7 +24,7 @@ from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
 from mailslice.maintenance.run_request import run_of_dag
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import ContentMissing, PlanRefused
+from mailslice.model.errors import STORE_ERRORS, ContentMissing, PlanRefused
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
@@ -67,6 +67,7 @@ def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
         try:
             there = PRESENT if all(map(stores.blobs.exists, blobs)) else LOST
         except STORE_ERRORS as error:
+            facts.close(stores)
             there = f"nobody knows whether its content is there: {error}"
         return {
             "row": row,

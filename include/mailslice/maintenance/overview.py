@@ -15,12 +15,12 @@ from mailslice.admin.holds import active_holds
 from mailslice.maintenance.health import Health, HealthFacts, HealthVerdict, judge
 from mailslice.maintenance.report import counts_whole_queue, is_dry, lost_mails
 from mailslice.model.clock import Clock
-from mailslice.model.errors import TryAgain
+from mailslice.model.errors import STORE_ERRORS, MailsliceError
 from mailslice.model.holds import ActiveHolds, Hold
 from mailslice.model.mail import QueueName
 from mailslice.model.names import NO_QUEUE_NAME, RabbitNames
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own import WorkerRecord
+from mailslice.stores.cassandra.own import WorkerRecord, WorkerRecords
 from mailslice.stores.own.runs import RunRow, Runs
 from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
 from mailslice.view.configuration import Shape, view_shape
@@ -60,7 +60,7 @@ class QueueOverview:
     `ready`, `unacknowledged`, `delayed`, `parked`, `dead_letters` and `consumers` are RabbitMQ's,
     up to 10 s old. `reports`: the newest with a result of each duty of DUTIES; alerts in them are
     of the newest run that was not dry, which ended at `alertsAt`. `unanswered`: which store did not
-    answer, and what it said instead.
+    answer, or refused, and how.
     """
 
     queue: QueueName
@@ -79,7 +79,7 @@ class QueueOverview:
     workers: int | None = None
     reports: Mapping[str, Report] = field(default_factory=dict)
     holds: tuple[Hold, ...] = ()
-    unanswered: Mapping[str, str] = field(default_factory=dict)
+    unanswered: Mapping[str, MailsliceError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def overview(
     """The queues (None: all), the worst first. Raises StoreUnavailable without RabbitMQ."""
     moving = traffic(stores.management)
     chosen = stores.management.mail_queues() if queues is None else queues
-    unanswered: dict[str, str] = {}
+    unanswered: dict[str, MailsliceError] = {}
     # Connects, once for all queues.
     reports = _answered(lambda: _newest(stores.existing_runs(), chosen), unanswered) or {}
     workers = _answered(lambda: _workers(stores, chosen), unanswered)
@@ -118,14 +118,14 @@ def overview(
     return sorted(found, key=lambda one: (one.verdict.health.severity, -(one.size or 0), one.queue))
 
 
-def last_reported(stores: Stores, problem: str) -> Iterator[QueueOverview]:
+def last_reported(stores: Stores, error: MailsliceError) -> Iterator[QueueOverview]:
     """The queues that the ledger knows, as their newest reports have them: where RabbitMQ does not
-    answer (`problem` says how), and nothing newer is known. Raises StoreUnavailable.
+    answer (`error` says how), and nothing newer is known. Raises StoreUnavailable, BadSetting.
     """
     runs = stores.existing_runs()
     queues = {newest[0].queue for newest in runs.newest(1)} if runs else set()
     newest = _newest(runs, sorted(one for one in queues if one != NO_QUEUE_NAME))
-    why = HealthVerdict(Health.UNKNOWN, "RabbitMQ did not answer", "mailslice config check")
+    why = HealthVerdict(Health.UNKNOWN, str(error), "mailslice config check")
     for queue, reports in newest.items():
         counted = _measured(reports.get("queue_size"))
         yield QueueOverview(
@@ -135,7 +135,7 @@ def last_reported(stores: Stores, problem: str) -> Iterator[QueueOverview]:
             size_at=counted.at if counted else None,
             oldest=counted.oldest if counted else None,
             reports=reports,
-            unanswered={"RabbitMQ": problem},
+            unanswered={"RabbitMQ": error},
         )
 
 
@@ -151,7 +151,7 @@ class _Looked:
     held: Mapping[QueueName, ActiveHolds]
     shape: Shape | None
     most: Most
-    unanswered: dict[str, str]
+    unanswered: dict[str, MailsliceError]
 
 
 def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
@@ -291,8 +291,6 @@ def as_json(one: QueueOverview) -> dict[str, object]:
 def _workers(
     stores: Stores, queues: Sequence[QueueName]
 ) -> Mapping[QueueName, Sequence[WorkerRecord]]:
-    from mailslice.stores.cassandra.own import WorkerRecords
-
     table = WorkerRecords.existing(stores.cassandra, stores.settings)
     return {} if table is None else table.by_queue(queues)
 
@@ -361,12 +359,12 @@ def _sum(*counts: int | None) -> int | None:
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-def _answered(ask: Callable[[], T], unanswered: dict[str, str]) -> T | None:
+def _answered(ask: Callable[[], T], unanswered: dict[str, MailsliceError]) -> T | None:
     """What Cassandra says; None where it does not answer, which `unanswered` says then."""
     if unanswered:
         return None  # each question would take its whole time-out
     try:
         return ask()
-    except TryAgain as error:
-        unanswered.setdefault("Cassandra", str(error))
+    except STORE_ERRORS as error:
+        unanswered.setdefault("Cassandra", error)
         return None

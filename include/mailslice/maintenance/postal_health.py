@@ -14,7 +14,7 @@ from mailslice.maintenance.overview import newest_reports
 from mailslice.maintenance.report import FAILED, REFUSED
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.clock import Clock
-from mailslice.model.errors import TryAgain
+from mailslice.model.errors import STORE_ERRORS, MailsliceError
 from mailslice.stores import Stores
 
 DUTY = "stuck_mails_postal"
@@ -50,13 +50,8 @@ class PostalOverview:
     facts: PostalHealthFacts
     looked_at: datetime | None = None
     report: Mapping[str, Any] = field(default_factory=dict)
-    unanswered: TryAgain | None = None
+    unanswered: MailsliceError | None = None
     """Why the ledger could not be asked."""
-
-    @property
-    def alerts(self) -> Sequence[Mapping[str, Any]]:
-        """What the report says that a person must hear of."""
-        return self.report.get("alerts") or ()
 
 
 def judge_postal(facts: PostalHealthFacts) -> HealthVerdict:
@@ -68,7 +63,7 @@ def postal_overview(stores: Stores, clock: Clock) -> PostalOverview:
     """What the ledger says. Postal itself is not asked."""
     try:
         newest = [*newest_reports(stores.existing_runs(), [DUTY], [NO_QUEUE])]
-    except TryAgain as error:
+    except STORE_ERRORS as error:
         facts = PostalHealthFacts(failed="the ledger did not answer")
         return PostalOverview(judge_postal(facts), facts, unanswered=error)
     return of_reports([one for *_, reports in newest for one in reports], clock())

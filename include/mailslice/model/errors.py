@@ -60,6 +60,10 @@ class TryAgain(MailsliceError):
     exit_code = 4
 
 
+STORE_ERRORS = (TryAgain, BadSetting)
+"""A store does not answer, or refuses what the settings have: another attempt reads them anew."""
+
+
 class StoreUnavailable(TryAgain):
     """Cassandra, RabbitMQ or S3 does not answer; the message names the address."""
 

@@ -261,10 +261,11 @@ def test_delaying_asks_names_the_time_and_is_recorded(two: Two, fresh_module: An
     delay = ("queue", "delay", two.source)
     assert "--for" in cli(*delay, "--yes", code=2).err
     assert "at least 1m" in cli(*delay, "--for", "59s", "--yes", code=2).err
+    assert "--yes" in cli(*delay, "--for", "1h", code=2).err
     assert "no worker of mailslice" in cli(*delay, "--for", "1h", "--dry-run", code=3).err
     with consumed(two.stores, two.source):
         assert cli.json(*delay, "--for", "1h", "--dry-run", "--name", "o*")[0]["delayed"] == 1
-        (line,) = cli.json(*delay, "--for", "1h", "--name", "o*", "--reason", "spam?")
+        (line,) = cli.json(*delay, "--for", "1h", "--name", "o*", "--yes", "--reason", "spam?")
         seen = cli.json(*delay, "--for", "30m", "--dry-run")[0]
     assert (line["delayed"], line["later"]) == (1, 0)
     assert (seen["delayed"], seen["later"], seen["inHandler"]) == (1, 1, 0)
@@ -854,6 +855,7 @@ def test_moving_asks_names_both_queues_and_is_recorded(two: Two, fresh_module: A
     two.enqueue(mail("one"), mail("two"))
     cli = Cli(fresh_module.env).inside()
     move = ("queue", "move", two.source, two.target)
+    assert "--yes" in cli(*move, code=2).err
     assert "one queue" in cli("queue", "move", two.source, two.source, "--yes", code=2).err
     assert (
         "no mail queue 'nowhere'"
@@ -862,7 +864,7 @@ def test_moving_asks_names_both_queues_and_is_recorded(two: Two, fresh_module: A
     assert cli.json(*move, "--dry-run", "--name", "o*")[0]["moved"] == 1
     refused = replace(cli, terminal=True)(*move, stdin=b"n\n", code=3).err
     assert f"Move all 2 mails of {two.source} to {two.target}? [y/N]" in refused
-    words = ("--name", "o*", "--reason", "wrong route")
+    words = ("--name", "o*", "--yes", "--reason", "wrong route")
     assert cli.json(*move, *words)[0]["moved"] == 1
     (decision, *_) = cli.json("decisions", "list", "--queue", two.source)
     assert (decision["action"], decision["mails"]) == ("queue move", 1)

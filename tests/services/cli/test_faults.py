@@ -65,6 +65,13 @@ def test_a_list_of_queues_without_cassandra_has_the_brokers_figures_and_ends_wit
     assert "127.0.0.1:9 does not answer" in answer.err
 
 
+def test_a_list_of_queues_has_the_brokers_figures_where_cassandra_refuses_and_ends_with_2(cli):
+    answer = cli.but(MAILSLICE_CASSANDRA_KEYSPACE="nope")("queue", "list", "--json", code=2)
+    assert (answer.one["queue"], answer.one["size"]) == ("spool", None)
+    assert answer.one["health"] == "UNKNOWN"
+    assert "MAILSLICE_CASSANDRA_KEYSPACE" in answer.err
+
+
 def test_wrong_passwords_exit_2_and_name_the_setting_not_the_password(cli):
     for change, names in (
         (

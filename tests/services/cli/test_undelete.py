@@ -616,7 +616,7 @@ def test_beside_a_james_without_content_start_commands_make_the_table_before_the
         (line,) = spool.cli.json("queue", "undelete", "spool", "--name", "one", "--yes")
         assert line["undeleted"] == 1
     else:
-        (line,) = spool.cli.json("queue", "move", "spool", target, "--name", "one")
+        (line,) = spool.cli.json("queue", "move", "spool", target, "--name", "one", "--yes")
         assert line["moved"] == 1
 
 

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import SecretStr
 
 from mailslice.admin import queues
 from mailslice.cockpit import mails, views
@@ -324,6 +325,18 @@ def test_a_content_that_is_lost_is_said_and_no_half_file_is_sent(cli, client, fr
     for id_ in (header, body):
         answer = client.get(f"/content?queue=spool&id={id_}")
         assert (answer.status_code, "content lost" in answer.json()["detail"]) == (404, True)
+
+
+def test_a_key_of_s3_that_was_renewed_counts_for_the_next_mail(cli, fresh):
+    id_ = add(cli, "tide")
+    s3 = fresh.settings.s3.model_copy(update={"secret_key": SecretStr("swordfish")})
+    given = [fresh.settings.model_copy(update={"s3": s3})]
+    facts = Facts(lambda: given[-1])
+    client = TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None)))
+    assert "nobody knows whether" in client.get(f"/mail?queue=spool&id={id_}").text
+    given.append(fresh.settings)
+    assert "nobody knows whether" not in client.get(f"/mail?queue=spool&id={id_}").text
+    facts.close()
 
 
 def test_every_tab_is_there_before_and_after_a_measurement(cli, client):

@@ -104,6 +104,15 @@ def test_each_grant_that_is_missing_is_named(
     assert all(word in " ".join(wrong(found).values()) for word in words)
 
 
+def test_a_grant_names_the_database_as_it_is(
+    cli: Cli, postal: FreshPostal, guest: MariaDbLogin
+) -> None:
+    answer = cli.but(MAILSLICE_POSTAL_URL=guest.url("a%b"))("config", "check", "--json", code=1)
+    assert "GRANT SELECT ON `a%b`.`queued_messages`" in " ".join(
+        wrong(answer.one["postal"]).values()
+    )
+
+
 def test_a_database_that_is_gone_and_another_schema_are_named(
     cli: Cli, postal: FreshPostal
 ) -> None:

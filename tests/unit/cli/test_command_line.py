@@ -113,6 +113,8 @@ WRONG = {
     "queue delete spool --older-than 1h --yes": "--sender, --recipient, --name",
     "queue delete spool --name x": "--yes",
     "queue clear spool": "--yes",
+    "queue move spool out": "--yes",
+    "queue delay spool --for 1h": "--yes",
     "queue browse spool --limit 0": "--limit: '0' is not allowed; a whole number from 1",
     "queue browse spool --limit -3": "--limit: '-3' is not allowed",
     "queue browse spool --limit 99999999999999999999999": (

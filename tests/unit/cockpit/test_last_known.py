@@ -104,6 +104,8 @@ def test_nothing_looks_well_while_rabbitmq_is_away(world, facts, client, error):
     snapshot = facts.snapshot()
     assert [one.verdict.health for one in snapshot.queues] == [Health.LATE, Health.UNKNOWN]
     assert (snapshot.at, snapshot.problem) == (NOW, str(error))
+    why = "RabbitMQ did not answer" if error is ERRORS[0] else str(error)
+    assert snapshot.queues[1].verdict.why == why
     assert client.get("/").status_code == 200
 
 
@@ -146,9 +148,32 @@ def test_postal_is_shown_as_it_is_while_rabbitmq_is_away(world, is_known, tmp_pa
     assert snapshot.postal.verdict.health is Health.OK
 
 
-def test_without_cassandra_the_sizes_of_before_stand_beside_the_brokers_figures(world, facts):
+@pytest.mark.parametrize("error", [StoreUnavailable(CASSANDRA), BadSetting(CASSANDRA)])
+def test_a_ledger_that_gives_no_answer_is_that_of_postal_alone(world, error, tmp_path):
+    def no_runs():
+        raise error
+
+    stores = Stores()
+    stores.existing_runs = no_runs
+    facts = Facts(
+        lambda: load_settings(BOTH, state_file=tmp_path / "none"),
+        lambda: world.now,
+        world.look,
+        lambda _settings: stores,
+    )
+    snapshot = facts.snapshot()
+    assert (snapshot.queues, snapshot.problem) == ((WELL,), None)
+    assert (snapshot.postal.unanswered, stores.closed) == (error, isinstance(error, BadSetting))
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable(CASSANDRA), BadSetting(CASSANDRA)])
+def test_without_cassandra_the_sizes_of_before_stand_beside_the_brokers_figures(
+    world, facts, error
+):
+    """Settings that were mended count at the next look."""
     facts.snapshot()
-    unanswered = {"Cassandra": CASSANDRA}
+    with facts.stores() as stores:
+        unanswered = {"Cassandra": error}
     world.later(
         [replace(WELL, ready=9, size=None, size_at=None, reports={}, unanswered=unanswered)]
     )
@@ -156,6 +181,7 @@ def test_without_cassandra_the_sizes_of_before_stand_beside_the_brokers_figures(
     (one,) = snapshot.queues
     assert (one.size, one.size_at, one.ready, one.reports) == (7, NOW, 9, WELL.reports)
     assert snapshot.problem == CASSANDRA
+    assert stores.closed == isinstance(error, BadSetting)
 
 
 def test_a_page_waits_for_a_silent_store_only_so_long(world, facts):

@@ -115,7 +115,9 @@ class PostalQuarantine:
             lock = (entry.queued_message, entry.locked_by, entry.locked_at)
             is_same = lock == (existing.queued_message, existing.locked_by, existing.locked_at)
             # Its worker may have gone on since that run looked.
-            going = replace(existing, stage=entry.stage, run=entry.run)
+            going = replace(
+                existing, stage=entry.stage, run=entry.run, who=entry.who, reason=entry.reason
+            )
             return self._table.replace(existing, going) if is_same else None
         if existing.state is EntryState.KEPT:
             # The new copy takes the place of the old one, so no kill leaves one without an entry.
@@ -127,21 +129,14 @@ class PostalQuarantine:
     def copy(self, entry: PostalEntry, content: bytes) -> PostalEntry | None:
         """The entry in state CLOSING: its copy is whole and durable."""
         self.copies.save(entry.copy_id, content)
-        return self._table.replace(
-            entry,
-            replace(
-                entry,
-                state=EntryState.CLOSING,
-                size=len(content),
-                sha256=hashlib.sha256(content).hexdigest(),
-            ),
-        )
+        digest = hashlib.sha256(content).hexdigest()
+        closing = replace(entry, state=EntryState.CLOSING, size=len(content), sha256=digest)
+        return self._table.replace(entry, closing)
 
     def keep(self, entry: PostalEntry, closed_at: datetime) -> PostalEntry | None:
         """The entry in state KEPT: Postal's queue has the message no more."""
-        return self._table.replace(
-            entry, replace(entry, state=EntryState.KEPT, closed_at=closed_at)
-        )
+        kept = replace(entry, state=EntryState.KEPT, closed_at=closed_at)
+        return self._table.replace(entry, kept)
 
     def remove(self, entry: PostalEntry) -> bool:
         """Remove the copy, then the entry: the message is Postal's. False: somebody changed it."""

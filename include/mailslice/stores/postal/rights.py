@@ -49,10 +49,8 @@ def has_right(db: MariaDb, right: PostalRight) -> bool:
     """Whether the user has it. A table that is not there takes no right away."""
     try:
         db.rows(right.statement)
-    except NoRight:
-        return False
-    except NoSuchObject:
-        return True
+    except (NoRight, NoSuchObject) as error:
+        return isinstance(error, NoSuchObject)
     return True
 
 

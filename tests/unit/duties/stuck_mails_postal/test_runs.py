@@ -521,9 +521,12 @@ def test_a_closing_that_goes_on_says_how_far_the_worker_had_come_by_then(world: 
     """The worker lived: it sent after the first run had looked."""
     row = world.stuck()
     noted = entry_of(world.run, row, PostalStage.BEFORE_SENDING, world.messages[1, MESSAGE])
+    noted = replace(noted, who="somebody else", reason="a test")
     world.quarantine.copy(world.quarantine.note(noted) or noted, CONTENT)
     assert world.apply("r-2") == ({"closed": 1}, {})
-    assert [(entry.stage, entry.run) for entry in world.entries] == [("maybe sent", "r-2")]
+    (entry,) = world.entries
+    assert (entry.stage, entry.run) == ("maybe sent", "r-2")
+    assert (entry.who, entry.reason) == (world.run.request.who, "")
 
 
 def test_one_that_is_named_is_discarded_without_our_record(world: World) -> None:
