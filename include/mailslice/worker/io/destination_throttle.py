@@ -198,7 +198,7 @@ class _Desk:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class BlockingThrottle:
     """A plain handler's keyword `throttle`, for its thread. Without limits nothing waits."""
 
