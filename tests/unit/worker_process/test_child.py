@@ -22,10 +22,16 @@ from mailslice.worker.process.consumer_task import ConsumerTask
 from tests.unit.worker_process.test_handling import FakeDelivery
 
 HANDLER = """
-import time
+import multiprocessing, time
 
 def slow(mail, content):
-    time.sleep(0.3)
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1,))
+    forked.start()
+    time.sleep(0.2)
+    forked.terminate()
+    forked.join()
+    time.sleep(0.1)
+    assert forked.exitcode == -15, forked.exitcode
 """
 
 

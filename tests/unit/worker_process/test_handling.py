@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import threading
 import time
 from collections import Counter
@@ -51,6 +52,7 @@ class FakeDelivery:
         default_factory=lambda: StoreUnavailable("Cassandra at 127.0.0.1:1 does not answer")
     )
     recipients: tuple[str, ...] = ("b@c",)
+    attributes: dict[str, bytes] = field(default_factory=dict)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     explained: tuple[str, str] | None = None
     stage: str = "loaded"
@@ -66,7 +68,12 @@ class FakeDelivery:
     def item(self) -> QueuedMail:
         return QueuedMail(
             EnqueueId(UUID(int=self.number)),
-            Mail(f"m{self.number}", "secret@sender.example", self.recipients),
+            Mail(
+                f"m{self.number}",
+                "secret@sender.example",
+                self.recipients,
+                attributes=self.attributes,
+            ),
             BlobId("h"),
             BlobId("b"),
         )
@@ -220,6 +227,46 @@ async def test_an_async_handler_that_cancels_itself_or_exits_is_a_retry(
     assert await bench(ends).give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
 
 
+@pytest.mark.parametrize("is_wrapped", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_async_handler_that_cancels_its_task_is_a_retry(
+    *, waits: bool, is_wrapped: bool
+) -> None:
+    async def cancels(_mail: Mail, _content: bytes) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if waits:
+            await asyncio.sleep(0)
+
+    def wrapped(mail: Mail, content: bytes) -> Any:
+        return cancels(mail, content)
+
+    made = bench(wrapped if is_wrapped else cancels)
+    assert await made.give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
+    assert made.figure("mailslice_handler_errors_total") == 1
+    assert await made.handling.drain(5) == 0
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_what_a_handler_writes_into_the_attributes_is_not_sent(*, is_async: bool) -> None:
+    """The message of a retry could not be written, and its mail would hold its handler for ever."""
+    seen: list[Mail] = []
+
+    def plain(mail: Mail, _content: bytes) -> Retry:
+        seen.append(pickle.loads(pickle.dumps(mail)))
+        mail.attributes["seen"] = "text"  # type: ignore[index]
+        return Retry(after=SECONDS)
+
+    async def coroutine(mail: Mail, content: bytes) -> Retry:
+        return plain(mail, content)
+
+    delivery = FakeDelivery(attributes={"a": b'"1"'})
+    await bench(coroutine if is_async else plain).give(delivery)
+    assert delivery.item.mail.attributes == {"a": b'"1"'}
+    assert seen == [delivery.item.mail]
+
+
 def response() -> object:
     """As a client's, which fails to read what it is asked for."""
 
@@ -257,6 +304,9 @@ async def test_a_handler_that_gives_something_else_is_a_retry(result: Callable[[
         Retry(recipients="b@c"),  # type: ignore[arg-type]
         Retry(recipients=([],)),  # type: ignore[arg-type]
         Retry(why=ValueError("no")),  # type: ignore[arg-type]
+        Retry(counted=None),  # type: ignore[arg-type]
+        Retry(throttled=""),  # type: ignore[arg-type]
+        Retry(back_off=[]),  # type: ignore[arg-type]
         Reject(None),  # type: ignore[arg-type]
         Bounce("why", ("b@c",)),  # type: ignore[arg-type]
         Bounce("why", None),  # type: ignore[arg-type]

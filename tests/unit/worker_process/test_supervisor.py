@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import tempfile
 import time
 from datetime import timedelta
-from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ def test_a_health_port_that_is_taken_leaves_nothing_behind(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
     monkeypatch.setattr(supervisor, "HealthServer", taken)
+    # A container's command has the same process id each time.
+    (tmp_path / f"mailslice-metrics-{os.getpid()}-killed" / "figures").mkdir(parents=True)
     before = signal.getsignal(signal.SIGTERM)
     task = ConsumerTask(Settings(), QueueName("spool"), "maildir", prefetch=1, concurrency=1)
     with pytest.raises(BadSetting, match="cannot be opened"):
@@ -60,6 +62,32 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_ends_no_other(
     with pytest.raises(MailsliceError, match=words):
         supervisor.Supervisor(task, 1, "127.0.0.1", 0).run()
     assert tries[2] - tries[1] > tries[1] - tries[0] > 0.9
+
+
+def forks_and_dies(task: ConsumerTask, *_: Any) -> None:
+    """The first one leaves a process behind that has its pipes; the second one ends the parent."""
+    with Path(task.handler).open("a+") as starts:
+        starts.write(f"{time.monotonic()}\n")
+        starts.seek(0)
+        if len(starts.readlines()) > 1:
+            os.kill(os.getppid(), signal.SIGTERM)
+    if os.fork():
+        os._exit(3)
+    time.sleep(4)
+    os._exit(0)
+
+
+def test_a_process_that_died_is_started_again_while_one_that_it_forked_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forking = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: forking)
+    monkeypatch.setattr(child, "main", forks_and_dies)
+    starts = tmp_path / "starts"
+    task = ConsumerTask(Settings(), QueueName("spool"), str(starts), prefetch=1, concurrency=1)
+    supervisor.Supervisor(task, 1, "127.0.0.1", 0).run()
+    first, second = map(float, starts.read_text().split())
+    assert second - first < 3
 
 
 def test_a_process_whose_handler_is_still_being_built_does_not_hang(
@@ -95,7 +123,7 @@ def test_a_process_that_is_started_again_goes_on_in_its_files_of_figures(
 ) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     task = ConsumerTask(Settings(), QueueName("spool"), "no.such:handler", 1, 1)
-    spawning = get_context("spawn")
+    spawning = multiprocessing.get_context("spawn")
     files = []
     for _ in range(2):
         ours, theirs = spawning.Pipe()

@@ -4,7 +4,6 @@ import asyncio
 import ctypes
 from collections import deque
 from collections.abc import Awaitable
-from contextlib import nullcontext
 from functools import cache
 from io import BytesIO
 
@@ -136,8 +135,15 @@ class Loader:
         return await self._read(header, body, size)
 
     async def _read(self, header: OpenBlob, body: OpenBlob, size: int) -> bytes:
-        async with self._large if size > _SMALL else nullcontext():
-            return await _read(header, body, size)
+        if size <= _SMALL:
+            return b"".join([chunk for blob in (header, body) async for chunk in blob.chunks()])
+        # getvalue() of a BytesIO without other references returns its buffer: one copy in all.
+        content = BytesIO()
+        async with self._large:
+            for blob in (header, body):
+                async for chunk in blob.chunks():
+                    content.write(chunk)
+        return content.getvalue()
 
 
 async def _with_reservation(
@@ -152,14 +158,3 @@ async def _with_reservation(
 
 async def _open(blobs: AsyncBlobStore, item: QueuedMail) -> tuple[OpenBlob, OpenBlob]:
     return await asyncio.gather(blobs.open(item.header_blob_id), blobs.open(item.body_blob_id))
-
-
-async def _read(header: OpenBlob, body: OpenBlob, size: int) -> bytes:
-    if size <= _SMALL:
-        return b"".join([chunk for blob in (header, body) async for chunk in blob.chunks()])
-    # getvalue() of a BytesIO without other references returns its buffer: one copy in all.
-    content = BytesIO()
-    for blob in (header, body):
-        async for chunk in blob.chunks():
-            content.write(chunk)
-    return content.getvalue()

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import uuid4
 
@@ -45,7 +46,7 @@ class DestinationThrottle:
         self, connection: str, domains: Collection[str], *, waited: bool
     ) -> dict[str, timedelta]:
         """Asks for one mail to each domain (`destination`): how long those wait that take none now,
-        or whose row does not answer. `leave` follows always. StoreUnavailable: none has an answer.
+        or whose row does not answer. `leave` follows always.
         """
         limited = {domain: limit for domain in domains if (limit := self._limits.of(domain))}
         permits = asyncio.Semaphore(_DOMAINS_AT_ONCE)
@@ -56,11 +57,10 @@ class DestinationThrottle:
 
         asking = (asked(domain, limit) for domain, limit in limited.items())
         answers = await asyncio.gather(*asking, return_exceptions=True)
-        errors = [answer for answer in answers if isinstance(answer, BaseException)]
-        others = [error for error in errors if not isinstance(error, StoreUnavailable)]
-        if others or (errors and len(errors) == len(domains)):
-            self.leave(connection, domains)
-            raise (others or errors)[0]
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, StoreUnavailable):
+                self.leave(connection, domains)
+                raise answer
         waits: dict[str, timedelta] = {}
         for (domain, limit), answer in zip(limited.items(), answers, strict=True):
             wait_us, verdict = answer, "granted" if answer is None else "throttled"
@@ -104,22 +104,20 @@ class DestinationThrottle:
                 desk.renew()
 
 
+@dataclass(slots=True, eq=False)
 class _Desk:
     """One destination. Asks and news gather while a write is under way, and are the next one."""
 
-    def __init__(
-        self, context: QueueContext, table: Destinations, domain: str, limit: Limit
-    ) -> None:
-        self._context = context
-        self._table = table
-        self._domain = domain
-        self._limit = limit
-        self._book: Book | None = None
-        self._asks: list[tuple[Ask, asyncio.Future[int | None]]] = []
-        self._freed: list[Freed] = []
-        self._since: dict[str, float] = {}
-        self._keeping = False
-        self._serving: asyncio.Task[None] | None = None
+    _context: QueueContext
+    _table: Destinations
+    _domain: str
+    _limit: Limit
+    _book: Book | None = None
+    _asks: list[tuple[Ask, asyncio.Future[int | None]]] = field(default_factory=list)
+    _freed: list[Freed] = field(default_factory=list)
+    _since: dict[str, float] = field(default_factory=dict)
+    _keeping: bool = False
+    _serving: asyncio.Task[None] | None = None
 
     @property
     def idle(self) -> bool:
@@ -200,33 +198,25 @@ class _Desk:
         )
 
 
+@dataclass(eq=False, repr=False)
 class BlockingThrottle:
     """A plain handler's keyword `throttle`, for its thread. Without limits nothing waits."""
 
-    def __init__(
-        self,
-        throttle: DestinationThrottle | None = None,
-        *,
-        waited: bool = False,
-        loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        self._throttle = throttle
-        self._waited = waited
-        self._loop = loop
+    throttle: DestinationThrottle | None = None
+    waited: bool = False
+    loop: asyncio.AbstractEventLoop | None = None
 
     @contextmanager
     def entering(self, domains: Collection[str]) -> Iterator[Mapping[str, timedelta]]:
-        """While a connection carries a mail for `domains`: how long those wait that take none.
-        StoreUnavailable: send nothing.
-        """
-        throttle, loop = self._throttle, self._loop
+        """While a connection carries a mail for `domains`: how long those wait that take none."""
+        throttle, loop = self.throttle, self.loop
         if throttle is None or loop is None:
             yield {}
             return
         connection = str(uuid4())
         books = {domain: destination(domain) for domain in domains}
         asked = set(books.values())
-        waits = call_from_thread(loop, throttle.enter(connection, asked, waited=self._waited))
+        waits = call_from_thread(loop, throttle.enter(connection, asked, waited=self.waited))
         try:
             yield {domain: waits[book] for domain, book in books.items() if book in waits}
         finally:

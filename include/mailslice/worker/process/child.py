@@ -150,6 +150,8 @@ async def _consume(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+        # What a handler forks inherits the pipe to this loop: a signal to it would stop the worker.
+        os.register_at_fork(after_in_child=lambda n=number: signal.signal(n, signal.SIG_DFL))
     link.start(loop, stop)
     metrics = ConsumerMetrics(task.queue)
     handler = load_handler(task.handler, task.settings)

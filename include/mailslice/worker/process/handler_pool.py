@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from mailslice.codec.reports import Failure
@@ -296,14 +297,18 @@ class HandlerPool:
         return result
 
     async def _call(self, delivery: Delivery) -> Any:
-        keywords, loop = self._keywords(delivery), asyncio.get_running_loop()
+        mail, loop = delivery.item.mail, asyncio.get_running_loop()
+        # A copy: the message of a retry has the attributes as they came.
+        mail = replace(mail, attributes=dict(mail.attributes))
+        call = partial(self._handler.call, mail, delivery.content, **self._keywords(delivery))
         if self._handler.is_async:
-            return await self._handler.call(delivery.item.mail, delivery.content, **keywords)
-        running = loop.run_in_executor(self._threads, self._in_thread, delivery, keywords)
-        result, error = await running
-        if error is not None:
-            raise error
-        return await result if inspect.isawaitable(result) else result
+            result = call()
+        else:
+            result, error = await loop.run_in_executor(self._threads, _in_thread, call)
+            if error is not None:
+                raise error
+        # A task of its own: a handler that cancels its task does not cancel the settlement.
+        return await loop.create_task(_awaited(result)) if inspect.isawaitable(result) else result
 
     def _keywords(self, delivery: Delivery) -> dict[str, object]:
         """What the handler takes beside the mail and its content (`handler_spec`)."""
@@ -319,19 +324,6 @@ class HandlerPool:
             "stopping": lambda: self.stopping,
         }
         return {name: offers[name]() for name in self._handler.takes}
-
-    def _in_thread(
-        self, delivery: Delivery, keywords: dict[str, object]
-    ) -> tuple[Any, Exception | None]:
-        # Errors travel as values: a future does not pass on StopIteration, and KeyboardInterrupt
-        # would end the loop.
-        try:
-            return self._handler.call(delivery.item.mail, delivery.content, **keywords), None
-        except Exception as error:  # noqa: BLE001 - as above
-            return None, error
-        except BaseException as error:  # noqa: BLE001 - as above
-            told = RuntimeError(f"{type(error).__name__} in a handler")
-            return None, told.with_traceback(error.__traceback__)
 
     def _failed(self, delivery: Delivery, error: BaseException) -> Retry:
         self._metrics.handler_failed()
@@ -373,6 +365,28 @@ class HandlerPool:
             await asyncio.sleep(min(remaining, pause * random.uniform(0.7, 1.0)))
 
 
+def _in_thread(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    # Errors travel as values: a future does not pass on StopIteration, and KeyboardInterrupt would
+    # end the loop.
+    try:
+        return call(), None
+    except Exception as error:  # noqa: BLE001 - as above
+        return None, error
+    except BaseException as error:  # noqa: BLE001 - as above
+        return None, _as_error(error)
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    try:
+        return await result
+    except (KeyboardInterrupt, SystemExit) as error:  # they would end the loop
+        raise _as_error(error) from None
+
+
+def _as_error(error: BaseException) -> RuntimeError:
+    return RuntimeError(f"{type(error).__name__} in a handler").with_traceback(error.__traceback__)
+
+
 async def following(
     deliveries: Deliveries, idle: timedelta | None, busy: Callable[[], bool]
 ) -> Delivery | None:
@@ -400,6 +414,7 @@ def _is_failure(value: object) -> bool:
 
 _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("reason", "answer", "why"), ("text", lambda value: isinstance(value, str))),
+    **dict.fromkeys(("back_off", "counted", "throttled"), ("a bool", lambda x: isinstance(x, int))),
     "after": ("a timedelta", lambda value: isinstance(value, timedelta | None)),
     "failures": (
         "a tuple of Failure, whose fields are text",
@@ -407,9 +422,8 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "recipients": (
         "a tuple of text",
-        lambda value: (
-            value is None
-            or (isinstance(value, list | tuple | set | frozenset) and _are_texts(value))
+        lambda one: (
+            isinstance(one, list | tuple | set | frozenset | None) and _are_texts(one or ())
         ),
     ),
 }

@@ -107,7 +107,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT, or until a first start fails (raises then)."""
-        figures = str(scratch_folder("mailslice-metrics"))
+        figures = str(scratch_folder("mailslice-metrics", is_only=True))
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = figures  # the processes inherit it
         signals = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, self._on_signal) for number in signals}
@@ -167,18 +167,17 @@ class Supervisor:
     def _listen(self, longest: float) -> None:
         """Waits for news of any process, at most `longest` seconds, and takes it in."""
         pipes = {slot.pipe: slot for slot in self._slots if slot.pipe is not None}
-        running = ((slot.process, slot) for slot in self._slots)
-        sentinels = {process.sentinel: slot for process, slot in running if process is not None}
+        sentinels = [slot.process.sentinel for slot in self._slots if slot.process is not None]
         if not sentinels:
             time.sleep(longest)
             return
-        ready = connection.wait([*pipes, *sentinels], longest)
-        for source in ready:
+        for source in connection.wait([*pipes, *sentinels], longest):
             if isinstance(source, connection.Connection):
                 self._take(pipes[source])
-        for source in ready:
-            if isinstance(source, int):
-                self._died(sentinels[source])
+        for slot in self._slots:
+            # What a process forked has its sentinel, too.
+            if (process := slot.process) is not None and process.exitcode is not None:
+                self._died(slot, process)
 
     def _take(self, slot: _Slot) -> None:
         with suppress(EOFError, OSError):
@@ -195,20 +194,17 @@ class Supervisor:
                     case UUID() as enqueue_id:
                         self._send(self._strikes.buried(EnqueueId(enqueue_id)))
             return
-        # The other end is closed: its sentinel shows the rest.
+        # The other end is closed: the exit code shows the rest.
         if slot.pipe is not None:
             slot.pipe.close()
             slot.pipe = None
 
-    def _died(self, slot: _Slot) -> None:
+    def _died(self, slot: _Slot, process: SpawnProcess) -> None:
         self._take(slot)
-        if slot.process is None:
-            return
-        slot.process.join()
-        code, pid = slot.process.exitcode, slot.process.pid
+        code, pid = process.exitcode, process.pid
         if slot.pipe is not None:
             slot.pipe.close()
-        slot.process.close()
+        process.close()
         slot.process = slot.pipe = None
         self._liveness.died(slot.number)
         for gauges in Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]).glob(f"gauge*_{slot.number}.db"):
