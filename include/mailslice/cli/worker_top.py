@@ -13,11 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mailslice.admin.holds import active_holds
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.cli.output import Output, cell
-from mailslice.maintenance.health import HealthVerdict
-from mailslice.maintenance.overview import overview
+from mailslice.maintenance.overview import QueueOverview, overview
 from mailslice.model.clock import system_clock
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import StoreUnavailable, TryAgain, UnknownQueue
@@ -84,20 +82,22 @@ class Top:
         queues = tuple(self._requested or known)
         alarms = self._now_and_then("alarms", self._stores.management.alarms)
         # By the table that `queue list` uses.
-        verdicts = self._now_and_then(
-            ("health", queues),
-            lambda: {
-                one.queue: one.verdict for one in overview(self._stores, system_clock, queues)
-            },
+        overviews = self._now_and_then(
+            ("overview", queues),
+            lambda: {one.queue: one for one in overview(self._stores, system_clock, queues)},
         )
-        return [
-            {**self._row(queue, moving, alarms), **_health_of(verdicts.get(queue))}
-            for queue in queues
-        ]
+        workers = self._asked(lambda: self._stores.workers_of(queues))
+        return [self._row(overviews[queue], moving, alarms, workers) for queue in queues]
 
     def _row(
-        self, queue: QueueName, moving: Mapping[str, Traffic], alarms: Sequence[str]
+        self,
+        one: QueueOverview,
+        moving: Mapping[str, Traffic],
+        alarms: Sequence[str],
+        workers: Mapping[QueueName, Sequence[WorkerRecord]] | None,
     ) -> dict[str, Any]:
+        queue = one.queue
+        records = None if workers is None else workers.get(queue, ())
         names = RabbitNames(queue)
         work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
         depth, dead_depth = work.depth if work else None, dead.depth if dead else None
@@ -105,9 +105,6 @@ class Top:
         summary: LiveSummary | None = self._asked(
             lambda: self._now_and_then(("size", queue), lambda: view.live_summary(MOST_ROWS))
         )
-        records = self._asked(lambda: self._stores.worker_records(queue))
-        active = self._asked(lambda: active_holds(self._stores, system_clock, queue))
-        held = (active or {}).get(queue)
         oldest = summary.oldest if summary is not None else work.oldest if work else None
         return {
             "queue": queue,
@@ -129,12 +126,15 @@ class Top:
             **of_workers(records),
             "problems": [
                 *alarms,
-                *(f"held: {hold.sentence}" for hold in (held.all if held else ())),
-                *(() if held and held.whole else _unconsumed(depth)),
+                *(f"held: {hold.sentence}" for hold in one.holds),
+                *(() if any(not hold.domain for hold in one.holds) else _unconsumed(depth)),
                 *_silent(records),
                 *_undoing(records),
                 *([str(self.away)] if self.away else []),
             ],
+            "health": one.verdict.health.value,
+            "why": one.verdict.why,
+            "next": one.verdict.next,
         }
 
     def _now_and_then(self, key: Hashable, ask: Callable[[], Any]) -> Any:
@@ -154,12 +154,6 @@ class Top:
             except TryAgain as error:
                 self.away = error
         return None
-
-
-def _health_of(verdict: HealthVerdict | None) -> dict[str, Any]:
-    if verdict is None:
-        return dict.fromkeys(("health", "why", "next"))
-    return {"health": verdict.health.value, "why": verdict.why, "next": verdict.next}
 
 
 def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:

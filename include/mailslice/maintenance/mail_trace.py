@@ -80,6 +80,7 @@ class Trace:
         self._without = without
         self._wanted = wanted
         self._queues = list(queues)
+        self._days: Mapping[QueueName, Sequence[str]] | None = None  # that have decisions
         self._away: dict[str, str] = {}
         """Store -> why it does not answer: it is asked only once."""
         self.entries: list[dict[str, object]] = []
@@ -299,10 +300,14 @@ class Trace:
         from mailslice.stores.cassandra.own import Decisions
 
         stores = self._stores
-        table = Decisions.existing(stores.cassandra, stores.settings)
+        if (table := Decisions.existing(stores.cassandra, stores.settings)) is None:
+            return
         now = system_clock()
         since = now - stores.settings.duty.retention
-        for row in table.list(queue, since, now) if table is not None else ():
+        if self._days is None and len(self._queues) != 1:
+            self._days = table.days(since, now)
+        days = None if self._days is None else self._days.get(queue, ())
+        for row in table.list(queue, since, now, days):
             if wanted.matches(row.enqueue_id, row.name):
                 says = f"{row.action} by {row.who} ({row.verdict}, worker {row.worker}): {row.why}"
                 yield SourceAnswer(says, row.decided, row.enqueue_id, row.name)

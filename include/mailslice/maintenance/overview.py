@@ -108,7 +108,7 @@ def overview(
     unanswered: dict[str, MailsliceError] = {}
     # Connects, once for all queues.
     reports = _answered(lambda: _newest(stores.existing_runs(), chosen), unanswered) or {}
-    workers = _answered(lambda: _workers(stores, chosen), unanswered)
+    workers = _answered(lambda: stores.workers_of(chosen), unanswered)
     held = _answered(lambda: active_holds(stores, clock), unanswered) or {}
     shape = _answered(lambda: view_shape(stores), unanswered) if chosen else None
     share = most.each_of(len(chosen))
@@ -286,13 +286,6 @@ def as_json(one: QueueOverview) -> dict[str, object]:
         "why": one.verdict.why,
         "next": one.verdict.next,
     }
-
-
-def _workers(
-    stores: Stores, queues: Sequence[QueueName]
-) -> Mapping[QueueName, Sequence[WorkerRecord]]:
-    table = WorkerRecords.existing(stores.cassandra, stores.settings)
-    return {} if table is None else table.by_queue(queues)
 
 
 def _count(looked: _Looked, queue: QueueName, in_broker: int | None) -> _MailCount | None:

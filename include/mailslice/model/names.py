@@ -69,8 +69,8 @@ class RabbitNames:
         return f"mailslice-delay-{seconds}s-{self.queue}"
 
     def is_delay_queue(self, name: str) -> bool:
-        """Whether it is one of the levels, whatever its seconds."""
-        seconds = re.search(r"\d+", name)
+        """Whether it is one of the levels, whatever its seconds. Other queues' cost little."""
+        seconds = re.search(r"\d+", name) if name.endswith(f"s-{self.queue}") else None
         return seconds is not None and name == self.delay_queue(int(seconds[0]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -140,6 +140,13 @@ class Stores:
 
         table = WorkerRecords.existing(self.cassandra, self.settings)
         return [] if table is None else table.list(queue)
+
+    def workers_of(self, queues: Iterable[QueueName]) -> Mapping[QueueName, Sequence[WorkerRecord]]:
+        """As `worker_records`, of those of these queues that have any: few requests."""
+        from mailslice.stores.cassandra.own import WorkerRecords
+
+        table = WorkerRecords.existing(self.cassandra, self.settings)
+        return {} if table is None else table.by_queue(queues)
 
     @cached_property
     def postal(self) -> PostalDatabases:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 from rich.console import Console
 
-from mailslice.cli.worker_top import of_workers, table
-from mailslice.model.mail import EnqueueId
+from mailslice.cli import worker_top
+from mailslice.cli.worker_top import Top, of_workers, table
+from mailslice.maintenance.health import Health, HealthVerdict
+from mailslice.maintenance.overview import QueueOverview
+from mailslice.model.holds import Hold
+from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
@@ -66,3 +73,39 @@ def test_a_terminal_shows_the_columns_that_fit_and_cuts_no_figure(width: int) ->
     assert all("123456" in figure for figure in figures.split()[3:])
     assert len(title.split()) == len(figures.split()) - 1
     assert ("more columns need a wider terminal" in text) == (width < 250)
+
+
+def test_workers_and_holds_of_all_queues_are_asked_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held, other = queues = [QueueName("held"), QueueName("other")]
+    asked: list[Sequence[QueueName]] = []
+    hold = Hold(held, "", NOW, None, "ada", "a full disk", "1")
+
+    def overview(*_: object) -> list[QueueOverview]:
+        verdicts = {held: Health.HELD, other: Health.OK}
+        return [
+            QueueOverview(queue, HealthVerdict(word, "why", "next"), None, None, None, holds=holds)
+            for (queue, word), holds in zip(verdicts.items(), [(hold,), ()], strict=True)
+        ]
+
+    def workers_of(names: Sequence[QueueName]) -> dict[QueueName, list[WorkerRecord]]:
+        asked.append(names)
+        return {other: [record("a")]}
+
+    view = SimpleNamespace(live_summary=lambda _: None)
+    monkeypatch.setattr(worker_top, "overview", overview)
+    monkeypatch.setattr(worker_top, "MailQueue", lambda *_: view)
+    depth = {"messages_ready": 1, "messages_unacknowledged": 0, "consumers": 0, "type": "classic"}
+    management = SimpleNamespace(
+        queues=lambda _: [{"name": f"JamesMailQueue-workqueue-{one}", **depth} for one in queues],
+        mail_queues=lambda: queues,
+        alarms=list,
+    )
+    stores: Any = SimpleNamespace(management=management, workers_of=workers_of)
+    first, second = Top(stores, []).rows()
+    assert (first["queue"], first["health"], first["workers"]) == ("held", "HELD", 0)
+    assert first["problems"] == [f"held: {hold.sentence}"]
+    assert (second["queue"], second["health"], second["workers"]) == ("other", "OK", 1)
+    assert second["problems"] == ["nobody consumes 1 ready messages"]
+    assert asked == [("held", "other")]

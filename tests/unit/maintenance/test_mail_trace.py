@@ -25,7 +25,7 @@ from mailslice.maintenance.mail_trace import (
 )
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
 from mailslice.model.names import queue_name
-from mailslice.stores.cassandra.own import MovingMails
+from mailslice.stores.cassandra.own import Decisions, MovingMails
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.cassandra.own.table import OwnTable
 
@@ -253,3 +253,32 @@ def test_deletes_of_too_many_mails_are_unknown_and_the_others_are_read(
     deleted(monkeypatch, mails=mail_trace.MOST_DELETED)
     answers = [answer for answer, _, _ in answers_of(monkeypatch, str(ID), "deleted")]
     assert answers == ["yes", "unknown"]
+
+
+@pytest.mark.parametrize("queue", [[], ["spool"]])
+def test_the_days_of_decisions_are_asked_for_once_for_all_queues(
+    monkeypatch: pytest.MonkeyPatch, queue: list[str]
+) -> None:
+    """Of one queue each day is read: that costs less than all names of days."""
+    asked: list[object] = []
+    row = SimpleNamespace(enqueue_id=ID, name="m", decided=AT, who="ada", verdict="stuck")
+    row.action, row.worker, row.why = "release", "w", "it hung"
+
+    def listed(name: str, _since: object, _until: object, days: object = None) -> Any:
+        asked.append((name, days))
+        return iter([row])
+
+    def days(*_: object) -> dict[str, list[str]]:
+        asked.append("days")
+        return {"spool": ["2026-11-23"]}
+
+    table = SimpleNamespace(list=listed, days=days)
+    existing = classmethod(lambda cls, *_: table if cls is Decisions else None)
+    monkeypatch.setattr(OwnTable, "existing", existing)
+    stores: Any = Mute()
+    stores.rabbitmq = SimpleNamespace(names=lambda: [queue_name("other"), queue_name("spool")])
+    tracing = Trace(stores, Wanted.of("m"), map(queue_name, queue), without={mail_trace.RABBITMQ})
+    says = [one["says"] for one in tracing.run() if one["source"] == "decisions"]
+    assert says[-1] == "release by ada (stuck, worker w): it hung"
+    every_day = [("spool", None)]
+    assert asked == (every_day if queue else ["days", ("other", ()), ("spool", ["2026-11-23"])])

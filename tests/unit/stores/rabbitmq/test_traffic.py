@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
+from time import process_time
+from timeit import repeat
 from typing import Any
 
 from mailslice.model.mail import QueueName
@@ -71,3 +74,13 @@ def test_delayed_counts_the_levels_and_the_hop_of_this_queue_alone() -> None:
     assert (
         delayed({**all_traffic, **traffic(Broker({"name": names.delay_queue(60)}))}, names) is None
     )
+
+
+def test_another_queues_levels_cost_little() -> None:
+    """Each of 300 queues asks it of the levels of all 300."""
+    names, other = RabbitNames(QueueName("a.b")), RabbitNames(QueueName("a.c"))
+    own_level, other_level = (
+        min(repeat(partial(names.is_delay_queue, level), process_time, number=2000))
+        for level in (names.delay_queue(3600), other.delay_queue(3600))
+    )
+    assert other_level < own_level / 3
