@@ -249,7 +249,7 @@ def newest_reports(
         duty, queue, reports = rows[0].duty, rows[0].queue, _finished(rows)
         with_result = (one for one in reports if has_result(duty, one))
         if len(rows) == _FEW and all(duties is None and is_dry(one) for one in with_result):
-            reports = _finished(runs.of(duty, queue, _MORE))
+            reports = _finished(runs.list(duty, queue, _MORE))
         yield duty, queue, reports
 
 
