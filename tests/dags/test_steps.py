@@ -347,8 +347,12 @@ def test_the_row_of_a_try_before_the_tasks_were_cleared_is_not_why_a_step_was_ki
     row = SimpleNamespace(
         report=json.dumps({"run": run, "status": "failed", "message": "apply: no such table"})
     )
-    runs = SimpleNamespace(get=lambda _: row)
-    stores = SimpleNamespace(existing_runs=lambda: runs)
+
+    def newest(duty, queue, _limit):
+        assert (duty, queue) == ("queue_cleanup", "spool"), "one partition is read, not the table"
+        return [SimpleNamespace(report='{"run": "another", "status": "failed"}'), row]
+
+    stores = SimpleNamespace(existing_runs=lambda: SimpleNamespace(list=newest))
     monkeypatch.setattr("mailslice.airflow.task_chain.open_stores", lambda _: nullcontext(stores))
     duty = DagDuty(duty="queue_cleanup", load=lambda: settings)
     found = task_chain._recorded(context(), duty, "spool")

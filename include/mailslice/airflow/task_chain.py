@@ -182,8 +182,9 @@ def _recorded(context: Any, duty: DagDuty, queue: str) -> dict[str, Any] | None:
         request = request_of(context, duty.duty, queue)
         if folder_of(request, settings).read_json(FAILURE) is not None:
             with open_stores(settings) as stores:
-                row = Ledger(stores, settings).show(request.run)
-            return row if row["status"] in BAD else None
+                reports = Ledger(stores, settings).list(request.duty, request.queue)
+            report = next((one for one in reports if one["run"] == request.run), None)
+            return report if report and report["status"] in BAD else None
     return None
 
 

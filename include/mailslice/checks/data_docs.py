@@ -20,9 +20,10 @@ DOCS_FOLDER = "data_docs"
 GATES = f"{DOCS_FOLDER}/gates"
 """A page for each gate of each run."""
 ENTRIES = f"{DOCS_FOLDER}/entries"
-"""One small file a page, named by its time, in one folder a day: the index reads the newest."""
-VALIDATIONS = f"{DOCS_FOLDER}/validations"
-"""Great Expectations' own pages: DUTY/GATE/FRAME/RUN/TIME/PAGE."""
+"""One small file a gate, named by its time, in one folder an hour: the index reads the newest.
+
+It names the gate's page and Great Expectations' own: validations/DUTY/GATE/FRAME/RUN/TIME/PAGE.
+"""
 _NEWEST = 200
 _LONGEST = 180
 _AT_ONCE = 8
@@ -62,17 +63,12 @@ class Docs:
     def publish(
         self, site: Path, gate: str, *, success: bool, findings: Sequence[Mapping[str, object]]
     ) -> str:
-        """Copy a gate's pages to the artifacts, and list it in the index; the link to its page."""
-        styled = set(self.files.files(f"{DOCS_FOLDER}/static"))
-        for file in sorted(path for path in site.rglob("*") if path.is_file()):
-            name = f"{DOCS_FOLDER}/{file.relative_to(site).as_posix()}"
-            if file.parent == site or name in styled:
-                # Great Expectations' own index lists this gate alone. Styles are shared.
-                continue
-            self.files.write(name, file.read_bytes())
-        pages = sorted(
-            path.relative_to(site).as_posix() for path in (site / "validations").rglob("*.html")
-        )
+        """Copy a gate's pages to the artifacts, and list it in the index; the link to its page.
+
+        The entry is written before the pages: pages without one would never be pruned.
+        """
+        validations = (site / "validations").rglob("*.html")
+        pages = sorted(path.relative_to(site).as_posix() for path in validations)
         now = self.clock()
         page = f"{GATES}/{self.run_name}-{gate}.html"
         entry = {
@@ -85,32 +81,36 @@ class Docs:
             "at": f"{now:%Y-%m-%dT%H:%M:%SZ}",
             "page": page.removeprefix(f"{DOCS_FOLDER}/"),
         }
-        self.files.write(page, gate_page(entry, findings).encode())
         self.files.write(
-            f"{ENTRIES}/{now:%Y-%m-%d}/{now:%H%M%S.%fZ}-{self.run_name}-{gate}.json",
+            f"{ENTRIES}/{now:%Y-%m-%dT%H}/{now:%H%M%S.%fZ}-{self.run_name}-{gate}.json",
             json.dumps(entry).encode(),
         )
+        styled = set(self.files.files(f"{DOCS_FOLDER}/static"))
+        for file in sorted(path for path in site.rglob("*") if path.is_file()):
+            name = f"{DOCS_FOLDER}/{file.relative_to(site).as_posix()}"
+            if file.parent == site or name in styled:
+                # Great Expectations' own index lists this gate alone. Styles are shared.
+                continue
+            self.files.write(name, file.read_bytes())
+        self.files.write(page, gate_page(entry, findings).encode())
         self.files.write(f"{DOCS_FOLDER}/index.html", index_page(self._entries()).encode())
         return link(self.files.uri(page))
 
     def _entries(self) -> list[dict[str, Any]]:
         """The newest gates, newest first, each page once: a retried gate rewrites its page."""
         names: list[str] = []
-        for day in sorted(self.files.folders(ENTRIES), reverse=True):
-            names += sorted(
-                (name for name in self.files.files(f"{ENTRIES}/{day}") if name.endswith(".json")),
-                reverse=True,
-            )
+        for hour in reversed(self.files.folders(ENTRIES)):
+            files = reversed(self.files.files(f"{ENTRIES}/{hour}"))
+            names += [name for name in files if name.endswith(".json")]
             if len(names) >= _NEWEST:
                 break
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            # One that is gone by now was pruned by another run's report.
-            found = [data for data in pool.map(self.files.read, names[:_NEWEST]) if data]
         newest: dict[str, dict[str, Any]] = {}
-        for data in found:
-            with suppress(ValueError, TypeError, KeyError):  # a damaged one is not listed
-                entry = json.loads(data)
-                newest.setdefault(entry["page"], entry)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for data in pool.map(self.files.read, names[:_NEWEST]):
+                # A damaged one is not listed. One that is gone was pruned by another run's report.
+                with suppress(ValueError, TypeError, KeyError):
+                    entry = json.loads(data or b"")
+                    newest.setdefault(entry["page"], entry)
         return list(newest.values())
 
 

@@ -1,18 +1,14 @@
 """Which run a single step goes on with."""
 
 import logging
-import re
 
 from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, queue_folder
-from mailslice.maintenance.run_request import STEPS
+from mailslice.maintenance.run_request import STEPS, began
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# The time in Airflow's run ids (`scheduled__2026-11-20T02-15-00`) and ours
-# (`20261120T021500Z-1f3a9c`); a chosen name has none, and its plan's time counts.
-_TIME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d)[-:]?(\d\d)[-:]?(\d\d)")
 _LOOKED_AT = 200
 
 
@@ -26,15 +22,13 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     before = {"report": ("plan",)}.get(step, STEPS[: STEPS.index(step)])
 
     def age(run: str) -> tuple[str, str]:
-        match = _TIME.search(run)
-        if match is not None:
-            return "".join(match.groups()), run
+        if time := began(run):
+            return time, run
         planned = location.modified(RunFolder(location, duty, queue, run).file(FILES["plan"]))
         return f"{planned:%Y%m%d%H%M%S}" if planned else "", run
 
-    for run in sorted(location.folders(queue_folder(duty, queue)), key=age, reverse=True)[
-        :_LOOKED_AT
-    ]:
+    runs = sorted(location.folders(queue_folder(duty, queue)), key=age, reverse=True)
+    for run in runs[:_LOOKED_AT]:
         folder = RunFolder(location, duty, queue, run)
         try:
             # Read first: of most runs it is all that is asked for.

@@ -3,7 +3,6 @@
 The stores are opened at the first question, and anew after an error of theirs.
 """
 
-import json
 import logging
 import threading
 from collections import Counter
@@ -16,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from mailslice.maintenance.health import Health, HealthVerdict
+from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.overview import QueueOverview, has_result, last_reported, overview
 from mailslice.maintenance.postal_health import PostalOverview, postal_overview
 from mailslice.model.clock import Clock, system_clock
@@ -279,9 +279,6 @@ def _completed(one: QueueOverview, earlier: Iterable[QueueOverview]) -> QueueOve
 
 
 def _trend(stores: Stores, queue: QueueName, since: datetime) -> Iterator[TrendPoint]:
-    runs = stores.existing_runs()
-    rows = runs.of("queue_size", queue, _TREND_RUNS) if runs is not None else ()
-    for row in reversed(rows):
-        report: dict[str, Any] = json.loads(row.report)
-        if row.started >= since and has_result("queue_size", report):
+    for report in reversed(Ledger(stores, stores.settings).list("queue_size", queue, _TREND_RUNS)):
+        if has_result("queue_size", report) and datetime.fromisoformat(report["started"]) >= since:
             yield TrendPoint(datetime.fromisoformat(report["measuredAt"]), report["size"])

@@ -15,6 +15,7 @@ from mailslice.cockpit.mails import moment_of
 from mailslice.cockpit.waiting import why_it_waits
 from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, plain
 from mailslice.maintenance.decision_files import save_decision
+from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted, events_of
 from mailslice.maintenance.overview import QueueOverview, newest_report
@@ -131,11 +132,9 @@ def domains(one: QueueOverview) -> dict[str, Any]:
     }
 
 
-def cleanups(stores: Stores, queue: QueueName) -> list[Mapping[str, Any]]:
+def cleanups(stores: Stores, queue: QueueName) -> Sequence[Mapping[str, Any]]:
     """The newest reports of queue_cleanup, the newest first. One partition is read."""
-    runs = stores.existing_runs()
-    rows = runs.of("queue_cleanup", queue, NEWEST) if runs else ()
-    return [json.loads(row.report) for row in rows]
+    return Ledger(stores, stores.settings).list("queue_cleanup", queue, NEWEST)
 
 
 def slices(one: QueueOverview, cleanups: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:

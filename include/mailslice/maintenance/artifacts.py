@@ -128,8 +128,8 @@ class Artifacts:
         """The paths of `files` with when each was last written (UTC)."""
         start = len(self._key("").rstrip("/"))
         with naming(self.uri(name)):
-            times = dict(self._files.times(self._key(name)))
-        return {path[start:].lstrip("/"): written for path, written in times.items()}
+            times = self._files.times(self._key(name))
+            return {path[start:].lstrip("/"): written for path, written in times}
 
     def folders(self, name: str) -> list[str]:
         """The names of the folders right below `name`, sorted."""

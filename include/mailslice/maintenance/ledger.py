@@ -13,7 +13,7 @@ from mailslice.model.settings import Settings
 from mailslice.stores import Stores
 from mailslice.stores.own.runs import RunRow
 
-_NEWEST = 200
+_NEWEST = 20
 
 
 class Ledger:
@@ -69,5 +69,4 @@ class Ledger:
         if row is None:
             known = ", ".join(one["run"] for one in self.list(limit=3)) or "none"
             raise BadInput(f"run {run!r} is not in the ledger; the newest are: {known}")
-        report: dict[str, Any] = json.loads(row.report)
-        return report
+        return dict(json.loads(row.report))

@@ -250,7 +250,7 @@ def newest_reports(
         duty, queue, reports = rows[0].duty, rows[0].queue, _finished(rows)
         with_result = (one for one in reports if has_result(duty, one))
         if len(rows) == _FEW and all(map(is_dry, with_result)):
-            reports = _finished(runs.of(duty, queue, _MORE))
+            reports = _finished(runs.list(duty, queue, _MORE))
         yield duty, queue, reports
 
 

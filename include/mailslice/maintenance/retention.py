@@ -3,8 +3,8 @@
 Own rows end by their TTL; in MariaDB the report step deletes those that ended.
 """
 
+import json
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,9 +13,10 @@ from pathlib import PurePosixPath
 
 from mailslice.admin.deletions.packs import DELETED_PREFIX, expire
 from mailslice.admin.holds import MOST_SKEW, SKEWED
-from mailslice.checks.data_docs import DOCS_FOLDER, ENTRIES, GATES, VALIDATIONS
+from mailslice.checks.data_docs import DOCS_FOLDER, ENTRIES
 from mailslice.maintenance.artifacts import Artifacts, queue_folder
 from mailslice.maintenance.decision_files import DECISIONS_FOLDER
+from mailslice.maintenance.run_request import began
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadSetting
 from mailslice.stores import Stores, has_cassandra
@@ -64,12 +65,16 @@ def expire_sometimes(artifacts: Artifacts, stores: Stores, clock: Clock) -> None
 
 
 def prune(artifacts: Artifacts, parent: str, before: datetime) -> list[str]:
-    """Remove the runs of one duty on one queue whose files are all older than `before`."""
+    """Remove the runs of one duty on one queue whose files are all older than `before`.
+
+    No file is older than its run, so those that began later are not listed.
+    """
 
     def remove_old(run: str) -> bool:
         folder = f"{parent}/{run}"
-        times = artifacts.times(folder).values()
-        is_old = bool(times) and max(times) < before
+        if began(run) > f"{before:%Y%m%d%H%M%S}":
+            return False
+        is_old = max(artifacts.times(folder).values(), default=before) < before
         if is_old:
             artifacts.remove_folder(folder)
         return is_old
@@ -78,24 +83,33 @@ def prune(artifacts: Artifacts, parent: str, before: datetime) -> list[str]:
 
 
 def prune_docs(artifacts: Artifacts, before: datetime) -> None:
-    """Remove decisions, and pages, index entries and validations of gates, of earlier days.
+    """Remove decisions, and the pages that index entries name, of earlier days.
 
     Safe beside other prunings and gates that add pages. Styles and pages of suites stay.
     """
-    day = before.replace(hour=0, minute=0, second=0, microsecond=0)
-    newest: defaultdict[str, list[datetime]] = defaultdict(list)
-    for name, written in artifacts.times(VALIDATIONS).items():
-        newest[str(PurePosixPath(name).parents[1])].append(written)
-    folders = [
-        f"{parent}/{name}"
-        for parent in (DECISIONS_FOLDER, ENTRIES)
-        for name in artifacts.folders(parent)
-        if name < f"{day:%Y-%m-%d}"
-    ]
-    folders += [run for run, times in newest.items() if max(times) < day]
-    pages = [name for name, written in artifacts.times(GATES).items() if written < day]
-    _done(artifacts.remove_folder, folders)
-    _done(artifacts.remove, pages)
+    day = f"{before:%Y-%m-%d}"
+
+    def old(parent: str) -> list[str]:
+        return [f"{parent}/{name}" for name in artifacts.folders(parent) if name < day]
+
+    def remove_pages(entry_file: str) -> bool:
+        with suppress(ValueError, TypeError, KeyError):  # a damaged one names no page
+            entry = json.loads(artifacts.read(entry_file) or b"")
+            page = f"{DOCS_FOLDER}/{entry['page']}"
+            written = artifacts.modified(page)
+            if written and f"{written:%Y-%m-%d}" >= day:
+                return True  # a later try of the gate wrote it, and has an entry
+            for path in map(PurePosixPath, entry["pages"]):
+                if path.match("validations/*/*/*/*/*/*"):
+                    artifacts.remove_folder(f"{DOCS_FOLDER}/{path.parents[1]}")
+            artifacts.remove(page)
+        return True
+
+    _done(artifacts.remove_folder, old(DECISIONS_FOLDER))
+    for folder in old(ENTRIES):
+        entries = artifacts.files(folder)
+        if len(_done(remove_pages, entries)) == len(entries):
+            artifacts.remove_folder(folder)
 
 
 def _done(act: Callable[[str], bool | None], names: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ STEPS = ("plan", "check", "apply", "verify", "report")
 NO_QUEUE = QueueName(NO_QUEUE_NAME)
 """In place of a queue's name, for duties that are not about one queue."""
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:~-]{0,179}")
+_TIME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d)[-:]?(\d\d)[-:]?(\d\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,12 @@ def subject(text: str) -> QueueName:
 def new_run(clock: Clock) -> str:
     """A run id that sorts by time and is nobody else's: `20261121T021500Z-1f3a9c`."""
     return f"{clock():%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+def began(run: str) -> str:
+    """The time in a run id of `new_run` or of Airflow, `20261121021500`; empty in a chosen one."""
+    times = _TIME.findall(run)
+    return "".join(times[-1]) if times else ""
 
 
 def run_of_dag(duty: str, queue: str, dag_run: str) -> str:

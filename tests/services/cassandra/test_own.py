@@ -179,7 +179,7 @@ def test_a_table_that_is_missing_is_looked_for_until_it_is_there(fresh):
     with open_stores(fresh.settings) as stores, open_stores(fresh.settings) as others:
         assert stores.existing_runs() is None
         others.own.runs.save(RunRow("r", "queue_size", "spool", NOW, "done"), DAY)
-        assert [row.run for row in stores.existing_runs().of("queue_size", "spool", 1)] == ["r"]
+        assert [row.run for row in stores.existing_runs().list("queue_size", "spool", 1)] == ["r"]
         assert stores.existing_records(RUNS) is stores.existing_records(RUNS)
 
 

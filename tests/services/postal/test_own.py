@@ -131,6 +131,6 @@ def test_the_newest_rows_come_by_the_key_and_nothing_is_sorted(
     runs = own.created().runs
     for number in range(60):
         runs.save(run_row("q", f"r{number}", number), DAY)
-    newest = runs.of("stuck_mails_postal", QueueName("q"), 5)
+    newest = runs.list("stuck_mails_postal", QueueName("q"), 5)
     assert [row.run for row in newest] == [f"r{number}" for number in range(59, 54, -1)]
     assert own.extra == ["Using where"]

@@ -61,8 +61,8 @@ class Counting(Artifacts):
         self.read_names.append(name)
         return super().read(name)
 
-    def files(self, name: str) -> list[str]:
-        found = super().files(name)
+    def times(self, name: str) -> dict[str, datetime]:
+        found = super().times(name)
         self.listed += len(found)
         return found
 
@@ -84,7 +84,7 @@ def entry(world: Artifacts, at: datetime, run: str) -> None:
         "at": f"{at:%Y-%m-%dT%H:%M:%SZ}",
     }
     world.write(
-        f"data_docs/entries/{at:%Y-%m-%d}/{at:%H%M%S.%fZ}-{run}-check.json",
+        f"data_docs/entries/{at:%Y-%m-%dT%H}/{at:%H%M%S.%fZ}-{run}-check.json",
         json.dumps({**told, "page": f"gates/{run}.html"}).encode(),
     )
 
@@ -112,12 +112,14 @@ def test_a_gate_that_was_tried_again_is_listed_once_as_it_ended(world, publish):
 
 
 def test_a_gate_looks_at_the_newest_entries_alone_however_many_there_are(world, publish):
-    for number in range(700):
-        entry(world, NOON - timedelta(hours=1, minutes=10 * number), f"old{number:03d}")
+    """Entries of 0.1.0 are in a folder a day."""
+    for number in range(3000):
+        entry(world, NOON - timedelta(hours=1, seconds=30 * number), f"old{number:03d}")
+    world.write("data_docs/entries/2026-11-20/235959.000Z-x-check.json", b"{}")
     files = Counting(world.location)
     publish("new", files=files)
     assert len(files.read_names) == 200
-    assert files.listed <= 200 + 2 * 144, "whole days, until there are enough"
+    assert files.listed <= 200 + 120, "whole hours, until there are enough"
     text = index(world)
     assert [run for run in ("new", "old000", "old198", "old199") if f">{run}<" in text] == [
         "new",
@@ -129,27 +131,50 @@ def test_a_gate_looks_at_the_newest_entries_alone_however_many_there_are(world, 
 def test_what_is_older_than_the_retention_goes_with_all_its_pages(world, publish):
     now, retention = datetime.now(UTC), timedelta(days=90)
     before = now - timedelta(days=100)
-    publish("old", before)
+    for number in range(3):
+        publish(f"old{number}", before + timedelta(hours=number))
+    publish("again", before)
+    publish("again", now)
     publish("new", now)
-    world.write("data_docs/gates/of-an-earlier-version.json", b"{}")
-    world.write("data_docs/gates/of-an-earlier-version.html", b"page")
+    damaged = json.dumps({"page": "gates/x.html", "pages": ["static/style.css", "a/../b"]})
+    for name, text in (("a", damaged), ("b", "{"), ("c", "[]"), ("d", '{"page": 1}')):
+        world.write(f"data_docs/entries/{before:%Y-%m-%d}/{name}.json", text.encode())
     world.write("data_docs/static/style.css", b"style")
     aged = [
         name
         for name in world.files("data_docs")
-        if "old" in name or "earlier" in name or "static" in name
+        if "old" in name or "static" in name or ("again" in name and f"{before:%Y%m%d}" in name)
     ]
     for name in aged:
         os.utime(world.path(name), (before.timestamp(), before.timestamp()))
-    assert prune_sometimes(world, "queue_size", "spool", now, retention) == []
+    files = Counting(world.location)
+    assert prune_sometimes(files, "queue_size", "spool", now, retention) == []
+    assert files.listed == 4 + 4, "the entries that are too old, not all pages"
     left = world.files("data_docs")
-    assert not any("old" in name or "earlier" in name for name in left)
+    assert not any("old" in name for name in left)
+    assert world.folders("data_docs/entries") == [f"{now:%Y-%m-%dT%H}"]
     assert "data_docs/static/style.css" in left
-    assert sum("queue_size-spool-new" in name for name in left) == 2
+    for run in ("new", "again"):
+        assert sum(f"queue_size-spool-{run}" in name for name in left) == 2
     assert any(
         name.startswith("data_docs/validations/queue_size/check/totals/new/") for name in left
     )
-    assert world.folders("data_docs/validations/queue_size/check/totals") == ["new"]
+    assert world.folders("data_docs/validations/queue_size/check/totals") == ["again", "new"]
+
+
+def test_a_gate_that_is_killed_leaves_no_page_without_an_entry(world, publish):
+    class Killed(Artifacts):
+        def write(self, name: str, data: bytes) -> None:
+            super().write(name, data)
+            if "validations" in name:
+                raise KeyboardInterrupt
+
+    before = datetime.now(UTC) - timedelta(days=100)
+    with pytest.raises(KeyboardInterrupt):
+        publish("r1", before, files=Killed(world.location, S3Settings()))
+    assert world.folders("data_docs/validations/queue_size/check/totals") == ["r1"]
+    prune_docs(world, datetime.now(UTC))
+    assert world.files("data_docs") == []
 
 
 def test_docs_are_looked_through_once_in_a_ninetieth_of_the_retention_whoever_reports(world):
@@ -199,7 +224,7 @@ def test_names_that_are_too_long_for_a_file_stay_apart(world):
 @pytest.mark.parametrize("damaged", [b'{"duty": "queue_si', b"\xff", b"[]", b"{}"])
 def test_an_entry_that_is_damaged_fails_no_gate_and_is_not_listed(world, publish, damaged):
     publish("before", NOON)
-    world.write(f"data_docs/entries/{NOON:%Y-%m-%d}/120001.000Z-x-check.json", damaged)
+    world.write(f"data_docs/entries/{NOON:%Y-%m-%dT%H}/120001.000Z-x-check.json", damaged)
     publish("after", NOON + timedelta(minutes=1))
     assert [run for run in ("before", "after", "x") if f">{run}<" in index(world)] == [
         "before",

@@ -150,6 +150,26 @@ def test_old_runs_are_pruned_and_new_ones_stay(world):
     assert world.folders("runs/d/q") == ["new"]
 
 
+def test_of_a_run_that_says_that_it_began_later_no_file_is_asked(tmp_path):
+    """A queue, too, may have a day in its name."""
+
+    class Asked(Artifacts):
+        def times(self, name):
+            asked.append(name.rpartition("/")[2])
+            return super().times(name)
+
+    asked, world = [], Asked(str(tmp_path / "a"), S3Settings())
+    young = ("d.q.scheduled__2020-01-02T00:00:00+00:00~1f3a9c00", "20200101T121500Z-1f3a9c")
+    old = ("20200101T021500Z-1f3a9c", "d.to-20990101T000000.manual__2019-12-31T00:00:00+00:00~1f3a")
+    for run in (*young, *old, "nightly"):
+        folder = RunFolder(world, "d", "q", run)
+        folder.write_json("report.json", {})
+        os.utime(world.path(folder.file("report.json")), (0, 0))
+    pruned = prune(world, queue_folder("d", "q"), datetime(2020, 1, 1, 12, tzinfo=UTC))
+    assert set(pruned) == set(asked) == {*old, "nightly"}
+    assert world.folders("runs/d/q") == sorted(young)
+
+
 def test_a_location_that_is_neither_folder_nor_s3a_names_what_is_allowed():
     with pytest.raises(
         BadSetting,

@@ -9,7 +9,8 @@ import pytest
 from mailslice.cli import queue as queue_commands
 from mailslice.cli.main import run
 from mailslice.maintenance import audits
-from mailslice.maintenance.audits import newest_audit
+from mailslice.maintenance.audits import named_audit, newest_audit
+from mailslice.model.errors import BadInput
 from mailslice.model.settings import Settings
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -42,6 +43,16 @@ def ledger(monkeypatch):
         return lambda **how: newest_audit(SimpleNamespace(settings=None), "spool", **how)
 
     return listed
+
+
+def test_a_named_audit_is_one_of_its_queue_that_is_done(ledger):
+    stores = SimpleNamespace(settings=None)
+    ledger(("one", 1, NONE), ("running", 2, TAKEN, {"status": "running"}), ("dry", 3, TAKEN))
+    assert named_audit(stores, "spool", "one") == "one"
+    assert named_audit(stores, "spool", "dry") == "dry"
+    for name in ("running", "of another queue"):
+        with pytest.raises(BadInput, match=f"{name}' is not in the ledger, or not done; allowed"):
+            named_audit(stores, "spool", name)
 
 
 @pytest.mark.parametrize(

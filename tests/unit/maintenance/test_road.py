@@ -20,6 +20,7 @@ from mailslice.model.errors import PlanRefused, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import S3Settings, load_settings
 from mailslice.stores.blobs.s3_store import S3BlobStore
+from mailslice.stores.own.runs import RunRow
 
 QUEUE = QueueName("spool")
 REQUEST = RunRequest("queue_size", QUEUE, "r1")
@@ -29,13 +30,15 @@ class Runs:
     """The ledger's table."""
 
     def __init__(self):
-        self.rows = {}
+        self.rows, self.given = {}, 0
 
     def save(self, row, _ttl):
         self.rows[row.run, row.started] = row
 
     def list(self, _duty=None, _queue=None, limit=1000):
-        return sorted(self.rows.values(), key=lambda row: row.started, reverse=True)[:limit]
+        newest = sorted(self.rows.values(), key=lambda row: row.started, reverse=True)[:limit]
+        self.given += len(newest)
+        return newest
 
     def get(self, run):
         return next((row for row in self.list() if row.run == run), None)
@@ -504,6 +507,16 @@ def test_of_runs_that_were_killed_the_newest_is_in_the_ledger_beside_those_that_
         ("r2", "running"),
         ("r0", "done"),
     ]
+
+
+def test_a_run_reads_few_of_the_reports_before_it(take, runs):
+    for number in range(300):
+        before = datetime(2026, 11, 21, tzinfo=UTC) - timedelta(minutes=15 * number)
+        row = RunRow(f"old{number}", "queue_size", QUEUE, before, "done", finished=before)
+        runs.save(replace(row, report='{"run": "old", "finished": null}'), None)
+    take("plan", "check", "apply", "verify", "report")
+    assert len(runs.rows) == 301
+    assert runs.given <= 4 * 20 + 25
 
 
 def test_runs_that_fail_in_between_make_no_alert_new(duty, settings, runs):

@@ -14,7 +14,7 @@ from mailslice.stores.cassandra.own.table import ttl_seconds
 from mailslice.stores.cassandra.table import Statement, Table, insert, select
 from mailslice.stores.own.codec import RowCodec
 from mailslice.stores.own.locks import Locks
-from mailslice.stores.own.runs import Runs
+from mailslice.stores.own.runs import RUNS, Runs
 
 AT = datetime(2026, 11, 22, 12, 30, 1, 234567, tzinfo=UTC)
 
@@ -171,3 +171,32 @@ def test_runs_of_one_duty_and_queue_are_read_from_their_partition_alone():
     records = SimpleNamespace(rows=lambda of, limit: asked.append((of, limit)) or iter(()))
     assert Runs(records).list("queue_size", "spool", 25) == []
     assert asked == [({"duty": "queue_size", "queuename": "spool"}, 25)]
+
+
+def test_of_all_runs_no_more_are_in_memory_than_are_asked_for():
+    alive, most = set(), []
+
+    class Report(str):
+        __slots__ = ()
+
+        def __init__(self, _text):
+            alive.add(id(self))
+
+        def __del__(self):
+            alive.discard(id(self))
+
+    def rows(of, limit):
+        for number in range(limit):
+            most.append(len(alive))
+            started = datetime(2026, 11, 21, tzinfo=UTC) - timedelta(days=number)
+            values = dict.fromkeys(RUNS.columns) | {"started": started, "status": "done"}
+            yield {**values, **of, "run": f"{of['queuename']}-{number}", "report": Report("{}")}
+
+    partitions = [{"duty": "queue_size", "queuename": f"q{number:02}"} for number in range(50)]
+    records = SimpleNamespace(rows=rows, partitions=lambda: iter(partitions))
+    newest = Runs(records).list("queue_size", None, 60)
+    assert [row.run for row in newest] == [
+        *(f"q{number:02}-0" for number in reversed(range(50))),
+        *(f"q{number:02}-1" for number in reversed(range(40, 50))),
+    ]
+    assert max(most) <= 60 + 3

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from heapq import nlargest
 
 from mailslice.model.mail import QueueName
 from mailslice.stores.own.codec import RowCodec
@@ -49,21 +50,15 @@ class Runs:
     def list(
         self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20
     ) -> list[RunRow]:
-        """The newest runs first, of one duty or queue or of all."""
-        if duty is not None and queue is not None:
-            return list(self.of(duty, queue, limit))
-        rows = [
+        """The newest runs first, of one duty or queue or of all; of both one partition is read."""
+        asked: Values = {"duty": duty, "queuename": queue}
+        rows = (
             _ROWS.of_mapping(row)
-            for of in self._records.partitions()
+            for of in ([asked] if duty and queue else self._records.partitions())
             if duty in {None, of["duty"]} and queue in {None, of["queuename"]}
             for row in self._records.rows(of, limit)
-        ]
-        return sorted(rows, key=lambda row: (row.started, row.run), reverse=True)[:limit]
-
-    def of(self, duty: str, queue: QueueName, limit: int) -> Sequence[RunRow]:
-        """The newest runs of one duty and queue, newest first: one partition is read."""
-        key = {"duty": duty, "queuename": queue}
-        return [_ROWS.of_mapping(row) for row in self._records.rows(key, limit)]
+        )
+        return nlargest(limit, rows, key=lambda row: (row.started, row.run))
 
     def queues(self, duty: str) -> Sequence[QueueName]:
         """What the duty has run on, NO_QUEUE, too, and queues that are gone. No row is read."""
@@ -86,11 +81,9 @@ class Runs:
         return by_partition.values()
 
     def get(self, run: str) -> RunRow | None:
-        for key in self._records.each_key():
-            if key["run"] == run:
-                row = self._records.get(key)
-                return None if row is None else _ROWS.of_mapping(row)
-        return None
+        key = next((key for key in self._records.each_key() if key["run"] == run), None)
+        row = key and self._records.get(key)
+        return _ROWS.of_mapping(row) if row else None
 
     def delete(self, row: RunRow) -> None:
         values = _ROWS.mapping(row)
