@@ -20,7 +20,7 @@ from mailslice.model.holds import ActiveHolds, Hold
 from mailslice.model.mail import QueueName
 from mailslice.model.names import NO_QUEUE_NAME, RabbitNames
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own import WorkerRecord, WorkerRecords
+from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.stores.own.runs import RunRow, Runs
 from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
 from mailslice.view.configuration import Shape, view_shape
