@@ -16,6 +16,9 @@ from mailslice import __version__
 from mailslice.cli import main
 from mailslice.cli.main import run
 from mailslice.cli.queue_session import who
+from mailslice.maintenance.artifacts import folder_of
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
+from mailslice.model.settings import load_settings
 from mailslice.webadmin.in_process import TASKS_FOLDER
 
 MAILSLICE = Path(sys.executable).with_name("mailslice")
@@ -364,6 +367,21 @@ def test_a_step_of_a_run_that_was_never_planned_is_refused_and_not_in_the_ledger
         assert run(["duty", step, "blob_gc", "--run", "mistyped"]) == 3
         assert "run mistyped of blob_gc has no plan.json" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("file", ["applied.json", "progress.json"])
+def test_a_run_that_changed_something_is_not_made_a_dry_run_afterwards(
+    file, capsys, monkeypatch, tmp_path
+):
+    """Its report replaced the ledger's row: nothing was changed."""
+    monkeypatch.setenv("MAILSLICE_ARTIFACTS", str(tmp_path))
+    monkeypatch.setenv("MAILSLICE_CASSANDRA_CONTACT_POINTS", "127.0.0.1:1")
+    folder = folder_of(RunRequest("blob_gc", NO_QUEUE, "r1"), load_settings())
+    folder.write_json("request.json", {"params": {"dry_run": True}})
+    folder.write_json(file, {"applied": 7})
+    for step in ("apply", "verify", "report"):
+        assert run(["duty", step, "blob_gc", "--run", "r1", "--dry-run"]) == 2
+        assert "--dry-run: run r1 was applied" in capsys.readouterr().err
 
 
 def test_the_list_of_duties_shows_defaults_as_they_are_typed(capsys):
