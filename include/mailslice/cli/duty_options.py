@@ -119,9 +119,10 @@ def with_options(ctx: Any, params: dict[str, object]) -> dict[str, object]:
 
 
 def refuse_empty(params: dict[str, object], of_duty: type[DutyParams]) -> None:
-    """BadInput for a list that names nothing (`--users "$UNSET"`): it would mean all."""
-    lists = {param.name for param in param_shapes(of_duty) if param.kind == "array"}
-    for name in params.keys() & lists:
+    """BadInput for a list or name that is empty (`--users "$UNSET"`): it would mean all."""
+    shapes = [param for param in param_shapes(of_duty) if param.name not in _COMMON]
+    names = {param.name for param in shapes if param.kind == "array" or str in param.types}
+    for name in params.keys() & names:
         value = params[name]
         texts = [value] if isinstance(value, str) else value
         if isinstance(texts, list) and not any(str(text).strip(" ,") for text in texts):

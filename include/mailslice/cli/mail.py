@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mailslice.cli.arguments import Queue, Reason, Sender, address, duration, option, queue_option
+from mailslice.cli.arguments import Queue, Reason, Sender, duration, option, queue_option
 from mailslice.cli.arguments import enqueue_id as id_parser
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
 from mailslice.cli.shapes import LOST, PRESENT, with_next_delivery
+from mailslice.codec.addresses import checked_address
 from mailslice.codec.content import split
 from mailslice.codec.shown import shown
 from mailslice.maintenance.mail_trace import NO, Trace, Wanted, events_in, events_of, raise_for
@@ -133,7 +134,9 @@ def enqueue(
     recipient: Annotated[
         list[str] | None,
         option(
-            "--recipient ADDRESS", "Envelope recipient; give it several times for several.", address
+            "--recipient ADDRESS",
+            "Envelope recipient; give it several times for several.",
+            lambda name: partial(checked_address, option=name),
         ),
     ] = None,
     name: Annotated[

@@ -3,15 +3,19 @@
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated
+from datetime import timedelta
+from functools import partial
+from typing import Annotated, Any
 
 from mailslice.admin.filters import MOST_IDS, MailFilter
-from mailslice.cli.arguments import OlderThan, option
+from mailslice.cli.arguments import duration, option
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, parse_enqueue_id
 
 STDIN = "-"
 _LONGEST_LINE = 200
+_Texts = list[str] | None
+_age = partial(duration, most=None)
 _WILDCARDS = "* is any text, ? one character"
 
 
@@ -20,24 +24,26 @@ class MailOptions:
     """The options of a filter, for a command with a parameter of this type."""
 
     sender: Annotated[
-        str | None,
-        option("--sender ADDRESS", f"Envelope sender; <> is the null sender. {_WILDCARDS}."),
+        _Texts, option("--sender ADDRESS", f"Envelope sender; <> is the null sender. {_WILDCARDS}.")
     ] = None
     recipient: Annotated[
-        str | None, option("--recipient ADDRESS", f"One of the envelope recipients. {_WILDCARDS}.")
+        _Texts, option("--recipient ADDRESS", f"One of the envelope recipients. {_WILDCARDS}.")
     ] = None
     domain: Annotated[
-        str | None, option("--domain DOMAIN", f"Domain of one of the recipients. {_WILDCARDS}.")
+        _Texts, option("--domain DOMAIN", f"Domain of one of the recipients. {_WILDCARDS}.")
     ] = None
-    name: Annotated[str | None, option("--name NAME", f"Name of the mail. {_WILDCARDS}.")] = None
+    name: Annotated[_Texts, option("--name NAME", f"Name of the mail. {_WILDCARDS}.")] = None
     ids: Annotated[
-        list[str] | None,
+        _Texts,
         option(
             "--id ID",
             "Enqueue id; give it several times for several, or - for ids on stdin, one a line.",
         ),
     ] = None
-    older_than: OlderThan = None
+    older_than: Annotated[
+        list[timedelta] | None,
+        option("--older-than DURATION", "Enqueued at least so long ago: 90s, 15m, 1h.", _age),
+    ] = None
 
     @property
     def name_mails(self) -> bool:
@@ -51,10 +57,16 @@ class MailOptions:
 
         For a command that only `looks` an empty sender is the null sender, too.
         """
-        texts = asdict(self) | {"ids": None if self.ids is None else _all_ids(self.ids, stdin)}
-        if looks and self.sender == "":
+        texts: dict[str, Any] = asdict(self)
+        del texts["ids"]
+        for name, values in texts.items():
+            if len(values or ()) > 1:  # the last would count alone, and delete what it names
+                raise BadInput(f"--{name.replace('_', '-')}: given twice; allowed: once")
+            texts[name] = values[0] if values else None
+        if looks and texts["sender"] == "":
             texts["sender"] = "<>"
-        return MailFilter.of_texts(**texts, prefix="--")
+        ids = None if self.ids is None else _all_ids(self.ids, stdin)
+        return MailFilter.of_texts(**texts, ids=ids, prefix="--")
 
 
 def _all_ids(given: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueId]:

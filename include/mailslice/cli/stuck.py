@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mailslice.cli.arguments import Name, Queue, Reason, Yes, option
+from mailslice.cli.arguments import Queue, Reason, Yes, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import OpenQueue, asks, confirm, open_queue, record, who
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 app = group("Stuck mails: list what stuck_mails set aside, enqueue it anew, or throw it away.")
 
+Name = Annotated[str | None, option("--name NAME", "Name of the mail.")]
 All = Annotated[bool, option("--all", "Every mail that is in quarantine.")]
 _COLUMNS = (
     *("enqueueId", "name", "stage", "worker", "since", "action"),

@@ -122,6 +122,11 @@ WRONG = {
         "--limit: '99999999999999999999999' is not allowed"
     ),
     "queue browse spool --limit ten": "--limit: 'ten' is not allowed",
+    "queue delete spool --domain a.example --domain b.example --yes": (
+        "--domain: given twice; allowed: once"
+    ),
+    "queue delete spool --name a --older-than 1h --older-than 2h --yes": "--older-than: given tw",
+    "queue export spool . --sender a@b.example --sender <>": "--sender: given twice",
     "queue browse spool --older-than yesterday": (
         "--older-than: 'yesterday' is not a duration; allowed: a number with ms, s, m, h, d or w"
     ),
@@ -169,6 +174,9 @@ WRONG = {
     ),
     "duty plan counter_repair --mailboxes ,": "--mailboxes: it was given and names nothing",
     "duty plan counter_repair --param users=": "--users: it was given and names nothing",
+    "duty plan dead_letters --queue spool --redrive --name ": "--name: it was given and names",
+    "duty plan dead_letters --queue spool --redrive --sender ": "--sender: it was given and names",
+    "duty plan dead_letters --queue spool --param sender=": "--sender: it was given and names noth",
     'duty run queue_audit --queue spool --param reason="\\ud800"': (
         "--param reason: '\\ud800' is not allowed; text in UTF-8 is"
     ),
