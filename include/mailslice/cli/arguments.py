@@ -166,4 +166,12 @@ DryRun = Annotated[bool, option("--dry-run", "Change nothing, only say what woul
 Sender = Annotated[
     str | None, option("--sender ADDRESS", "Envelope sender; <> is the null sender.", sender)
 ]
+OlderThan = Annotated[
+    timedelta | None,
+    option(
+        "--older-than DURATION",
+        "Enqueued at least so long ago: 90s, 15m, 1h.",
+        partial(duration, most=None),
+    ),
+]
 Limit = Annotated[int | None, option("--limit N", "Stop after this many.", count)]

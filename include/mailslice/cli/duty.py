@@ -143,9 +143,8 @@ def _step_command(step: str, help_text: str) -> None:
             request = _as_planned(request, folder)
         if step == "apply" and request.params.get("dry_run"):
             about = {"run": request.run, "duty": duty, "queue": request.reported_queue}
-            about["step"] = step
             planned = (folder.read_json("plan.json") or {}).get("planned")
-            out.one({**about, "dryRun": True, "planned": planned, "applied": 0})
+            out.one({**about, "step": step, "dryRun": True, "planned": planned, "applied": 0})
             return
         out.one(run_step(step, request, settings))
 
@@ -245,14 +244,12 @@ def _as_planned(request: RunRequest, folder: RunFolder) -> RunRequest:
         )
     if stored is None:  # an earlier version planned it
         return request
-    steps = (folder.read_json(name) for name in (FILES["apply"], PROGRESS))
-    if request.params.get("dry_run") and any(steps):
+    if request.params.get("dry_run") and any(map(folder.read_json, (FILES["apply"], PROGRESS))):
         raise BadInput(f"--dry-run: run {request.run} was applied; leave it out, or plan again")
     planned: dict[str, Any] = stored.get("params", {})
     planned.pop("dry_run", None)
-    return replace(
-        request, params=registry.load(request.duty).params.later(planned, request.params)
-    )
+    later = registry.load(request.duty).params.later
+    return replace(request, params=later(planned, request.params))
 
 
 def _progress(out: Output, step: str, summary: dict[str, Any]) -> None:

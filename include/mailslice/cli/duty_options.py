@@ -56,11 +56,10 @@ def _first_word(args: Sequence[str]) -> str | None:
         if not word.startswith("-") and previous not in _WITH_VALUE
     ]
 
-    def is_no_value(previous: str) -> bool:
-        return not previous.startswith("-") or "=" in previous or previous in _SWITCHES
+    def likely_value(pair: tuple[str, str]) -> bool:
+        return pair[1].startswith("-") and "=" not in pair[1] and pair[1] not in _SWITCHES
 
-    words.sort(key=lambda pair: not is_no_value(pair[1]))
-    return words[0][0] if words else None
+    return min(words, key=likely_value)[0] if words else None
 
 
 def options_of(params: type[DutyParams]) -> list[Any]:

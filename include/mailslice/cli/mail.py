@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,7 +53,7 @@ def show(
         if not rows:
             raise BadInput(
                 f"mail show: {queue} has no mail {selector}; allowed are those that "
-                f"'mailslice queue browse {queue}' lists"
+                f"'mailslice queue browse {quote(queue)}' lists"
             )
         if not raw:
             lines = with_next_delivery(opened.stores, queue, rows)
@@ -101,9 +102,8 @@ def trace(
             if log == "-":
                 events = events_in(sys.stdin)
             elif log is not None:
-                path = Path(log)
                 try:
-                    file = files.enter_context(path.open(encoding="utf-8", errors="replace"))
+                    file = files.enter_context(Path(log).open(encoding="utf-8", errors="replace"))
                 except OSError as error:
                     raise BadInput(
                         f"--log {log!r}: {error.strerror}; allowed: a file with a log, or -"

@@ -2,20 +2,18 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
-from datetime import timedelta
-from functools import partial
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from mailslice.admin.filters import MOST_IDS, MailFilter
-from mailslice.cli.arguments import duration, option
+from mailslice.cli.arguments import OlderThan, option
+from mailslice.cli.examples import ExampleCommand
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, parse_enqueue_id
 
 STDIN = "-"
 _LONGEST_LINE = 200
-_Texts = list[str] | None
-_age = partial(duration, most=None)
+_ONCE = {"sender", "recipient", "domain", "name", "older_than"}
 _WILDCARDS = "* is any text, ? one character"
 
 
@@ -24,49 +22,50 @@ class MailOptions:
     """The options of a filter, for a command with a parameter of this type."""
 
     sender: Annotated[
-        _Texts, option("--sender ADDRESS", f"Envelope sender; <> is the null sender. {_WILDCARDS}.")
+        str | None,
+        option("--sender ADDRESS", f"Envelope sender; <> is the null sender. {_WILDCARDS}."),
     ] = None
     recipient: Annotated[
-        _Texts, option("--recipient ADDRESS", f"One of the envelope recipients. {_WILDCARDS}.")
+        str | None, option("--recipient ADDRESS", f"One of the envelope recipients. {_WILDCARDS}.")
     ] = None
     domain: Annotated[
-        _Texts, option("--domain DOMAIN", f"Domain of one of the recipients. {_WILDCARDS}.")
+        str | None, option("--domain DOMAIN", f"Domain of one of the recipients. {_WILDCARDS}.")
     ] = None
-    name: Annotated[_Texts, option("--name NAME", f"Name of the mail. {_WILDCARDS}.")] = None
+    name: Annotated[str | None, option("--name NAME", f"Name of the mail. {_WILDCARDS}.")] = None
     ids: Annotated[
-        _Texts,
+        list[str] | None,
         option(
             "--id ID",
             "Enqueue id; give it several times for several, or - for ids on stdin, one a line.",
         ),
     ] = None
-    older_than: Annotated[
-        list[timedelta] | None,
-        option("--older-than DURATION", "Enqueued at least so long ago: 90s, 15m, 1h.", _age),
-    ] = None
+    older_than: OlderThan = None
 
     @property
     def name_mails(self) -> bool:
         """Whether more than an age is given."""
-        return any(
-            getattr(self, one.name) is not None for one in fields(self) if one.name != "older_than"
-        )
+        return any(value is not None for one, value in asdict(self).items() if one != "older_than")
 
     def parsed(self, stdin: Iterable[str] | None = None, *, looks: bool = False) -> MailFilter:
         """The filter; `-` reads ids from stdin. Raises BadInput naming the option.
 
         For a command that only `looks` an empty sender is the null sender, too.
         """
-        texts: dict[str, Any] = asdict(self)
-        del texts["ids"]
-        for name, values in texts.items():
-            if len(values or ()) > 1:  # the last would count alone, and delete what it names
-                raise BadInput(f"--{name.replace('_', '-')}: given twice; allowed: once")
-            texts[name] = values[0] if values else None
-        if looks and texts["sender"] == "":
+        texts = asdict(self) | {"ids": None if self.ids is None else _all_ids(self.ids, stdin)}
+        if looks and self.sender == "":
             texts["sender"] = "<>"
-        ids = None if self.ids is None else _all_ids(self.ids, stdin)
-        return MailFilter.of_texts(**texts, ids=ids, prefix="--")
+        return MailFilter.of_texts(**texts, prefix="--")
+
+
+class FilterCommand(ExampleCommand):
+    """A command with `MailOptions`, each given once but ids: of two the last alone would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = self.make_parser(ctx).parse_args(args=[*args])[2]
+        for one in given:
+            if one.name in _ONCE and given.count(one) > 1:
+                raise BadInput(f"{one.opts[0]}: given twice; allowed: once")
+        return super().parse_args(ctx, args)
 
 
 def _all_ids(given: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueId]:

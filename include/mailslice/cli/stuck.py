@@ -1,6 +1,7 @@
 """`mailslice stuck`: mails whose worker hung, and what a person decides about them."""
 
 from datetime import datetime
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mailslice.cli.arguments import Queue, Reason, Yes, option
@@ -160,7 +161,7 @@ def _requested(opened: OpenQueue, name: str | None, doing: str) -> "list[Quarant
         why = (
             "its worker has it: shadow mode sets nothing aside"
             if any(mail["name"] == name for mail in _noted(opened))
-            else f"allowed are those that 'mailslice stuck list {opened.queue.name}' shows"
+            else f"allowed are those that 'mailslice stuck list {quote(opened.queue.name)}' shows"
         )
         raise BadInput(
             f"stuck {doing}: {opened.queue.name} has no mail --name {name!r} in quarantine; {why}"

@@ -135,6 +135,8 @@ WRONG = {
     "queue browse spool --due-before 0001-01-01T00:00:00+14:00": (
         "--due-before: '0001-01-01T00:00:00+14:00' is not a time; allowed: 2026-11-23T10:00:00Z"
     ),
+    "decisions list --since 2999-01-01": "--since 2999-01-01T00:00:00Z is after --until or now",
+    "mail trace x --log /\udcff": "--log '/\\udcff': No such file",
     "decisions list --until 9999-12-31T23:59:59-12:00": "--until: '9999-12-31T23:59:59-12:00' is",
     "queue export spool ": "DIR: '' is not allowed; the path of a folder is",
     "postal quarantine export ": "DIR: '' is not allowed",
