@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
@@ -266,6 +266,8 @@ def _allowed(field: FieldInfo) -> Iterator[str]:
             yield ", ".join(str(member.value) for member in kind)
         elif kind in _KINDS:
             yield _KINDS[kind]
+        elif get_origin(kind) is Annotated:
+            yield from _allowed(FieldInfo.from_annotation(kind))
     for rule in field.metadata:
         for name, word in (
             ("ge", "at least"),

@@ -1,6 +1,7 @@
 """`mailslice airflow`: what an Airflow of yours and an installed mailslice know of each other."""
 
 import os
+import signal
 import sys
 from contextlib import redirect_stdout
 from typing import Annotated
@@ -57,7 +58,9 @@ def run(
     finally:
         del os.environ[_CONTEXT]
     environ = {name: text for name, text in (os.environ | put).items() if text or name not in put}
+    ignored = signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # by Python; the command would, too
     try:
         os.execvpe(words[0], words, environ)  # noqa: S606
     except OSError as error:
+        signal.signal(signal.SIGPIPE, ignored)
         raise BadInput(f"{words[0]}: {error.strerror}") from error

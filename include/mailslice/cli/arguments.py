@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from mailslice.codec.addresses import NULL_SENDER, checked_address, checked_sender
+from mailslice.codec.addresses import NULL_SENDER, checked_sender
 from mailslice.model.clock import system_clock
 from mailslice.model.durations import LONGEST, format_duration, parse_duration
 from mailslice.model.errors import BadInput
@@ -69,11 +69,6 @@ def duration(
         return value
 
     return parse
-
-
-def address(option: str) -> Callable[[Any], str]:
-    """A parser of mail addresses."""
-    return partial(checked_address, option=option)
 
 
 def sender(option: str) -> Callable[[Any], str]:
@@ -171,7 +166,6 @@ DryRun = Annotated[bool, option("--dry-run", "Change nothing, only say what woul
 Sender = Annotated[
     str | None, option("--sender ADDRESS", "Envelope sender; <> is the null sender.", sender)
 ]
-Name = Annotated[str | None, option("--name NAME", "Name of the mail.")]
 OlderThan = Annotated[
     timedelta | None,
     option(

@@ -26,8 +26,7 @@ Run = Annotated[str | None, option("--run RUN", "All blobs that this run of blob
 def list_trashed(out: Output, *, run: Run = None, limit: Limit = None) -> None:
     """Kept copies, soonest to expire first."""
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
-        exists = stores.own_blobs.bucket_exists()
-        copied = copies.of_run(run) if exists else iter(())
+        copied = copies.of_run(run) if stores.own_blobs.bucket_exists() else iter(())
         out.rows((_shown(each) for each in islice(copied, limit)), empty="no copy is kept")
 
 

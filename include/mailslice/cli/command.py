@@ -89,7 +89,7 @@ def command(
             del values["debug"]  # `main` acts on it
             remember(ctx, as_json=as_json)
             for word, value in values.items():
-                if word != "paths":  # a file may have any name
+                if word not in {"paths", "log", "words"}:  # a file may have any name
                     check_text(word.replace("_", " "), value)
             only_shows = values.get("dry_run") or values.get("value", "") is None
             if "reason" in values and not only_shows:

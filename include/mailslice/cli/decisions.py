@@ -62,7 +62,7 @@ def list_(
     last = until or now
     first = since or (last if last.year < 1970 else min(last, now) - _LAST)
     if first > last:
-        raise BadInput(f"decisions list: --since {first:%Y-%m-%dT%H:%M:%SZ} is after --until")
+        raise BadInput(f"--since {first:%Y-%m-%dT%H:%M:%SZ} is after --until or now")
     with open_stores() as stores:
         found = heapq.merge(
             _of_people(stores, queue, first, last),

@@ -18,7 +18,8 @@ from mailslice.cli.queue_session import open_queue, who
 from mailslice.cli.runs import newest_pending
 from mailslice.codec.shown import shown
 from mailslice.maintenance import registry
-from mailslice.maintenance.artifacts import RunFolder, folder_of
+from mailslice.maintenance.artifacts import FILES, REQUEST, RunFolder, folder_of
+from mailslice.maintenance.result import PROGRESS
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, PlanRefused
@@ -103,7 +104,6 @@ def run(
     try:
         settings, request = _opened(duty, queue, _params(ctx, param, reason, dry_run=dry_run), None)
         request, folder = replace(request, tells=notify), folder_of(request, settings)
-        _keep_request(request, folder)
         try:
             ended = run_all(request, settings, lambda step, summary: _progress(out, step, summary))
         except MailsliceError:
@@ -139,15 +139,12 @@ def _step_command(step: str, help_text: str) -> None:
         pending = None if step == "plan" else step
         settings, request = _opened(duty, queue, params, run, pending)
         folder = folder_of(request, settings)
-        if step == "plan":
-            _keep_request(request, folder)
-        else:
+        if step != "plan":
             request = _as_planned(request, folder)
         if step == "apply" and request.params.get("dry_run"):
             about = {"run": request.run, "duty": duty, "queue": request.reported_queue}
-            about["step"] = step
             planned = (folder.read_json("plan.json") or {}).get("planned")
-            out.one({**about, "dryRun": True, "planned": planned, "applied": 0})
+            out.one({**about, "step": step, "dryRun": True, "planned": planned, "applied": 0})
             return
         out.one(run_step(step, request, settings))
 
@@ -233,30 +230,26 @@ def _value(text: str) -> object:
         return text
 
 
-def _keep_request(request: RunRequest, folder: RunFolder) -> None:
-    """For steps that a person takes later."""
-    folder.write_json("request.json", {"params": request.params, "who": request.who})
-
-
 def _as_planned(request: RunRequest, folder: RunFolder) -> RunRequest:
     """The request with the planned params; --dry-run is of this command.
 
     Raises BadInput for an option that contradicts the plan, PlanRefused for a run without one.
     """
-    stored = folder.read_json("request.json")
+    stored = folder.read_json(REQUEST)
     # Refused here: a mistyped run gets no report. One whose plan failed does.
     if stored is None and folder.read_json("plan.json") is None:
         raise PlanRefused(
             f"run {request.run} of {request.duty} has no plan.json in {folder.uri}: "
             "name another by --run, or plan it first: duty plan"
         )
-    if stored is None:  # Airflow planned it
+    if stored is None:  # an earlier version planned it
         return request
+    if request.params.get("dry_run") and any(map(folder.read_json, (FILES["apply"], PROGRESS))):
+        raise BadInput(f"--dry-run: run {request.run} was applied; leave it out, or plan again")
     planned: dict[str, Any] = stored.get("params", {})
     planned.pop("dry_run", None)
-    return replace(
-        request, params=registry.load(request.duty).params.later(planned, request.params)
-    )
+    later = registry.load(request.duty).params.later
+    return replace(request, params=later(planned, request.params))
 
 
 def _progress(out: Output, step: str, summary: dict[str, Any]) -> None:

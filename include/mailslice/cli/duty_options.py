@@ -56,11 +56,10 @@ def _first_word(args: Sequence[str]) -> str | None:
         if not word.startswith("-") and previous not in _WITH_VALUE
     ]
 
-    def is_no_value(previous: str) -> bool:
-        return not previous.startswith("-") or "=" in previous or previous in _SWITCHES
+    def likely_value(pair: tuple[str, str]) -> bool:
+        return pair[1].startswith("-") and "=" not in pair[1] and pair[1] not in _SWITCHES
 
-    words.sort(key=lambda pair: not is_no_value(pair[1]))
-    return words[0][0] if words else None
+    return min(words, key=likely_value)[0] if words else None
 
 
 def options_of(params: type[DutyParams]) -> list[Any]:
@@ -119,9 +118,10 @@ def with_options(ctx: Any, params: dict[str, object]) -> dict[str, object]:
 
 
 def refuse_empty(params: dict[str, object], of_duty: type[DutyParams]) -> None:
-    """BadInput for a list that names nothing (`--users "$UNSET"`): it would mean all."""
-    lists = {param.name for param in param_shapes(of_duty) if param.kind == "array"}
-    for name in params.keys() & lists:
+    """BadInput for a list or name that is empty (`--users "$UNSET"`): it would mean all."""
+    shapes = [param for param in param_shapes(of_duty) if param.name not in _COMMON]
+    names = {param.name for param in shapes if param.kind == "array" or str in param.types}
+    for name in params.keys() & names:
         value = params[name]
         texts = [value] if isinstance(value, str) else value
         if isinstance(texts, list) and not any(str(text).strip(" ,") for text in texts):

@@ -16,7 +16,7 @@ from mailslice.cli import shapes
 from mailslice.cli.output import NoRoomError, Output
 from mailslice.cli.streams import StoppedError, stoppable
 from mailslice.codec.addresses import NULL_SENDER
-from mailslice.codec.files import STDIN, FoundMail, read_mails, too_large
+from mailslice.codec.files import STDIN, FoundMail, read_mails
 from mailslice.codec.mime import envelope
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError, TryAgain
@@ -116,8 +116,6 @@ class Enqueuing:
         self._stop.set()
 
     async def _enqueue(self, source: FoundMail, content: bytes) -> None:
-        if len(content) > self._options.max_bytes:
-            raise BadInput(too_large(self._options.max_bytes))
         mail = _mail(self._options, content)
         queued = await self._worker.enqueue(mail, content, delay=self._options.delay)
         self.done += 1

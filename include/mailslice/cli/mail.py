@@ -6,16 +6,18 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mailslice.cli.arguments import Queue, Reason, Sender, address, duration, option, queue_option
+from mailslice.cli.arguments import Queue, Reason, Sender, duration, option, queue_option
 from mailslice.cli.arguments import enqueue_id as id_parser
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
 from mailslice.cli.shapes import LOST, PRESENT, with_next_delivery
+from mailslice.codec.addresses import checked_address
 from mailslice.codec.content import split
 from mailslice.codec.shown import shown
 from mailslice.maintenance.mail_trace import NO, Trace, Wanted, events_in, events_of, raise_for
@@ -51,7 +53,7 @@ def show(
         if not rows:
             raise BadInput(
                 f"mail show: {queue} has no mail {selector}; allowed are those that "
-                f"'mailslice queue browse {queue}' lists"
+                f"'mailslice queue browse {quote(queue)}' lists"
             )
         if not raw:
             lines = with_next_delivery(opened.stores, queue, rows)
@@ -100,9 +102,8 @@ def trace(
             if log == "-":
                 events = events_in(sys.stdin)
             elif log is not None:
-                path = Path(log)
                 try:
-                    file = files.enter_context(path.open(encoding="utf-8", errors="replace"))
+                    file = files.enter_context(Path(log).open(encoding="utf-8", errors="replace"))
                 except OSError as error:
                     raise BadInput(
                         f"--log {log!r}: {error.strerror}; allowed: a file with a log, or -"
@@ -133,7 +134,9 @@ def enqueue(
     recipient: Annotated[
         list[str] | None,
         option(
-            "--recipient ADDRESS", "Envelope recipient; give it several times for several.", address
+            "--recipient ADDRESS",
+            "Envelope recipient; give it several times for several.",
+            lambda name: partial(checked_address, option=name),
         ),
     ] = None,
     name: Annotated[

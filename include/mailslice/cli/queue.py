@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice
+from shlex import quote
 from typing import Annotated
 
 from mailslice.cli import shapes
@@ -31,7 +32,7 @@ from mailslice.cli.queue_session import (
     run,
     who,
 )
-from mailslice.cli.selection import MailOptions
+from mailslice.cli.selection import FilterCommand, MailOptions
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.batches import batches
 from mailslice.model.clock import system_clock
@@ -99,7 +100,7 @@ def size(out: Output, queue: Queue) -> None:
         out.one({"queue": queue, "size": opened.queue.size()})
 
 
-@command(app, "browse")
+@command(app, "browse", FilterCommand)
 def browse(
     out: Output,
     queue: Queue,
@@ -188,7 +189,7 @@ def audit(out: Output, queue: Queue) -> None:
         if newest is None:
             raise BadInput(
                 f"queue audit: no audit of {queue} is done; make one: "
-                f"mailslice duty run queue_audit --queue {queue}"
+                f"mailslice duty run queue_audit --queue {quote(queue)}"
             )
         census = ", with a census" if newest.census else ""
         if newest.needless:
@@ -227,7 +228,7 @@ class DeleteOptions:
     reason: Reason = None
 
 
-@command(app, "delete")
+@command(app, "delete", FilterCommand)
 def delete(out: Output, queue: Queue, *, mails: MailOptions, options: DeleteOptions) -> None:
     """Delete mails by id, sender, recipient, domain, name and age: those for which all hold.
 
@@ -261,7 +262,7 @@ def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
     out.one({"queue": queue, "flushed": run(retrying.flush(settings, queue, keep))})
 
 
-@command(app, "export")
+@command(app, "export", FilterCommand)
 def export(
     out: Output, queue: Queue, folder: Folder, *, limit: Limit = None, mails: MailOptions
 ) -> None:
@@ -270,8 +271,7 @@ def export(
 
     mail_filter = mails.parsed(looks=True)
     with open_queue(queue) as opened:
-        rows = opened.queue.browse(mail_filter, limit)
-        export_mails(out, opened.queue, rows, folder)
+        export_mails(out, opened.queue, opened.queue.browse(mail_filter, limit), folder)
 
 
 def _delete(
@@ -304,7 +304,7 @@ def _delete(
     about = deletion.as_json()
     out.one({"queue": queue, **{one: about[one] for one in about if out.as_json or one in _SHOWN}})
     if deletion.until:
-        out.note(f"undo: mailslice queue undelete {queue} --run {deletion.run}")
+        out.note(f"undo: mailslice queue undelete {quote(queue)} --run {deletion.run}")
 
 
 def _summary(stores: Stores, name: QueueName) -> dict[str, object]:

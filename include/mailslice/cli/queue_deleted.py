@@ -9,7 +9,7 @@ from mailslice.cli.command import command
 from mailslice.cli.output import Output
 from mailslice.cli.queue import app
 from mailslice.cli.queue_session import asks, confirm, open_queue, record
-from mailslice.cli.selection import MailOptions
+from mailslice.cli.selection import FilterCommand, MailOptions
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, SomeFailed
 
@@ -26,7 +26,7 @@ RunOption = Annotated[
 ]
 
 
-@command(app, "deleted")
+@command(app, "deleted", FilterCommand)
 def deleted(
     out: Output,
     queue: Queue,
@@ -55,7 +55,7 @@ def deleted(
         out.rows(islice(rows, limit), _COLUMNS, empty="no deleted mail is kept")
 
 
-@command(app, "undelete")
+@command(app, "undelete", FilterCommand)
 def undelete(
     out: Output,
     queue: Queue,

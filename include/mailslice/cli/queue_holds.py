@@ -60,13 +60,9 @@ def hold(
         )
         about = {"domains": sorted(one.domain for one in made if one.domain)}
         record(stores.settings, "queue hold", queue, reason, until=made[0].until, **about)
-        states = [
-            state.as_json()
-            for state in holds.holds(stores, system_clock, queue)
-            if state.hold in made
-        ]
+        states = holds.holds(stores, system_clock, queue)
         out.note(f"it holds for {APPLIES_TO}")
-        out.rows(states, _COLUMNS)
+        out.rows((state.as_json() for state in states if state.hold in made), _COLUMNS)
 
 
 @command(app, "release")

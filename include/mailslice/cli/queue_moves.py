@@ -20,7 +20,7 @@ from mailslice.cli.command import command
 from mailslice.cli.output import Output
 from mailslice.cli.queue import app
 from mailslice.cli.queue_session import confirm, need_yes, open_queue, record, run, who
-from mailslice.cli.selection import MailOptions
+from mailslice.cli.selection import FilterCommand, MailOptions
 from mailslice.maintenance.decision_files import SHOWN_IDS
 from mailslice.model.clock import system_clock
 from mailslice.model.delay_levels import LONGEST_DELAY
@@ -49,7 +49,7 @@ class MoveOptions:
     reason: Reason = None
 
 
-@command(app, "retry")
+@command(app, "retry", FilterCommand)
 def retry(
     out: Output, queue: Queue, *, mails: MailOptions, dry_run: DryRun = False, reason: Reason = None
 ) -> None:
@@ -76,7 +76,7 @@ def retry(
         raise SomeFailed(f"queue retry: {problem}")
 
 
-@command(app, "move")
+@command(app, "move", FilterCommand)
 def move(
     out: Output,
     queue: Annotated[QueueName, queue_argument("FROM", "Queue that has them.")],
@@ -96,7 +96,7 @@ def move(
     _move(out, queue, into, mails.parsed(), options)
 
 
-@command(app, "delay")
+@command(app, "delay", FilterCommand)
 def delay(
     out: Output,
     queue: Queue,

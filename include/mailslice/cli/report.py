@@ -15,7 +15,10 @@ from mailslice.model.mail import QueueName
 
 app = group("Reports of duty runs.")
 
-Duty = Annotated[str | None, option("--duty DUTY", "Only runs of this duty.")]
+Duty = Annotated[
+    str | None,
+    option("--duty DUTY", "Only runs of this duty.", lambda _: lambda text: load(text).name),
+]
 OfQueue = Annotated[QueueName | None, queue_option("Only runs on this queue.")]
 _COLUMNS = tuple("run duty queue status started planned applied skipped failed who".split())
 
@@ -23,7 +26,6 @@ _COLUMNS = tuple("run duty queue status started planned applied skipped failed w
 @command(app, "last")
 def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
     """The newest report."""
-    _known(duty)
     with open_stores() as stores:
         row = Ledger(stores, stores.settings).last(duty, queue)
         if row is None:
@@ -37,7 +39,6 @@ def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
 @command(app, "list")
 def list_(out: Output, *, duty: Duty = None, queue: OfQueue = None, limit: Limit = 20) -> None:
     """The newest reports, newest first."""
-    _known(duty)
     with open_stores() as stores:
         out.rows(
             Ledger(stores, stores.settings).list(duty, queue, limit or 20),
@@ -54,11 +55,6 @@ def show(
     """One report."""
     with open_stores() as stores:
         out.one(Ledger(stores, stores.settings).show(run))
-
-
-def _known(duty: str | None) -> None:
-    if duty is not None:
-        load(duty)
 
 
 def _of(duty: str | None, queue: str | None) -> str:

@@ -2,16 +2,18 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 from mailslice.admin.filters import MOST_IDS, MailFilter
 from mailslice.cli.arguments import OlderThan, option
+from mailslice.cli.examples import ExampleCommand
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, parse_enqueue_id
 
 STDIN = "-"
 _LONGEST_LINE = 200
+_ONCE = {"sender", "recipient", "domain", "name", "older_than"}
 _WILDCARDS = "* is any text, ? one character"
 
 
@@ -42,9 +44,7 @@ class MailOptions:
     @property
     def name_mails(self) -> bool:
         """Whether more than an age is given."""
-        return any(
-            getattr(self, one.name) is not None for one in fields(self) if one.name != "older_than"
-        )
+        return any(value is not None for one, value in asdict(self).items() if one != "older_than")
 
     def parsed(self, stdin: Iterable[str] | None = None, *, looks: bool = False) -> MailFilter:
         """The filter; `-` reads ids from stdin. Raises BadInput naming the option.
@@ -55,6 +55,17 @@ class MailOptions:
         if looks and self.sender == "":
             texts["sender"] = "<>"
         return MailFilter.of_texts(**texts, prefix="--")
+
+
+class FilterCommand(ExampleCommand):
+    """A command with `MailOptions`, each given once but ids: of two the last alone would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = self.make_parser(ctx).parse_args(args=[*args])[2]
+        for one in given:
+            if one.name in _ONCE and given.count(one) > 1:
+                raise BadInput(f"{one.opts[0]}: given twice; allowed: once")
+        return super().parse_args(ctx, args)
 
 
 def _all_ids(given: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueId]:

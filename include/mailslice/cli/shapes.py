@@ -25,8 +25,6 @@ _ENVELOPE = ("enqueueId", "name", "sender", "recipients", "state")
 _TRIES = ("nextDelivery", "attempts", "lastAnswer")
 MAIL_COLUMNS = (*_ENVELOPE, "enqueuedTime", *_TRIES, "slice")
 DEAD_COLUMNS = ("position", "enqueueId", "name", "cause", "reason", "diedAt", "redrives", "deleted")
-
-
 PRESENT, LOST = "present", "content lost"
 _AT_ONCE = 100
 

@@ -1,9 +1,10 @@
 """`mailslice stuck`: mails whose worker hung, and what a person decides about them."""
 
 from datetime import datetime
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mailslice.cli.arguments import Name, Queue, Reason, Yes, option
+from mailslice.cli.arguments import Queue, Reason, Yes, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import OpenQueue, asks, confirm, open_queue, record, who
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 app = group("Stuck mails: list what stuck_mails set aside, enqueue it anew, or throw it away.")
 
+Name = Annotated[str | None, option("--name NAME", "Name of the mail.")]
 All = Annotated[bool, option("--all", "Every mail that is in quarantine.")]
 _COLUMNS = (
     *("enqueueId", "name", "stage", "worker", "since", "action"),
@@ -159,7 +161,7 @@ def _requested(opened: OpenQueue, name: str | None, doing: str) -> "list[Quarant
         why = (
             "its worker has it: shadow mode sets nothing aside"
             if any(mail["name"] == name for mail in _noted(opened))
-            else f"allowed are those that 'mailslice stuck list {opened.queue.name}' shows"
+            else f"allowed are those that 'mailslice stuck list {quote(opened.queue.name)}' shows"
         )
         raise BadInput(
             f"stuck {doing}: {opened.queue.name} has no mail --name {name!r} in quarantine; {why}"

@@ -47,10 +47,9 @@ def drain(out: Output, queue: Queue, *, options: DrainOptions) -> None:
             try:
                 await draining.run()
             finally:
-                done = draining.handled
-                if done and options.reason:
-                    record(settings, action, queue, options.reason, handled=done)
-            return done
+                if draining.handled and options.reason:
+                    record(settings, action, queue, options.reason, handled=draining.handled)
+            return draining.handled
 
     handled = run(work())
     if not out.as_json:

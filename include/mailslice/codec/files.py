@@ -100,11 +100,11 @@ def _with_rest(first: bytes, stream: BinaryIO | FileIO, max_bytes: int | None) -
 
 def _mail(label: str, content: bytes, max_bytes: int | None) -> FoundMail:
     if max_bytes is not None and len(content) > max_bytes:
-        return FoundMail(label, None, too_large(max_bytes))
+        return FoundMail(label, None, _too_large(max_bytes))
     return FoundMail(label, content)
 
 
-def too_large(max_bytes: int) -> str:
+def _too_large(max_bytes: int) -> str:
     return f"larger than the limit of {max_bytes} bytes (MAILSLICE_QUEUE_MAX_MAIL_BYTES)"
 
 
@@ -226,5 +226,5 @@ class _Mbox:
             content = b"" if content in {b"\n", b"\r\n"} else content
         content = _QUOTED_FROM.sub(rb"\1", content)
         if self._max_bytes is not None and size > self._max_bytes + _CHUNK:
-            return FoundMail(label, None, too_large(self._max_bytes))
+            return FoundMail(label, None, _too_large(self._max_bytes))
         return _mail(label, content, self._max_bytes)

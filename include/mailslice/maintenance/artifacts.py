@@ -37,6 +37,8 @@ FILES: Mapping[str, str] = {
 """The file in the run's folder that holds each step's summary."""
 PLAN_FOLDER = "plan"
 """The folder of a plan's Parquet files, in the run's folder."""
+REQUEST = "request.json"
+"""What the plan was asked for: the params of the steps after it."""
 APPROVAL = "approval.json"
 """The digest of the plan that a person was asked about, then who said yes."""
 _S3 = re.compile(r"s3[an]?://([^/@]+)(?:/|\Z)(.*)")

@@ -17,7 +17,7 @@ from mailslice.engine.errors import translated
 from mailslice.engine.frames import Session
 from mailslice.maintenance import alerts, metrics
 from mailslice.maintenance import report as reports
-from mailslice.maintenance.artifacts import FILES, folder_of, iso
+from mailslice.maintenance.artifacts import FILES, REQUEST, folder_of, iso
 from mailslice.maintenance.duty import AnyDuty
 from mailslice.maintenance.engine import PROCESS, Engine, TooLarge
 from mailslice.maintenance.ledger import Ledger
@@ -231,12 +231,16 @@ def _taken(job: _Job, step: str) -> dict[str, Any]:
     """The summary of the step. A report is written of a run that was refused, too."""
     duty, run, tools = job.duty, job.run, job.tools
     folder, agreed = run.folder, run.settings
+    if step == "plan":
+        folder.artifacts.remove(folder.file(AHEAD))
+        # Airflow's time limit is of its task, not of a step that a person takes later.
+        limit = {"time_limit": None} if run.request.dag_run else {}
+        asked = {"params": {**run.request.params, **limit}, "who": run.request.who}
+        folder.write_json(REQUEST, asked)
     if step != "report":
         # The failure of an earlier try is not why this one ends, should it be killed.
         folder.artifacts.remove(folder.file(FAILURE))
         agreed = tools.agree(run.stores) if duty.needs_queue else agreed
-    if step == "plan":
-        folder.artifacts.remove(folder.file(AHEAD))
     engine = Engine(
         run.settings,
         f"mailslice {run.request.duty} {run.request.queue}",

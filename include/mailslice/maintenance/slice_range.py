@@ -4,20 +4,23 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from mailslice.maintenance.params import DutyParams
 
 
-def _in_utc(value: datetime) -> datetime:
+def _in_utc(value: object) -> datetime:
     try:
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        at = datetime.fromisoformat(str(value).strip())
+        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except ValueError:
+        raise ValueError("no time; allowed: 2026-11-23T10:00:00Z, 2026-11-23") from None
     except OverflowError:
         raise ValueError("it is before the year 1 or after the year 9999 in UTC") from None
 
 
-Moment = Annotated[datetime, AfterValidator(_in_utc)]
-"""In UTC; one without a zone is taken for UTC."""
+Moment = Annotated[datetime, BeforeValidator(_in_utc)]
+"""ISO 8601, in UTC; without a zone: UTC. Digits alone are a date, never a Unix time."""
 
 
 class SlicedParams(DutyParams):

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from mailslice.checks.expectations import Frame
-from mailslice.maintenance.artifacts import APPROVAL, FILES, PLAN_FOLDER, RunFolder
+from mailslice.maintenance.artifacts import APPROVAL, FILES, PLAN_FOLDER, REQUEST, RunFolder
 from mailslice.maintenance.duty import AnyDuty, ReportDuty
 from mailslice.maintenance.gates import gate_summary
 from mailslice.maintenance.lock import LockHeld
@@ -19,8 +19,6 @@ from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import TryAgain
 
-_REQUEST = "request.json"
-"""What `mailslice duty plan` was asked for: it is written before the plan."""
 _HOUR = timedelta(hours=1)
 
 
@@ -41,7 +39,7 @@ def partial_report(duty: AnyDuty, folder: RunFolder) -> dict[str, Any]:
 
 
 def _plan(duty: AnyDuty, run: Run) -> dict[str, Any]:
-    _remove_files(run.folder, run.folder.name, {_REQUEST, APPROVAL, *duty.retained(run)})
+    _remove_files(run.folder, run.folder.name, {REQUEST, APPROVAL, *duty.retained(run)})
     files = run.folder.file(PLAN_FOLDER)
     run.folder.artifacts.folder(files)
     try:

@@ -180,7 +180,8 @@ def load_settings(
     state_file = state_file or clone_root() / STATE_FILE
     if not any(variables_set.get(name) for name in _STORES) and state_file.is_file():
         origin = Settings(source=str(state_file), beside=tuple(variables_set))
-        variables_set = {**read_env_file(state_file), **variables_set}
+        written = {name: value for name, value in read_env_file(state_file).items() if value}
+        variables_set = {**written, **variables_set}
     known = variables()
     values: dict[str, Any] = {}
     for name, value in variables_set.items():
@@ -232,7 +233,7 @@ def _with_files(given: Mapping[str, str]) -> dict[str, str]:
             raise BadSetting(f"{name} and {file_variable} are both set; allowed is one of them")
         try:
             # Editors and `echo` end a file with a line break, which is not part of a secret.
-            values[name] = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+            values[name] = Path(path).read_text(encoding="utf-8-sig").rstrip("\r\n")
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             raise BadSetting(
@@ -246,7 +247,7 @@ def _with_files(given: Mapping[str, str]) -> dict[str, str]:
 
 def read_env_file(path: Path) -> dict[str, str]:
     """NAME=value lines, without quotes; blank lines and those that start with # are left out."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
     pairs = (line.strip().removeprefix("export ").partition("=") for line in lines)
     given = ((name, value) for name, equals, value in pairs if equals and name[:1] != "#")
     return {name.strip(): value.strip().strip("'\"") for name, value in given}

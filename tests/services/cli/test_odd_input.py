@@ -3,10 +3,12 @@ other.
 """
 
 import json
+import shlex
 import uuid
 
 import pytest
 
+from mailslice.codec.shown import shown
 from tests.acceptance.command import Cli
 
 pytestmark = pytest.mark.new_keyspaces
@@ -46,6 +48,8 @@ def test_a_queue_may_have_an_odd_name_in_every_command(cli, name):
     assert name in [line["queue"] for line in cli.json("queue", "list")]
     assert "\u202e" not in cli("queue", "list").out.decode()
     [mail] = lines("mail", "enqueue", *ENVELOPE, stdin=b"x")
+    said = cli("queue", "audit", "--", name, code=2).err
+    assert said.endswith(f": mailslice duty run queue_audit --queue {shown(shlex.quote(name))}\n")
     assert lines("queue", "size") == [{"queue": name, "size": 1}]
     assert [line["enqueueId"] for line in lines("queue", "browse")] == [mail["enqueueId"]]
     assert lines("queue", "delete", "--name", "other", "--yes")[0]["deleted"] == 0

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -69,8 +71,9 @@ def theirs(request, tmp_path_factory):
 
 @pytest.mark.timeout(400)
 def test_a_command_has_the_settings_of_the_connection_in_airflows_database(theirs):
-    """And its exit code is that of `mailslice airflow run`."""
-    done = theirs("--deployment", "eu_", "--", sys.executable, "-c", SHOW)
+    """And its exit code is that of `mailslice airflow run`. A closed pipe ends it."""
+    script = 'grep SigIgn /proc/self/status >&2; exec "$0" -c "$1"'
+    done = theirs("--deployment", "eu_", "--", "sh", "-c", script, sys.executable, SHOW)
     assert (done.returncode, json.loads(done.stdout)) == (
         7,
         {
@@ -79,6 +82,8 @@ def test_a_command_has_the_settings_of_the_connection_in_airflows_database(their
             "EMPTY_OF_MAILSLICE": "",
         },
     ), done.stderr
+    (ignored,) = re.findall(r"SigIgn:\s*(\w+)", done.stderr)
+    assert not int(ignored, 16) & 1 << (signal.SIGPIPE - 1)
     done = theirs("--deployment", "us_", "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
     assert "'mail-us' is in no secrets backend, environment or database" in done.stderr

@@ -16,6 +16,9 @@ from mailslice import __version__
 from mailslice.cli import main
 from mailslice.cli.main import run
 from mailslice.cli.queue_session import who
+from mailslice.maintenance.artifacts import folder_of
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
+from mailslice.model.settings import load_settings
 from mailslice.webadmin.in_process import TASKS_FOLDER
 
 MAILSLICE = Path(sys.executable).with_name("mailslice")
@@ -121,6 +124,11 @@ WRONG = {
         "--limit: '99999999999999999999999' is not allowed"
     ),
     "queue browse spool --limit ten": "--limit: 'ten' is not allowed",
+    "queue delete spool --domain a.example --domain b.example --yes": (
+        "--domain: given twice; allowed: once"
+    ),
+    "queue delete spool --name a --older-than 1h --older-than 2h --yes": "--older-than: given tw",
+    "queue export spool . --sender a@b.example --sender <>": "--sender: given twice",
     "queue browse spool --older-than yesterday": (
         "--older-than: 'yesterday' is not a duration; allowed: a number with ms, s, m, h, d or w"
     ),
@@ -129,6 +137,8 @@ WRONG = {
     "queue browse spool --due-before 0001-01-01T00:00:00+14:00": (
         "--due-before: '0001-01-01T00:00:00+14:00' is not a time; allowed: 2026-11-23T10:00:00Z"
     ),
+    "decisions list --since 2999-01-01": "--since 2999-01-01T00:00:00Z is after --until or now",
+    "mail trace x --log /\udcff": "--log '/\\udcff': No such file",
     "decisions list --until 9999-12-31T23:59:59-12:00": "--until: '9999-12-31T23:59:59-12:00' is",
     "queue export spool ": "DIR: '' is not allowed; the path of a folder is",
     "postal quarantine export ": "DIR: '' is not allowed",
@@ -168,6 +178,9 @@ WRONG = {
     ),
     "duty plan counter_repair --mailboxes ,": "--mailboxes: it was given and names nothing",
     "duty plan counter_repair --param users=": "--users: it was given and names nothing",
+    "duty plan dead_letters --queue spool --redrive --name ": "--name: it was given and names",
+    "duty plan dead_letters --queue spool --redrive --sender ": "--sender: it was given and names",
+    "duty plan dead_letters --queue spool --param sender=": "--sender: it was given and names noth",
     'duty run queue_audit --queue spool --param reason="\\ud800"': (
         "--param reason: '\\ud800' is not allowed; text in UTF-8 is"
     ),
@@ -366,6 +379,21 @@ def test_a_step_of_a_run_that_was_never_planned_is_refused_and_not_in_the_ledger
         assert run(["duty", step, "blob_gc", "--run", "mistyped"]) == 3
         assert "run mistyped of blob_gc has no plan.json" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("file", ["applied.json", "progress.json"])
+def test_a_run_that_changed_something_is_not_made_a_dry_run_afterwards(
+    file, capsys, monkeypatch, tmp_path
+):
+    """Its report replaced the ledger's row: nothing was changed."""
+    monkeypatch.setenv("MAILSLICE_ARTIFACTS", str(tmp_path))
+    monkeypatch.setenv("MAILSLICE_CASSANDRA_CONTACT_POINTS", "127.0.0.1:1")
+    folder = folder_of(RunRequest("blob_gc", NO_QUEUE, "r1"), load_settings())
+    folder.write_json("request.json", {"params": {"dry_run": True}})
+    folder.write_json(file, {"applied": 7})
+    for step in ("apply", "verify", "report"):
+        assert run(["duty", step, "blob_gc", "--run", "r1", "--dry-run"]) == 2
+        assert "--dry-run: run r1 was applied" in capsys.readouterr().err
 
 
 def test_the_list_of_duties_shows_defaults_as_they_are_typed(capsys):

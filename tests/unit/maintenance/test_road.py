@@ -12,7 +12,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from mailslice.maintenance import runner
-from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.artifacts import REQUEST as REQUEST_FILE
+from mailslice.maintenance.artifacts import RunFolder, artifacts, folder_of
 from mailslice.maintenance.engine import TooLarge
 from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.run_request import RunRequest
@@ -211,6 +212,21 @@ def test_a_retry_that_is_killed_does_not_leave_the_reason_of_the_try_before(take
     with pytest.raises(Killed):
         runner.run_step("apply", REQUEST, settings)
     assert failure(settings) is None
+
+
+@pytest.mark.parametrize(("dag_run", "time_limit"), [(None, "1h"), ("scheduled__1", None)])
+def test_a_person_goes_on_with_the_params_of_a_plan_whoever_made_it(
+    duty, settings, dag_run, time_limit
+):
+    params = {"intensity": 0.5, "time_limit": "1h"}
+    asked = replace(REQUEST, dag_run=dag_run, who="alice", params=params)
+    duty.raises = {"plan": StoreUnavailable("Cassandra is away")}
+    with pytest.raises(StoreUnavailable):
+        runner.run_step("plan", asked, settings)
+    assert folder_of(asked, settings).read_json(REQUEST_FILE) == {
+        "params": {**params, "time_limit": time_limit},
+        "who": "alice",
+    }
 
 
 @pytest.fixture

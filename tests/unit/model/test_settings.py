@@ -140,11 +140,13 @@ def test_what_is_before_an_at_is_shown_nowhere_in_a_refusal(name, quote):
 def test_the_file_is_read_only_when_the_environment_names_no_store(tmp_path):
     file = tmp_path / "settings.env"
     file.write_text(
-        "# written by make run\nMAILSLICE_CASSANDRA_PORT=19042\n"
-        "export MAILSLICE_QUEUE_BUCKET_COUNT='3'\n\n"
+        "MAILSLICE_CASSANDRA_PORT=19042\n# written by make run\nMAILSLICE_S3_REGION=\n"
+        "export MAILSLICE_QUEUE_BUCKET_COUNT='3'\n\n",
+        encoding="utf-8-sig",
     )
     read = load_settings({"MAILSLICE_QUEUE_BUCKET_COUNT": "5"}, file)
     assert (read.cassandra.port, read.queue.bucket_count, read.source) == (19042, 5, str(file))
+    assert read.s3.region == "us-east-1"
     left = load_settings({"MAILSLICE_S3_ENDPOINT": "http://s3"}, file)
     assert (left.cassandra.port, left.queue.bucket_count, left.source) == (9042, 1, "environment")
 
@@ -212,7 +214,7 @@ AWKWARD = "p@ss/w#rd %2F:ü?&=$'\"\\ "
 
 def test_a_secret_comes_from_a_file_without_the_line_break_at_its_end(tmp_path):
     file = tmp_path / "secret"
-    file.write_text(AWKWARD + "\n", encoding="utf-8")
+    file.write_text(AWKWARD + "\n", encoding="utf-8-sig")  # as Notepad writes it
     given = {"MAILSLICE_S3_ACCESS_KEY": "key", "MAILSLICE_S3_SECRET_KEY_FILE": str(file)}
     settings = load_settings(given, NO_FILE)
     assert settings.s3.secret_key is not None
