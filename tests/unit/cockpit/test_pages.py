@@ -77,6 +77,8 @@ def one(queue="spool", health=Health.OK, why="empty", reports=None):
 class Stores:
     """Opened and closed; the pages under test ask nothing of it."""
 
+    settings = Settings()
+
     def close(self):
         pass
 

@@ -252,8 +252,7 @@ def _cleaned(run: Run, earlier: CandidateRecord | None) -> int:
         return 0
     reports = (
         json.loads(cleanup.report)
-        for queue in run.stores.own.runs.queues(_CLEANUP)
-        for cleanup in run.stores.own.runs.list(_CLEANUP, queue, _RUNS)
+        for cleanup in run.stores.own.runs.list(_CLEANUP, None, _RUNS)
         if cleanup.started >= earlier.recorded
     )
     return 2 * sum(int(report.get("applied") or 0) for report in reports)
