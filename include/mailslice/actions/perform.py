@@ -99,16 +99,19 @@ class _Act:
         try:
             queue.delete(self.selection.mail_filter(self.clock()), deletion=deletion)
         finally:
-            self.counts = {"deleted": deletion.mails} | self._gone(deletion.mails)
+            self.counts = {"deleted": deletion.mails}
             self.ids = [str(one) for one in (self.selection.ids or ())[:SHOWN_IDS]]
             if deletion.until is not None:
                 self.undo = {"undo": deletion.run, "restorableUntil": iso(deletion.until)}
+        self.counts |= self._gone(deletion.mails)
         if initial is not None:
             self.information = {"initialCount": initial, "remainingCount": self._size(queue)}
 
     def undelete(self) -> None:
         request, came, again = self.request, Undeleted(), self.deed.accept_duplicates
-        mails = deleted_mails(self.stores, request.queue, self.clock(), run=request.run)
+        mails = deleted_mails(
+            self.stores, request.queue, self.clock(), run=request.run, on_missing=came.missing
+        )
         try:
             undelete(self.stores, request.queue, self.clock, mails, came, accept_duplicates=again)
         finally:
@@ -142,8 +145,9 @@ class _Act:
         try:
             self.counts = {"pending": asyncio.run(work)}
         finally:
-            self.counts |= outcome.counts | self._gone(sum(outcome.counts.values()))
+            self.counts |= outcome.counts
             self.ids = [str(one) for one in outcome.retried[:SHOWN_IDS]]
+        self.counts |= self._gone(sum(outcome.counts.values()))
         self.failed = outcome.problem(self.request.queue)
 
     def flush(self) -> None:

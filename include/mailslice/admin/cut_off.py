@@ -3,6 +3,9 @@
 An entry counts as published when a worker has it or completed it, when recipients of it were
 served, or when it is done. Any other is marked as deleted, so that its message is dropped, and its
 mail is enqueued under another id. The next records of a worker show what it got before that mark.
+
+A mark does not say who wrote it. Was the marking itself cut off, or were records missed, then the
+mark may be that of a worker which completed the mail, and the mail is in doubt.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,15 +41,17 @@ class CutOffEntries:
         self._stores = stores
         self._queue = queue
         self._history = WorkerHistory(stores, queue, sleep, PATIENCE)
+        self.doubtful: dict[EnqueueId, EnqueueId] = {}
+        """By the id that was tried last: an earlier one whose void may not have ended, in doubt."""
 
     def out(self, entries: Sequence[CutOff]) -> dict[EnqueueId, EnqueueId]:
-        """Those that are out: the id that is, by the one that was tried last."""
+        """Those that are out: the id that is, by the one that was tried last. Fills `doubtful`."""
         if not entries:
             return {}
         tables, queue = self._stores.tables, self._queue
         in_flight = self._history.observe_twice()
         ids = [one for entry in entries for one in (*entry.voided, entry.new_id)]
-        staged = self._stores.own.mail_stages.by_ids(queue, ids).keys()
+        staged = self._stores.own.mail_stages.by_ids(queue, ids)
         marked = tables.deleted.marked(queue, ids, _READS_IN_FLIGHT)
         rows = {
             row.enqueue_id: frozenset(row.item.mail.recipients)
@@ -55,7 +60,7 @@ class CutOffEntries:
         }
 
         def is_out(entry: CutOff, one: EnqueueId) -> bool:
-            if one in self._history.done:
+            if one in self._history.done or (one in staged and staged[one].closed):
                 return True
             if one in marked:  # completed; or voided, and then its message is dropped
                 return one == entry.new_id
@@ -65,24 +70,34 @@ class CutOffEntries:
                 return rows[one] < frozenset(entry.item.mail.recipients)
             return entry.entered and one == entry.new_id
 
-        return {
+        out = {
             entry.new_id: one
             for entry in entries
             for one in (*entry.voided, entry.new_id)
             if is_out(entry, one)
         }
+        self.doubtful = {
+            entry.new_id: one
+            for entry in entries
+            if not (entry.new_id in out or entry.new_id in rows or entry.entered)
+            for one in marked.intersection(entry.voided) - in_flight
+        }
+        return out
 
     def void(self, ids: Sequence[EnqueueId], meanwhile: Callable[[], None]) -> frozenset[EnqueueId]:
         """Marks these as deleted; those that a worker completed all the same. `meanwhile` is called
-        after each pause. Raises StoreUnavailable while a handler has one.
+        after each pause. Raises StoreUnavailable while a handler has one, and where records were
+        missed: the next `out` calls them doubtful.
         """
         if not ids:
             return frozenset()
         self._stores.tables.deleted.mark_many(self._queue, ids)
         in_flight = self._history.wait_for_handlers(set(ids), meanwhile)
-        if left := in_flight - self._history.done:
+        done = frozenset(ids) & self._history.done
+        unknown = frozenset(ids) if self._history.missed else in_flight
+        if left := in_flight - done or unknown - done:
             raise StoreUnavailable(
-                f"a handler of {self._queue} still has {len(left)} mails of an earlier try: ask "
-                "again"
+                f"a handler of {self._queue} still has {len(left)} mails of an earlier try, or may "
+                "have completed them: ask again"
             )
-        return frozenset(ids) & self._history.done
+        return done

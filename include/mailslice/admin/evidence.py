@@ -1,7 +1,7 @@
 """Proofs about mails by their ids, for reports and acts: live, in quarantine, with content."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from mailslice.model.batches import batches, batches_by_key
@@ -10,6 +10,7 @@ from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live
 from mailslice.stores import Stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
+from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.cassandra.tables import QueueTables
 
@@ -17,6 +18,8 @@ OVERDUE = timedelta(minutes=1)
 """Where a worker runs, a delayed mail is published within a second of its due time."""
 _NOT_QUARANTINED = frozenset({State.NOTED, State.RELEASED})
 _AT_ONCE = 1000
+Partitions = Callable[[EnqueuedMails], Sequence[Partition]]
+"""Those of a queue, by the table: a scan of all keys of it."""
 
 
 def still_live(
@@ -41,22 +44,27 @@ def still_live(
 
 
 def is_over(
-    tables: QueueTables, queue: QueueName, enqueue_id: EnqueueId, *, every_replica: bool = False
+    tables: QueueTables,
+    queue: QueueName,
+    enqueue_id: EnqueueId,
+    *,
+    every_replica: bool = False,
+    partitions: Partitions | None = None,
 ) -> bool:
     """Whether a mail that had a row is done or deleted: it has a mark, or neither mark nor row.
 
     No mark alone says nothing: a cleanup, James' or ours, drops rows and then marks of what is
     done. Rows are looked for in every partition, also before browseStart: for what a kill left, not
-    for many. With `every_replica` all of them must say that there is no mark. Raises
-    StoreUnavailable.
+    for many, unless `partitions` are given. With `every_replica` all of them must say that there is
+    no mark. Raises StoreUnavailable.
     """
     deleted = tables.deleted
     is_marked = deleted.is_marked_on_any_replica if every_replica else deleted.is_marked
     if is_marked(queue, enqueue_id):
         return True
+    where = partitions or (lambda rows: list(rows.partitions(queue)))
     rows_by_table = (
-        next(rows.find(queue, list(rows.partitions(queue)), enqueue_id), None)
-        for rows in tables.existing
+        next(rows.find(queue, where(rows), enqueue_id), None) for rows in tables.existing
     )
     return all(row is None for row in rows_by_table)
 

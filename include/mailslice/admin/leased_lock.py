@@ -75,6 +75,11 @@ class LeasedLock:
                 raise error(f"somebody else {self._doing}: try again later")
             self._sleep(_TICK)
 
+    def renew_if_due(self) -> None:
+        """`renew`, unless it was done less than a `pause` ago: it is a conditional write."""
+        if elapsed_seconds() > self.until - self.pause:
+            self.renew()
+
     def require(self) -> None:
         """Raises StoreUnavailable where the right may be lost."""
         if elapsed_seconds() > self.until:

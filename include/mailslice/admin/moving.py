@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
 from itertools import islice
 from typing import TypeVar
 
-from mailslice.admin.evidence import is_over
+from mailslice.admin.evidence import Partitions, is_over
 from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
@@ -210,12 +211,13 @@ class Moves:
         stages = self._stages(undecided)
         over = self._history.done | {one for one, record in stages.items() if record.closed}
         marked: _Mails = []
+        partitions = cache(lambda table: list(table.partitions(self._queue)))  # a scan of all keys
         for part in batches(left, _BETWEEN_RENEWALS):
             self._right.renew()
             for mail in part:
                 if mail.state in _PROVED:
                     marked.append(mail)
-                elif mail.enqueue_id in over or not self._may_be_marked(mail):
+                elif mail.enqueue_id in over or not self._may_be_marked(mail, partitions):
                     self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
                     continue
                 elif accept_duplicates and mail.content is Content.KEPT:
@@ -236,11 +238,13 @@ class Moves:
             self._bring(batch, outcome, accept_duplicates=accept_duplicates)
         self._quarantine.sweep()
 
-    def _may_be_marked(self, mail: QuarantinedMail) -> bool:
+    def _may_be_marked(self, mail: QuarantinedMail, partitions: Partitions) -> bool:
         """Whether the move that was cut off may have marked it: no mark alone says nothing."""
         where, decided = (self._stores.tables, self._queue), mail.state is State.KEPT
         try:
-            return decided and is_over(*where, mail.enqueue_id, every_replica=True)
+            return decided and is_over(
+                *where, mail.enqueue_id, every_replica=True, partitions=partitions
+            )
         except StoreUnavailable:  # the replica that is away may have the mark
             return True
 

@@ -91,12 +91,13 @@ def undelete(
     with open_queue(queue, create=not dry_run) as opened:
         stores, outcome = opened.stores, deletions.Undeleted()
 
-        def restorable() -> "Iterator[list[DeletedMail]]":
-            now = system_clock()
-            return deletions.deleted_mails(stores, opened.queue.name, now, mail_filter, run)
+        def restorable(counted: deletions.Undeleted) -> "Iterator[list[DeletedMail]]":
+            about = stores, opened.queue.name, system_clock(), mail_filter, run
+            return deletions.deleted_mails(*about, on_missing=counted.missing)
 
         if dry_run or asks(yes):
-            seen = deletions.foreseen(restorable(), accept_duplicates=accept_duplicates)
+            seen = deletions.Undeleted()
+            deletions.foreseen(restorable(seen), seen, accept_duplicates=accept_duplicates)
             if dry_run:
                 out.one({"queue": queue, **_shown(out, seen), "dryRun": True})
                 return
@@ -106,7 +107,7 @@ def undelete(
                 stores,
                 opened.queue.name,
                 system_clock,
-                restorable(),
+                restorable(outcome),
                 outcome,
                 accept_duplicates=accept_duplicates,
             )

@@ -229,11 +229,29 @@ def test_a_retry_that_fails_half_way_leaves_a_decision_that_says_how_far_it_came
         return True
 
     monkeypatch.setattr(Delays, "bring_forward", brought_forward)
+    request = queue.request("retry")
+    digest = queue.previewed(request)["digest"]
     with pytest.raises(StoreUnavailable, match="away"):
-        queue.act(queue.request("retry"), ANY)
+        queue.act(request, digest)
     (decision,) = decisions(fresh_module, queue.name)
+    assert "gone" not in decision, "nobody has looked for the mail that is left"
     assert (decision["retried"], decision["soon"], len(decision["ids"])) == (200, 0, 100)
     assert set(decision["ids"]) <= set(done)
+
+
+def test_a_delete_that_fails_half_way_calls_no_mail_gone(queue, fresh_module, monkeypatch):
+    queue.add("one", "two")
+    request = queue.request("delete", name="*")
+    digest = queue.previewed(request)["digest"]
+
+    def away(*_, **__):
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(MailQueue, "delete", away)
+    with pytest.raises(StoreUnavailable, match="away"):
+        queue.act(request, digest)
+    (decision,) = decisions(fresh_module, queue.name)
+    assert (decision["deleted"], "gone" in decision) == (0, False)
 
 
 def test_a_move_brings_the_previewed_mails_to_the_other_queue(queue, stores, fresh_module):

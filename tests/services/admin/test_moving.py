@@ -346,7 +346,7 @@ def test_killed_right_at_its_mark_a_mail_is_in_doubt_and_moves_on_demand_alone(
 
 
 def test_in_doubt_it_is_kept_also_when_a_cleanup_has_dropped_its_row_and_mark(
-    two: Two, fresh_module: Any
+    two: Two, fresh_module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (item,) = two.enqueue(mail())
     killed(two, fresh_module, "move:marked")
@@ -356,7 +356,21 @@ def test_in_doubt_it_is_kept_also_when_a_cleanup_has_dropped_its_row_and_mark(
     for partition in list(rows.partitions(two.source)):
         rows.delete_partition_future(two.source, partition, time.time_ns() // 1000).result()
     drop_marks(marks, two.source, [item.enqueue_id])
-    assert two.move().counts["doubtful"] == 1
+    (left,) = two.stores.own.moving_mails.list(two.source)
+    other = two.stores.own.moving_mails.add(
+        two.source, replace(left, enqueue_id=EnqueueId(uuid4()))
+    )
+    scans, partitions = [], type(rows).partitions
+
+    def scanned(table: Any, queue: QueueName) -> Any:
+        scans.append(table)
+        return partitions(table, queue)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(rows), "partitions", scanned)
+        assert two.move().counts["doubtful"] == 2
+    assert len(scans) == len(two.stores.tables.existing), "all keys are read once for all mails"
+    assert two.stores.own.moving_mails.remove(two.source, other)
     assert len(two.move(accept_duplicates=True).moved) == 1
     [(_, content)] = two.delivered(two.target)
     assert content == CONTENT

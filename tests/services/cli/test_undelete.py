@@ -413,6 +413,41 @@ def test_delivered_before_its_entry_is_voided_it_is_not_brought_back_again(
     assert (spool.names(), spool.delivered(0)) == ([], [])
 
 
+def test_what_no_record_names_any_more_as_completed_before_its_void_is_in_doubt(
+    spool: Spool,
+) -> None:
+    """Its worker settled 500 other mails since."""
+    spool.enqueue(mail("one"), mail("two"))
+    spool.clear()
+    kill_at("undelete:published")
+    with pytest.raises(Killed):
+        spool.undelete()
+    kill_at(CLAIMED_ANEW)
+    with pytest.raises(Killed):
+        spool.undelete()
+    assert len(spool.delivered(2)) == 2
+    records = spool.stores.own.worker_records
+    for record in list(records.list(spool.queue)):
+        records.save_future(spool.queue, replace(record, done=())).result()
+    outcome = spool.undelete(accept_duplicates=False)
+    assert (outcome.undeleted, outcome.already, outcome.doubtful) == (0, 0, 2)
+    assert (spool.names(), spool.delivered(0)) == ([], [])
+    assert spool.undelete().undeleted == 2
+    assert len(spool.delivered(2)) == 2
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_mails_of_a_delete_whose_list_is_gone_are_lost(spool: Spool, named: bool) -> None:
+    spool.enqueue(mail("one"), mail("two"))
+    run = spool.clear().run
+    (batch,) = spool.stores.own.deletions.list(spool.queue, run)
+    spool.stores.own_blobs.delete_many([BlobId(f"{batch.place}.mails")])
+    assert spool.cli.json("queue", "deleted", "spool") == []
+    words = ("--run", run) if named else ("--name", "one")
+    answer = spool.cli("queue", "undelete", "spool", *words, "--yes", "--json", code=1)
+    assert (answer.one["undeleted"], answer.one["contentLost"]) == (0, 2)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("point", UNDELETE_POINTS)
 def test_a_process_that_is_killed_leaves_the_same(

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from mailslice.admin import moving
-from mailslice.admin.deletions import foreseen
+from mailslice.admin.deletions import Undeleted, foreseen
 from mailslice.admin.deletions.packs import KeptContent
 from mailslice.model.stages import Stage
 from mailslice.stores.cassandra.own.table import OwnTable
@@ -75,7 +75,8 @@ def test_an_undelete_brings_each_mail_back_once_and_none_without_content(
 ):
     newest = [deleted(1), deleted(2, is_back=True), deleted(3, content=KeptContent.LOST)]
     older = [deleted(1), deleted(4, doubt=True)]
-    seen = foreseen([newest, older], accept_duplicates=accept)
+    seen = Undeleted()
+    foreseen([newest, older], seen, accept_duplicates=accept)
     assert seen.as_json() == {
         "undeleted": undeleted,
         "already": 2,

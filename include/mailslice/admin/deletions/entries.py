@@ -1,13 +1,13 @@
 """Which deleted mails are kept. Looking creates nothing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 
 from mailslice.admin.deletions.packs import KeptContent, KeptMail, read_mails
 from mailslice.admin.filters import MailFilter
-from mailslice.model.errors import BadInput
+from mailslice.model.errors import BadInput, ContentMissing
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import (
@@ -78,18 +78,26 @@ def deleted_mails(
     now: datetime,
     mail_filter: MailFilter = _ALL,
     run: str | None = None,
+    *,
+    on_missing: Callable[[DeletedBatch], None] = lambda _: None,
 ) -> Iterator[list[DeletedMail]]:
     """The kept mails that match, of all runs or of one, the newest run first; a list for each
-    batch. Mails that a delete was cut off before are in their queue, and not here.
+    batch. Mails that a delete was cut off before are in their queue, and not here. `on_missing`
+    gets each batch whose objects are gone: nobody knows which of its mails would match.
 
     Raises BadInput for a run that is not kept.
     """
     nothing = True
     for batch in _batches(stores, queue, now, run):
         nothing = False
+        try:
+            mails = read_mails(stores.own_blobs, batch)
+        except ContentMissing:
+            on_missing(batch)
+            continue
         kept = [
             mail
-            for mail in read_mails(stores.own_blobs, batch)
+            for mail in mails
             if mail_filter.passes(mail.item.enqueue_id, mail.item.mail, mail.enqueued, now)
         ]
         if kept:

@@ -78,14 +78,13 @@ def copy_key(place: str, number: int) -> BlobId:
 
 
 def read_mails(own: BlobStore, batch: DeletedBatch) -> list[KeptMail]:
-    """The mails of a batch, but those that no message can hold: they have no content. None when
-    they have expired meanwhile.
+    """The mails of a batch, but those that no message can hold: they have no content. Raises
+    ContentMissing.
     """
     mails = []
-    with suppress(ContentMissing):
-        for line in own.get(BlobId(f"{batch.place}.mails")).splitlines():
-            with suppress(Undecodable):
-                mails.append(KeptMail.of_line(line))
+    for line in own.get(BlobId(f"{batch.place}.mails")).splitlines():
+        with suppress(Undecodable):
+            mails.append(KeptMail.of_line(line))
     return mails
 
 

@@ -30,7 +30,7 @@ from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName, ViewR
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
-from mailslice.stores.cassandra.own import UndeletedMail, UndeleteStep
+from mailslice.stores.cassandra.own import DeletedBatch, UndeletedMail, UndeleteStep
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.view.configuration import view_shape
 
@@ -56,6 +56,10 @@ class Undeleted:
     lost: int = 0
     doubtful: int = 0
     ids: dict[EnqueueId, EnqueueId] = field(default_factory=dict)
+
+    def missing(self, batch: DeletedBatch) -> None:
+        """Count the mails of a batch whose objects are gone."""
+        self.lost += batch.mails
 
     def as_json(self) -> Mapping[str, object]:
         """For answers and decisions."""
@@ -96,7 +100,7 @@ def undelete(
 
     right = LeasedLock(stores, f"undelete/{queue}", f"undeletes mails of {queue}", sleep)
     with right.held(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        way = _Way(stores, queue, clock, outcome, right=right, sleep=sleep)
+        way = _Way(stores, queue, clock, outcome, right, sleep, accept_duplicates)
 
         def wanted() -> Iterator[Sequence[DeletedMail]]:
             for batch in mails:
@@ -111,9 +115,11 @@ def undelete(
         runner.run(way.bring_all(wanted()))
 
 
-def foreseen(mails: Iterable[Sequence[DeletedMail]], *, accept_duplicates: bool) -> Undeleted:
+def foreseen(
+    mails: Iterable[Sequence[DeletedMail]], outcome: Undeleted, *, accept_duplicates: bool
+) -> None:
     """What `undelete` would do with these. It alone finds that a content is gone that was kept."""
-    outcome, wanted = Undeleted(), set[EnqueueId]()
+    wanted = set[EnqueueId]()
     for mail in chain.from_iterable(mails):
         if mail.is_back:
             outcome.already += 1
@@ -126,7 +132,6 @@ def foreseen(mails: Iterable[Sequence[DeletedMail]], *, accept_duplicates: bool)
         else:
             wanted.add(mail.enqueue_id)
     outcome.undeleted = len(wanted)
-    return outcome
 
 
 _Ready = dict[EnqueueId, tuple[DeletedMail, tuple[bytes, bytes]]]
@@ -140,67 +145,62 @@ class _New:
     claim: UndeletedMail
 
 
+@dataclass
 class _Way:
     """Some chunks of mails are on their way beside each other: the blobs of one are written while
     rows of another are. Whatever waits for an answer does so in one thread: no two chunks ask for
     the same rows at the same time.
     """
 
-    def __init__(
-        self,
-        stores: Stores,
-        queue: QueueName,
-        clock: Clock,
-        outcome: Undeleted,
-        *,
-        right: LeasedLock,
-        sleep: Callable[[float], None],
-    ) -> None:
-        self._stores = stores
-        self._queue = queue
-        self._clock = clock
-        self._outcome = outcome
-        self._right = right
-        self._sleep = sleep
-        self._thread = ThreadPoolExecutor(1, "undelete")
-        self._under_way: dict[asyncio.Task[None], Sequence[DeletedMail]] = {}
-        self._shape = view_shape(stores)
-        self._ids = BlobIds(stores.settings.blob, clock)
-        self._blobs = AsyncBlobStore(stores.settings.s3, stores.settings.s3.bucket)
-        self._publisher = Publisher(stores.settings.rabbitmq)
+    stores: Stores
+    queue: QueueName
+    clock: Clock
+    outcome: Undeleted
+    right: LeasedLock
+    sleep: Callable[[float], None]
+    accept_duplicates: bool
+    under_way: dict[asyncio.Task[None], Sequence[DeletedMail]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        settings = self.stores.settings
+        self.thread = ThreadPoolExecutor(1, "undelete")
+        self.shape = view_shape(self.stores)
+        self.ids = BlobIds(settings.blob, self.clock)
+        self.blobs = AsyncBlobStore(settings.s3, settings.s3.bucket)
+        self.publisher = Publisher(settings.rabbitmq)
 
     async def bring_all(self, lists: Iterator[Sequence[DeletedMail]]) -> None:
         """Mails, each list of one batch. Raises what a chunk raised, once all have ended."""
         try:
             while (mails := await self._in_thread(next, lists, None)) is not None:
                 if mails:
-                    contents = Contents(self._stores.own_blobs, mails[0].batch)
+                    contents = Contents(self.stores.own_blobs, mails[0].batch)
                     for chunk in _chunks(mails):
                         await self._room_for(chunk)
                         task = asyncio.create_task(self._bring(contents, chunk))
-                        self._under_way[task] = chunk
-            await all_ended(self._under_way)
+                        self.under_way[task] = chunk
+            await all_ended(self.under_way)
         finally:
-            await asyncio.gather(*self._under_way, return_exceptions=True)
-            self._thread.shutdown()
-            await self._publisher.close()
-            self._blobs.close()
+            await asyncio.gather(*self.under_way, return_exceptions=True)
+            self.thread.shutdown()
+            await self.publisher.close()
+            self.blobs.close()
 
     async def _room_for(self, chunk: Sequence[DeletedMail]) -> None:
         """A mail that two runs deleted is on its way once."""
         ids, size = {mail.enqueue_id for mail in chunk}, _size(chunk)
-        while self._under_way and (
-            len(self._under_way) >= _CHUNKS
-            or size + sum(map(_size, self._under_way.values())) > _BYTES
-            or any(mail.enqueue_id in ids for one in self._under_way.values() for mail in one)
+        while self.under_way and (
+            len(self.under_way) >= _CHUNKS
+            or size + sum(map(_size, self.under_way.values())) > _BYTES
+            or any(mail.enqueue_id in ids for one in self.under_way.values() for mail in one)
         ):
-            ended, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait(self.under_way, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
                 task.result()
-                del self._under_way[task]
+                del self.under_way[task]
 
     async def _in_thread(self, ask: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, ask, *args)
+        return await asyncio.get_running_loop().run_in_executor(self.thread, ask, *args)
 
     async def _bring(self, contents: Contents, mails: Sequence[DeletedMail]) -> None:
         """Claims; blobs, rows, the record of these; the messages, the record of those."""
@@ -210,7 +210,7 @@ class _Way:
         items = await all_ended(map(self._put, chunk))
         crash.point("undelete:blobs")
         entered, rows = await self._in_thread(self._entered, chunk, items)
-        self._right.require()
+        self.right.require()
         await self._publish_all(rows)
         crash.point("undelete:published")
         await self._in_thread(self._record, {one: one.new_id for one in entered})
@@ -220,22 +220,22 @@ class _Way:
         ready: _Ready = {}
         for mail in mails:
             if mail.is_back:
-                self._outcome.already += 1
+                self.outcome.already += 1
                 continue
             try:
                 ready[mail.enqueue_id] = mail, contents.parts(mail.kept)
             except ContentMissing:
-                self._outcome.lost += 1
+                self.outcome.lost += 1
         if not ready:
             return []
-        self._right.renew()
+        self.right.renew()
         wanted = {one: EnqueueId(uuid4()) for one in ready}
-        claims = self._stores.own.undeleted_mails.claim(self._queue, wanted)
+        claims = self.stores.own.undeleted_mails.claim(self.queue, wanted)
         crash.point("undelete:claimed")
         half = []
         for one, claim in claims.items():
             if claim.step is UndeleteStep.DONE:
-                self._outcome.already += 1
+                self.outcome.already += 1
             elif claim.new_id != wanted[one]:
                 half.append(claim)
         if half:
@@ -250,8 +250,10 @@ class _Way:
         ready: _Ready,
         wanted: Mapping[EnqueueId, EnqueueId],
     ) -> dict[EnqueueId, UndeletedMail]:
-        """Claims of mails whose earlier entries are not out; those that are out are recorded."""
-        tries = CutOffEntries(self._stores, self._queue, self._sleep)
+        """Claims of mails whose earlier entries are not out; those that are out are recorded, and
+        those in doubt counted.
+        """
+        tries = CutOffEntries(self.stores, self.queue, self.sleep)
         out = tries.out(
             [
                 CutOff(
@@ -263,8 +265,10 @@ class _Way:
                 for one in half
             ]
         )
-        self._right.renew()  # it waited for workers
+        self.right.renew()  # it waited for workers
         self._record({one: out[one.new_id] for one in half if one.new_id in out})
+        doubtful = {} if self.accept_duplicates else tries.doubtful
+        self.outcome.doubtful += len(doubtful)
         anew = {
             one: UndeletedMail(
                 one.enqueue_id,
@@ -273,21 +277,21 @@ class _Way:
                 (*one.voided, one.new_id),
             )
             for one in half
-            if one.new_id not in out
+            if one.new_id not in out and one.new_id not in doubtful
         }
         self._change(anew)
         crash.point("undelete:claimed-anew")
         voided = {each: one for one in anew.values() for each in one.voided}
-        late = tries.void(list(voided), self._right.renew)
+        late = tries.void(list(voided), self.right.renew)
         self._record({voided[each]: each for each in late})
         return {one.enqueue_id: one for one in anew.values() if late.isdisjoint(one.voided)}
 
     def _entered(
         self, chunk: Sequence[_New], items: Sequence[QueuedMail]
     ) -> tuple[list[UndeletedMail], list[ViewRow]]:
-        rows = add_rows(self._stores, self._queue, items, self._shape, self._clock())
+        rows = add_rows(self.stores, self.queue, items, self.shape, self.clock())
         crash.point("undelete:rows")
-        self._right.renew()  # a slow store took a part of it
+        self.right.renew()  # a slow store took a part of it
         entered = {one.claim: replace(one.claim, step=UndeleteStep.ENTERED) for one in chunk}
         self._change(entered)
         crash.point("undelete:entered")
@@ -300,18 +304,18 @@ class _Way:
             for claim, new_id in entries.items()
         }
         self._change(done)
-        self._outcome.undeleted += len(done)
-        named = list(done.values())[: _NAMED - len(self._outcome.ids)]
-        self._outcome.ids.update((claim.enqueue_id, claim.new_id) for claim in named)
+        self.outcome.undeleted += len(done)
+        named = list(done.values())[: _NAMED - len(self.outcome.ids)]
+        self.outcome.ids.update((claim.enqueue_id, claim.new_id) for claim in named)
 
     def _change(self, changes: Mapping[UndeletedMail, UndeletedMail]) -> None:
-        if not self._stores.own.undeleted_mails.change(self._queue, list(changes.items())):
-            raise StoreUnavailable(f"somebody else undeletes mails of {self._queue}: ask again")
+        if not self.stores.own.undeleted_mails.change(self.queue, list(changes.items())):
+            raise StoreUnavailable(f"somebody else undeletes mails of {self.queue}: ask again")
 
     async def _put(self, one: _New) -> QueuedMail:
-        header, body = ((self._ids.new(part), part) for part in one.parts)
+        header, body = ((self.ids.new(part), part) for part in one.parts)
         for blob_id, content in (header, body):
-            await self._blobs.put(blob_id, content)
+            await self.blobs.put(blob_id, content)
         return replace(
             one.mail.kept.item,
             enqueue_id=one.claim.new_id,
@@ -320,9 +324,9 @@ class _Way:
         )
 
     async def _publish_all(self, rows: Sequence[ViewRow]) -> None:
-        exchange = RabbitNames(self._queue).exchange
+        exchange = RabbitNames(self.queue).exchange
         await all_ended(
-            self._publisher.publish(
+            self.publisher.publish(
                 exchange, message.encode(row.item), headers_of(row.partition), row.enqueued_time
             )
             for row in rows

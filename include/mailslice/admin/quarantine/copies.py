@@ -4,20 +4,15 @@ A copy has a key of its own: `quarantine/QUEUE/ID/ATTEMPT/DEPLOYMENT/COPY/header
 row is written before its copy and names it. So an object that no row names after it was listed has
 lost its row, and no keeping can still end with it: the sweep needs no clock. Objects of another
 deployment that uses the bucket are known by their key, and left.
-
-Earlier versions wrote the row after the copy, keys without DEPLOYMENT, and an object
-`deployments/QUEUE/ID` that says whose they are. What is left of these goes by that object.
 """
 
 import logging
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from functools import cached_property
 from urllib.parse import quote
 from uuid import uuid4
 
-from mailslice.model.clock import Clock
-from mailslice.model.errors import ContentMissing, Refused, StoreUnavailable
+from mailslice.model.errors import ContentMissing, StoreUnavailable
 from mailslice.model.mail import BlobId, QueuedMail, QueueName
 from mailslice.stores import Stores
 from mailslice.stores.blobs.store import BlobStore
@@ -25,31 +20,19 @@ from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail
 
 log = logging.getLogger(__name__)
 
-_EARLIER_DEPTH = 6
-"""The most parts in a key of an earlier version."""
-_EARLIER_AGE = timedelta(minutes=10)
-"""An earlier version that is still running may be about to write the row."""
-
 
 class Copies:
     """The copies of one queue."""
 
-    def __init__(
-        self, stores: Stores, queue: QueueName, clock: Clock, folder: str = "quarantine"
-    ) -> None:
+    def __init__(self, stores: Stores, queue: QueueName, folder: str = "quarantine") -> None:
         self._stores = stores
         self._folder = folder
         self._queue = quote(queue, safe="")
-        self._clock = clock
 
     def new_id(self) -> str:
         """For the `copy_id` of a row that is about to be written."""
         self._own.ensure_bucket()
         return f"{self._deployment}/{uuid4().hex}"
-
-    def names(self, mail: QuarantinedMail) -> bool:
-        """Whether the row names a copy by a key of this version."""
-        return mail.copy_id.startswith(f"{self._deployment}/")
 
     def make(self, mail: QuarantinedMail, item: QueuedMail) -> tuple[Content, int]:
         """Copy what `item` refers to; whether it was there, and its size. Twice is once."""
@@ -81,57 +64,25 @@ class Copies:
 
     def remove(self, mail: QuarantinedMail) -> None:
         """Delete the copy that the row names. Raises StoreUnavailable."""
-        if not mail.copy_id and mail.content is not Content.KEPT:
-            return
         if failed := self._own.delete_many(self._keys(mail)):
             raise StoreUnavailable(
                 f"S3 could not delete {len(failed)} objects of the quarantine of {self._queue}"
             )
 
     def sweep(self, rows: Callable[[], Iterable[QuarantinedMail]]) -> int:
-        """Delete the copies that no row names; how many objects.
-
-        Raises Refused for what an earlier version wrote and another deployment may have rows for.
-        """
+        """Delete the copies that no row names; how many objects."""
         if not self._own.bucket_exists():
             return 0
-        modified = {
-            blob.key: blob.modified for blob in self._own.list(f"{self._folder}/{self._queue}/")
-        }
-        if not modified:
+        listed = [blob.key for blob in self._own.list(f"{self._folder}/{self._queue}/")]
+        copies = [key for key in listed if f"/{self._deployment}/" in key]
+        if not copies:
             return 0
         known = {key for mail in rows() for key in self._keys(mail)}
-        unnamed = [key for key in modified if key not in known]
-        own_keys = [key for key in unnamed if f"/{self._deployment}/" in key]
-        earlier = [
-            key
-            for key in unnamed
-            if len(key.split("/")) <= _EARLIER_DEPTH
-            and self._clock() - modified[key] > _EARLIER_AGE
-        ]
-        if earlier and (owners := self._owners()) != {self._deployment}:
-            self._own.delete_many(own_keys)
-            raise Refused(
-                f"{len(earlier)} objects of an earlier version below quarantine/{self._queue}/ in "
-                f"the own bucket {self._own.bucket!r} have no row here and are left: by "
-                f"deployments/{self._queue}/ they may be of "
-                f"{', '.join(sorted(owners - {self._deployment})) or 'nobody'}; "
-                "each deployment needs a MAILSLICE_OWN_BUCKET of its own"
-            )
-        going = [*own_keys, *earlier]
-        return len(going) - len(self._own.delete_many(going))
-
-    def _owners(self) -> set[str]:
-        prefix = f"deployments/{self._queue}/"
-        return {blob.key.removeprefix(prefix) for blob in self._own.list(prefix)}
+        unnamed = [key for key in copies if key not in known]
+        return len(unnamed) - len(self._own.delete_many(unnamed))
 
     def _keys(self, mail: QuarantinedMail) -> tuple[BlobId, BlobId]:
-        folder = "/".join(
-            filter(
-                None,
-                (f"{self._folder}/{self._queue}/{mail.enqueue_id}/{mail.attempt}", mail.copy_id),
-            )
-        )
+        folder = f"{self._folder}/{self._queue}/{mail.enqueue_id}/{mail.attempt}/{mail.copy_id}"
         return BlobId(f"{folder}/header"), BlobId(f"{folder}/body")
 
     @cached_property

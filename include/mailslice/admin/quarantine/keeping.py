@@ -254,9 +254,7 @@ class Quarantine(Releases):
         self, existing: QuarantinedMail | None, item: QueuedMail, row: QuarantinedMail, state: State
     ) -> QuarantinedMail | None:
         """Note (another's is gone on with), content, row in `state`; None: another changed it."""
-        if existing is None or not self._copies.names(existing):
-            if existing is not None:  # what an earlier version noted in shadow mode
-                self._table.remove(self._queue, existing)
+        if existing is None:
             row = replace(row, copy_id=self._copies.new_id())
             existing = self._table.add(self._queue, row)
             if existing.copy_id != row.copy_id:

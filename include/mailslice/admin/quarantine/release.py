@@ -48,7 +48,7 @@ class Releases:
         self._clock = clock
         self._sleep = sleep
         self._table = table or stores.own.quarantine
-        self._copies = Copies(stores, queue, clock, folder)
+        self._copies = Copies(stores, queue, folder)
 
     def content(self, mail: QuarantinedMail) -> bytes:
         """The bytes. Raises ContentMissing when there is no copy."""
@@ -78,13 +78,14 @@ class Releases:
         out = None
         if mail.state is State.RELEASING and (last := mail.released_as) is not None:
             out = tries.out([CutOff(item, last, mail.entered == last, mail.voided)]).get(last)
-            right.renew()  # it waited for workers
+            if last in tries.doubtful:
+                raise self._in_doubt(mail, tries.doubtful[last])
+        right.renew_if_due()  # contents and workers may take long
         if out is None:
             new_id, voided = EnqueueId(uuid4()), mail.voided
             if mail.released_as is not None:
                 voided = (*voided, mail.released_as)  # of a release that was cut off
             claim = {"state": State.RELEASING, "released_as": new_id, "voided": voided}
-            right.require()
             mail = self._claim(mail, Refused, **claim)  # nothing was done yet
             crash.point("release:claimed")
             out = next(iter(tries.void(mail.voided, right.renew)), None)
@@ -99,6 +100,13 @@ class Releases:
         crash.point("release:recorded")
         self._forget(done)
         return out
+
+    def _in_doubt(self, mail: QuarantinedMail, entry: EnqueueId) -> Refused:
+        """The mail waits for a person again, who may release it all the same."""
+        doubt = f"its release was cut off, and it may have been delivered as {entry}"
+        self._claim(mail, state=State.KEPT, why=f"{mail.why}; {doubt}")
+        hint = "look in the log of the next hop: discard drops it, another release sends it again"
+        return Refused(f"{mail.enqueue_id} of {self._queue} stays in quarantine: {doubt}; {hint}")
 
     def _finish(self, mail: QuarantinedMail) -> bool:
         """Forget a cut-off release whose new entry was handled; whether that was so. Of an entry

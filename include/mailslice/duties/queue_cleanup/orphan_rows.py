@@ -13,6 +13,7 @@ from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.duties.queue_cleanup.plan import RowKey
 from mailslice.duties.queue_cleanup.view import rows_of, starts_of
 from mailslice.maintenance.run import Run
+from mailslice.model import crash
 from mailslice.model.errors import Undecodable
 from mailslice.model.mail import ViewRow
 from mailslice.model.slices import is_live
@@ -31,7 +32,8 @@ def quarantine_rows(run: Run, rows: Sequence[RowKey], window: timedelta) -> tupl
     them a person must look at, in words.
 
     What changed since the plan is left alone. What a kill leaves half done is finished by the next
-    sweep, or by stuck_mails. What a killed try of this run has done counts as done.
+    try of this run: what was marked counts as done. Without one the next sweep takes a mail that
+    has no mark, and stuck_mails ends one that has.
     """
     throttle, count, alarms = run.throttle("s3"), _earlier(run) if rows else 0, list[str]()
     for row_key in rows:
@@ -48,10 +50,14 @@ def quarantine_rows(run: Run, rows: Sequence[RowKey], window: timedelta) -> tupl
 
 
 def _earlier(run: Run) -> int:
-    """How many mails a try of this run that was killed has set aside, and marked."""
-    mails = Quarantine(run.stores, run.queue, run.clock).mails()
-    ids = [one.enqueue_id for one in mails if (one.run, one.action) == (run.request.run, ACTION)]
-    return len(run.stores.tables.deleted.marked(run.queue, ids))
+    """How many mails a try of this run that was killed has set aside, and marked; it ends these."""
+    quarantine, mine = Quarantine(run.stores, run.queue, run.clock), (run.request.run, ACTION)
+    mails = [one for one in quarantine.mails(serial=True) if (one.run, one.action) == mine]
+    marked = run.stores.tables.deleted.marked(run.queue, [one.enqueue_id for one in mails])
+    for mail in mails:
+        if mail.enqueue_id in marked and mail.state is State.CLOSING:
+            quarantine.settle(mail)
+    return len(marked)
 
 
 def _is_behind(run: Run, row_key: RowKey, window: timedelta) -> bool:
@@ -79,6 +85,7 @@ def _quarantine_row(run: Run, row: ViewRow, alarms: list[str]) -> bool:
     if quarantined_mail is None:
         return False
     run.stores.tables.deleted.mark_many(run.queue, [row.enqueue_id])
+    crash.point("aside:marked")
     _, anew = quarantine.keep_marked(quarantined_mail)
     alarms.extend(f"{one}; look at 'mailslice stuck list {run.queue}'" for one in anew)
     return True

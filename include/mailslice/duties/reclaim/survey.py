@@ -4,6 +4,7 @@ CQL reports the size of a table on a node, not how much of it is deleted. The le
 cleanups deleted since the last reclaim: what is reclaimable is estimated from that.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -65,14 +66,16 @@ def make_plan(run: Run) -> NodesPlan:
     tables = tuple(table for table in BIG_TABLES if table in existing)
     nodes, params = Nodes(session), run.params(Params)
     cluster = nodes.all() if tables else ()
-    ledger = Ledger(run.stores, run.settings)
-    cleanups = ledger.list("queue_cleanup", None, _RUNS)
+    ledger, runs = Ledger(run.stores, run.settings), run.stores.existing_runs()
     reclaimed = reclaimed_at(ledger.list(run.request.duty, NO_QUEUE, _RUNS))
+    queues = runs.queues("queue_cleanup") if runs else ()
+    cleanups = (ledger.list("queue_cleanup", queue, _RUNS) for queue in queues)
+    deleted = deleted_since(cleanups, {one.address: reclaimed.get(one.address) for one in cluster})
     replicas = min(copies(replication_of(session, keyspace)), len(cluster))
 
     def state(node: Node) -> NodeState:
         last = reclaimed.get(node.address)
-        waits = deleted_bytes(cleanups, last) * replicas // len(cluster)
+        waits = deleted[node.address] * replicas // len(cluster)
         mib = nodes.disk_mib(node.address, keyspace, tables) if node.asked else None
         why = None
         if mib is not None and (params.force or waits >= params.least * 2**20):
@@ -149,6 +152,16 @@ def deleted_bytes(cleanups: Iterable[Mapping[str, Any]], since: datetime | None)
             planned, applied = int(report.get("planned") or 0), int(report.get("applied") or 0)
             deleted += int(report.get("bytes") or 0) * applied // planned if planned else 0
             deleted += int((report.get("marks") or {}).get("dropped") or 0) * MARK_BYTES
+    return deleted
+
+
+def deleted_since(
+    by_queue: Iterable[Iterable[Mapping[str, Any]]], since: Mapping[str, datetime | None]
+) -> Counter[str]:
+    """`deleted_bytes` of all queues, by node. Reports of one queue are in memory at a time."""
+    deleted = Counter[str]()
+    for cleanups in by_queue:
+        deleted.update({node: deleted_bytes(cleanups, at) for node, at in since.items()})
     return deleted
 
 

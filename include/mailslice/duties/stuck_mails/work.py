@@ -21,7 +21,7 @@ from mailslice.maintenance.liveness import WorkerLiveness, observe, stuck_mails
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model.clock import elapsed_seconds
-from mailslice.model.errors import BadSetting, MailsliceError, Refused, StoreUnavailable, TryAgain
+from mailslice.model.errors import BadSetting, MailsliceError, StoreUnavailable, TryAgain
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Stage
@@ -153,7 +153,7 @@ class StuckMailWork:
             self._discard_records()
             return
         for noted_mail in self.quarantine.mails(serial=True):
-            if noted_mail.state is State.NOTED:  # by earlier versions: the report says the same
+            if noted_mail.state is State.NOTED:  # a kill left it
                 self.quarantine.tidy(noted_mail)
 
     def _finish_earlier_runs(self) -> None:
@@ -162,7 +162,7 @@ class StuckMailWork:
         try:
             if orphans := self.quarantine.sweep():
                 finished["content without a row"] = orphans
-        except (BadSetting, Refused) as error:  # they may be another's, or S3 lets nobody delete
+        except BadSetting as error:  # S3 lets nobody delete
             unswept = str(error)
         self.run.report(finishedOfEarlierRuns=finished, unswept=unswept)
 

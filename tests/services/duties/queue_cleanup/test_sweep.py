@@ -371,10 +371,12 @@ def test_a_copy_that_is_withdrawn_right_after_the_mark_is_kept_anew_and_the_run_
     assert quarantine.content(kept) == b"Subject: lost\r\n\r\nfound\r\n"
 
 
-@pytest.mark.parametrize("point", ["quarantine:copied", "apply:after-aside", "apply:after-marks"])
+@pytest.mark.parametrize(
+    "point", ["quarantine:copied", "aside:marked", "apply:after-aside", "apply:after-marks"]
+)
 def test_setting_aside_that_was_killed_is_counted_by_the_next_try(view, point):
     """As an Airflow retry of the task does."""
-    stray_of(view)
+    stray = stray_of(view)
     request = view.request(sweep=True, aside=True)
     view.steps(request, "plan", "check")
     view.kill("apply", request, point)
@@ -383,6 +385,8 @@ def test_setting_aside_that_was_killed_is_counted_by_the_next_try(view, point):
     assert (report["status"], report["aside"]) == ("done", 1)
     assert "1 rows set aside" in report["message"]
     assert "without a mark stay" not in report["message"]
+    [kept] = Quarantine(view.stores, view.queue, system_clock).waiting()
+    assert (kept.enqueue_id, kept.state) == (stray, State.KEPT), "a person can release it"
 
 
 @pytest.mark.parametrize("point", ["quarantine:copied", "apply:after-aside"])

@@ -514,7 +514,7 @@ def test_shadow_mode_writes_down_what_it_would_do_and_changes_nothing(world):
 
 
 @pytest.mark.parametrize("mode", ["shadow", "close"])
-def test_what_an_earlier_version_noted_in_shadow_mode_goes(world, mode):
+def test_a_note_that_a_kill_left_goes_in_every_mode(world, mode):
     item = world.mail()
     holder = Holder("w", "loaded", system_clock(), timedelta(minutes=11))
     decided = Decided("would close", "held", "tester", "r")

@@ -7,6 +7,7 @@ import pytest
 from mailslice.duties.reclaim.survey import (
     MARK_BYTES,
     deleted_bytes,
+    deleted_since,
     reclaimed_at,
     to_mib,
     why_due,
@@ -31,6 +32,13 @@ def test_what_was_deleted_since_counts_and_what_was_before_does_not():
     reports = [cleanup(1, size=500), cleanup(3, size=70), cleanup(48, size=9)]
     assert deleted_bytes(reports, NOW - timedelta(hours=2)) == 500
     assert deleted_bytes(reports, None) == 579
+
+
+def test_every_cleanup_of_many_queues_since_a_node_was_reclaimed_counts():
+    by_queue = ([cleanup(24 * day, size=1) for day in range(5)] for _ in range(300))
+    since = {"a": NOW - timedelta(hours=60), "b": NOW - timedelta(hours=30), "new": None}
+    assert deleted_since(by_queue, since) == {"a": 3 * 300, "b": 2 * 300, "new": 5 * 300}
+    assert deleted_since([], since)["a"] == 0
 
 
 def test_only_what_was_applied_counts():

@@ -8,14 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from mailslice.codec.row import instant
 from mailslice.duties.republish_lost import duty
 from mailslice.duties.republish_lost.duty import DUTY, RepublishPlan
 from mailslice.duties.republish_lost.params import Params
 from mailslice.maintenance.result import Result
-from mailslice.model.mail import EnqueueId, Partition
-from mailslice.model.names import EVENT_STORE, QueueTable
-from mailslice.model.settings import Settings
+from mailslice.model.mail import EnqueueId
 from mailslice.model.verdicts import MailVerdict
 from mailslice.stores.cassandra.own import PublishState, Republished
 from tests.unit.duties.judging import NOW, broken, run_of
@@ -92,37 +89,15 @@ def test_another_audit_and_one_without_census_fail(judge):
 
 
 class Ledger:
-    """Stores after an apply: mails that were published, those with rows, those that are marked.
+    """Stores after an apply: what the ledger of decisions says. `asked`: the sizes of its reads."""
 
-    `asked`: the sizes of reads of decisions, and the partitions of each read of rows.
-    """
-
-    def __init__(self, state=PublishState.PUBLISHED, rows=frozenset(), marked=frozenset()):
-        self.state, self.rows, self.done, self.asked = state, rows, marked, []
+    def __init__(self, state=PublishState.PUBLISHED):
+        self.state, self.asked = state, []
         self.own = SimpleNamespace(republished_mails=SimpleNamespace(by_ids=self.decisions))
-        self.settings = Settings()
-        self.tables = SimpleNamespace(
-            existing=[SimpleNamespace(table=QueueTable.V4, by_ids=self.by_ids)],
-            deleted=SimpleNamespace(marked=lambda _queue, ids: self.done & set(ids)),
-            browse_starts=SimpleNamespace(get=lambda _: SimpleNamespace(value=self.browse)),
-            missing=lambda: [EVENT_STORE],
-        )
-
-    browse = instant(0)
 
     def decisions(self, _queue, ids):
         self.asked.append(len(ids))
         return {one: Republished(one, "r-1#1", "r-1", self.state, "tester", NOW) for one in ids}
-
-    def by_ids(self, _queue, ids_by_partition):
-        asked = list(ids_by_partition)
-        self.asked.append([partition for partition, _ in asked])
-        return [
-            SimpleNamespace(enqueue_id=one, partition=partition)
-            for partition, ids in asked
-            for one in ids
-            if one in self.rows
-        ]
 
 
 @pytest.fixture
@@ -145,29 +120,12 @@ IDS = [EnqueueId(UUID(int=number)) for number in range(1, 2002)]
     ("state", "columns"), [(PublishState.PUBLISHED, set()), (PublishState.CLAIMED, {"unrecorded"})]
 )
 def test_a_publish_that_is_not_in_the_ledger_of_decisions_fails(verified, state, columns):
-    assert verified(Ledger(state, frozenset(IDS[:1])), IDS[:1]) == columns
+    """Rows and marks say nothing: a worker delivers the mail, and a cleanup takes both."""
+    assert verified(Ledger(state), IDS[:1]) == columns
 
 
-@pytest.mark.parametrize(
-    ("rows", "marked", "browse", "columns"),
-    [
-        (IDS[:3], [], 0, set()),
-        (IDS[:2], IDS[2:3], 0, set()),
-        (IDS[:2], [], 0, {"vanished"}),
-        (IDS[:2], [], 7_200_000, set()),
-    ],
-)
-def test_a_published_mail_with_neither_row_nor_mark_fails_unless_it_is_behind_browse_start(
-    verified, rows, marked, browse, columns
-):
-    ledger = Ledger(rows=frozenset(rows), marked=frozenset(marked))
-    ledger.browse = instant(browse)
-    assert verified(ledger, IDS[:3]) == columns
-
-
-def test_a_verify_reads_a_thousand_mails_at_a_time_and_a_partition_at_once(verified):
-    ledger = Ledger(rows=frozenset(IDS))
+def test_a_verify_reads_a_thousand_mails_at_a_time(verified):
+    ledger = Ledger()
     assert verified(ledger, IDS) == set()
-    one = [Partition(instant(0), 0)]
-    assert ledger.asked == [1000, one, 1000, one, 1, one]
+    assert ledger.asked == [1000, 1000, 1]
     assert verified(ledger, IDS, applied=len(IDS) + 1) == {"unrecorded"}
