@@ -5,7 +5,8 @@ served, or when it is done. Any other is marked as deleted, so that its message 
 mail is enqueued under another id. The next records of a worker show what it got before that mark.
 
 A mark does not say who wrote it. Was the marking itself cut off, or were records missed, then the
-mark may be that of a worker which completed the mail, and the mail is in doubt.
+mark may be that of a worker which completed the mail, and the mail is in doubt. An entry without a
+row was never published, unless a cleanup took the row.
 """
 
 from collections.abc import Callable, Sequence
@@ -80,7 +81,7 @@ class CutOffEntries:
             entry.new_id: one
             for entry in entries
             if not (entry.new_id in out or entry.new_id in rows or entry.entered)
-            for one in marked.intersection(entry.voided) - in_flight
+            for one in marked.intersection(entry.voided, rows) - in_flight
         }
         return out
 

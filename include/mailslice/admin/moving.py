@@ -20,7 +20,7 @@ from typing import TypeVar
 from mailslice.admin.evidence import Partitions, is_over
 from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.admin.leased_lock import LEASE, LeasedLock
-from mailslice.admin.quarantine import Decided, Holder, Quarantine
+from mailslice.admin.quarantine import Decided, Holder, InDoubt, Quarantine
 from mailslice.admin.worker_history import WorkerHistory
 from mailslice.codec import message as codec
 from mailslice.codec.row import epoch_ms, instant
@@ -336,9 +336,15 @@ class Moves:
 
         def release(mail: QuarantinedMail) -> None:
             left = _for_those_left(mail, stages.get(mail.enqueue_id))
-            new_id = self._quarantine.release_within(left, right=self._right)
-            brought = outcome.moved if mail.moved_to == self._into else outcome.finished
-            brought[mail.enqueue_id] = new_id
+            try:
+                new_id = self._quarantine.release_within(
+                    left, self._right, accept_duplicates=accept_duplicates
+                )
+            except InDoubt:
+                outcome.doubt(mail)
+            else:
+                brought = outcome.moved if mail.moved_to == self._into else outcome.finished
+                brought[mail.enqueue_id] = new_id
 
         outcome.gone += proved.count(None)
         for part in batches((mail for mail in proved if mail is not None), _BETWEEN_RENEWALS):

@@ -11,10 +11,10 @@ from typing import Any
 
 from mailslice.maintenance.health import Health, HealthVerdict, span
 from mailslice.maintenance.overview import newest_reports
-from mailslice.maintenance.report import FAILED, REFUSED
+from mailslice.maintenance.report import FAILED, REFUSED, is_dry
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.clock import Clock
-from mailslice.model.errors import STORE_ERRORS, MailsliceError
+from mailslice.model.errors import STORE_ERRORS, BadSetting, MailsliceError
 from mailslice.stores import Stores
 
 DUTY = "stuck_mails_postal"
@@ -64,7 +64,8 @@ def postal_overview(stores: Stores, clock: Clock) -> PostalOverview:
     try:
         newest = [*newest_reports(stores.existing_runs(), [DUTY], [NO_QUEUE])]
     except STORE_ERRORS as error:
-        facts = PostalHealthFacts(failed="the ledger did not answer")
+        refused = isinstance(error, BadSetting)
+        facts = PostalHealthFacts(failed=str(error) if refused else "the ledger did not answer")
         return PostalOverview(judge_postal(facts), facts, unanswered=error)
     return of_reports([one for *_, reports in newest for one in reports], clock())
 
@@ -72,9 +73,9 @@ def postal_overview(stores: Stores, clock: Clock) -> PostalOverview:
 def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOverview:
     """Of finished reports, the newest first."""
     seen = next((one for one in reports if one.get("lockTimeoutSeconds") is not None), {})
-    failed = None
-    if reports and reports[0].get("status") in {FAILED, REFUSED}:
-        failed = str(reports[0].get("message") or "the last run failed")
+    run, failed = next((one for one in reports if not is_dry(one)), {}), None
+    if run.get("status") in {FAILED, REFUSED}:
+        failed = str(run.get("message") or "the last run failed")
     looked_at = datetime.fromisoformat(seen["finished"]) if seen else None
     states = seen.get("byState") or {}
     done = seen.get("doneByState") or {}
@@ -89,7 +90,8 @@ def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOve
         unreadable=tuple(seen.get("unreadable") or ()),
         failed=failed,
     )
-    return PostalOverview(judge_postal(facts), facts, looked_at, seen)
+    shown = {**seen, "alerts": run.get("alerts")} if seen else seen
+    return PostalOverview(judge_postal(facts), facts, looked_at, shown)
 
 
 def as_json(one: PostalOverview) -> dict[str, object]:

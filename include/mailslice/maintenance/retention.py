@@ -98,7 +98,7 @@ def prune_docs(artifacts: Artifacts, before: datetime) -> None:
             page = f"{DOCS_FOLDER}/{entry['page']}"
             written = artifacts.modified(page)
             if written and f"{written:%Y-%m-%d}" >= day:
-                return True  # a later try of the gate wrote it, and has an entry
+                return False  # it is written anew, or restored: the entry goes when it is old
             for path in map(PurePosixPath, entry["pages"]):
                 if path.match("validations/*/*/*/*/*/*"):
                     artifacts.remove_folder(f"{DOCS_FOLDER}/{path.parents[1]}")

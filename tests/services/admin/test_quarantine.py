@@ -524,6 +524,22 @@ def test_a_release_whose_mail_may_be_completed_before_its_void_waits_for_a_perso
     world.delivered_once()
 
 
+def test_a_release_that_stored_no_content_twice_leaves_no_doubt(world, monkeypatch):
+    def full(*_):
+        raise StoreUnavailable("S3 at s3:9000: 507")
+
+    world.kept()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.stores.blobs, "put", full)
+        for _ in range(2):
+            (again,) = world.quarantine().mails()
+            with pytest.raises(StoreUnavailable, match="507"):
+                world.quarantine().release(again)
+    (again,) = world.quarantine().mails()
+    world.quarantine().release(again)
+    world.delivered_once()
+
+
 def test_a_release_waits_for_a_handler_that_has_its_voided_entry(world, monkeypatch):
     monkeypatch.setattr("mailslice.admin.cut_off.PATIENCE", timedelta(0))
     kept = world.kept()

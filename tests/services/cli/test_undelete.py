@@ -436,16 +436,18 @@ def test_what_no_record_names_any_more_as_completed_before_its_void_is_in_doubt(
     assert len(spool.delivered(2)) == 2
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_mails_of_a_delete_whose_list_is_gone_are_lost(spool: Spool, named: bool) -> None:
+def test_mails_of_a_delete_whose_list_is_gone_are_lost(spool: Spool) -> None:
     spool.enqueue(mail("one"), mail("two"))
     run = spool.clear().run
+    spool.enqueue(mail("three"))
+    spool.clear()
     (batch,) = spool.stores.own.deletions.list(spool.queue, run)
     spool.stores.own_blobs.delete_many([BlobId(f"{batch.place}.mails")])
-    assert spool.cli.json("queue", "deleted", "spool") == []
-    words = ("--run", run) if named else ("--name", "one")
-    answer = spool.cli("queue", "undelete", "spool", *words, "--yes", "--json", code=1)
+    assert [row["name"] for row in spool.cli.json("queue", "deleted", "spool")] == ["three"]
+    answer = spool.cli("queue", "undelete", "spool", "--run", run, "--yes", "--json", code=1)
     assert (answer.one["undeleted"], answer.one["contentLost"]) == (0, 2)
+    answer = spool.cli("queue", "undelete", "spool", "--name", "three", "--yes", "--json")
+    assert (answer.one["undeleted"], answer.one["contentLost"]) == (1, 0)
 
 
 @pytest.mark.soak

@@ -140,6 +140,16 @@ def test_a_run_that_failed_before_it_looked_hides_no_figure() -> None:
     assert (shown["quarantined"], shown["lookedAt"]) == (4, NOW - timedelta(minutes=3))
 
 
+def test_a_dry_run_ends_and_begins_no_word_and_no_alert() -> None:
+    alerts = [{"alert": "gate"}]
+    refused = {"status": "refused", "message": "gate check", "alerts": alerts}
+    dry = {**REPORT, "params": {"dry_run": True}, "alerts": []}
+    one = of_reports([dry, refused, REPORT], NOW)
+    assert (one.facts.failed, one.report["alerts"]) == ("gate check", alerts)
+    one = of_reports([{**refused, "params": {"dry_run": True}}, REPORT], NOW)
+    assert (one.facts.failed, one.report["alerts"]) == (None, None)
+
+
 def test_no_report_shows_no_zero() -> None:
     shown = as_json(of_reports([], NOW))
     assert {shown[name] for name in ("found", "stuck", "gone", "quarantined")} == {None}

@@ -83,7 +83,7 @@ def deleted_mails(
 ) -> Iterator[list[DeletedMail]]:
     """The kept mails that match, of all runs or of one, the newest run first; a list for each
     batch. Mails that a delete was cut off before are in their queue, and not here. `on_missing`
-    gets each batch whose objects are gone: nobody knows which of its mails would match.
+    gets each batch of a named `run` whose objects are gone.
 
     Raises BadInput for a run that is not kept.
     """
@@ -93,7 +93,8 @@ def deleted_mails(
         try:
             mails = read_mails(stores.own_blobs, batch)
         except ContentMissing:
-            on_missing(batch)
+            if run is not None:
+                on_missing(batch)
             continue
         kept = [
             mail

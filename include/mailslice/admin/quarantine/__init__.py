@@ -5,5 +5,6 @@ once. `copies` has the content, and removes objects that no row names.
 """
 
 from mailslice.admin.quarantine.keeping import OVER, Decided, Holder, Quarantine, in_quarantine
+from mailslice.admin.quarantine.release import InDoubt
 
-__all__ = ["OVER", "Decided", "Holder", "Quarantine", "in_quarantine"]
+__all__ = ["OVER", "Decided", "Holder", "InDoubt", "Quarantine", "in_quarantine"]

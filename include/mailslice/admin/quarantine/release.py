@@ -29,6 +29,10 @@ from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, State
 _OUT = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
+class InDoubt(Refused):
+    """An earlier release was cut off, and may have delivered the mail."""
+
+
 class Releases:
     """The way back from one queue's quarantine."""
 
@@ -68,8 +72,12 @@ class Releases:
                 raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")
             return self.release_within(now, lock)
 
-    def release_within(self, mail: QuarantinedMail, right: LeasedLock) -> EnqueueId:
-        """As `release`, for the holder of a `right` to all mails of the queue."""
+    def release_within(
+        self, mail: QuarantinedMail, right: LeasedLock, *, accept_duplicates: bool = False
+    ) -> EnqueueId:
+        """As `release`, for the holder of a `right` to all mails of the queue. InDoubt is raised
+        unless `accept_duplicates`.
+        """
         if mail.state is State.RELEASED and mail.released_as is not None:
             self._forget(mail)
             return mail.released_as
@@ -78,7 +86,7 @@ class Releases:
         out = None
         if mail.state is State.RELEASING and (last := mail.released_as) is not None:
             out = tries.out([CutOff(item, last, mail.entered == last, mail.voided)]).get(last)
-            if last in tries.doubtful:
+            if last in tries.doubtful and not accept_duplicates:
                 raise self._in_doubt(mail, tries.doubtful[last])
         right.renew_if_due()  # contents and workers may take long
         if out is None:
@@ -101,12 +109,12 @@ class Releases:
         self._forget(done)
         return out
 
-    def _in_doubt(self, mail: QuarantinedMail, entry: EnqueueId) -> Refused:
+    def _in_doubt(self, mail: QuarantinedMail, entry: EnqueueId) -> InDoubt:
         """The mail waits for a person again, who may release it all the same."""
         doubt = f"its release was cut off, and it may have been delivered as {entry}"
         self._claim(mail, state=State.KEPT, why=f"{mail.why}; {doubt}")
         hint = "look in the log of the next hop: discard drops it, another release sends it again"
-        return Refused(f"{mail.enqueue_id} of {self._queue} stays in quarantine: {doubt}; {hint}")
+        return InDoubt(f"{mail.enqueue_id} of {self._queue} stays in quarantine: {doubt}; {hint}")
 
     def _finish(self, mail: QuarantinedMail) -> bool:
         """Forget a cut-off release whose new entry was handled; whether that was so. Of an entry
