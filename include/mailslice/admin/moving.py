@@ -20,7 +20,7 @@ from typing import TypeVar
 from mailslice.admin.evidence import Partitions, is_over
 from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.admin.leased_lock import LEASE, LeasedLock
-from mailslice.admin.quarantine import Decided, Holder, InDoubt, Quarantine
+from mailslice.admin.quarantine import Decided, Holder, MayBeDelivered, Quarantine
 from mailslice.admin.worker_history import WorkerHistory
 from mailslice.codec import message as codec
 from mailslice.codec.row import epoch_ms, instant
@@ -340,7 +340,7 @@ class Moves:
                 new_id = self._quarantine.release_within(
                     left, self._right, accept_duplicates=accept_duplicates
                 )
-            except InDoubt:
+            except MayBeDelivered:
                 outcome.doubt(mail)
             else:
                 brought = outcome.moved if mail.moved_to == self._into else outcome.finished

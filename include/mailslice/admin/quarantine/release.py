@@ -29,7 +29,7 @@ from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, State
 _OUT = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
-class InDoubt(Refused):
+class MayBeDelivered(Refused):
     """An earlier release was cut off, and may have delivered the mail."""
 
 
@@ -75,7 +75,7 @@ class Releases:
     def release_within(
         self, mail: QuarantinedMail, right: LeasedLock, *, accept_duplicates: bool = False
     ) -> EnqueueId:
-        """As `release`, for the holder of a `right` to all mails of the queue. InDoubt is raised
+        """As `release`, for who holds a `right` to all mails of the queue. Raises MayBeDelivered
         unless `accept_duplicates`.
         """
         if mail.state is State.RELEASED and mail.released_as is not None:
@@ -109,12 +109,14 @@ class Releases:
         self._forget(done)
         return out
 
-    def _in_doubt(self, mail: QuarantinedMail, entry: EnqueueId) -> InDoubt:
+    def _in_doubt(self, mail: QuarantinedMail, entry: EnqueueId) -> MayBeDelivered:
         """The mail waits for a person again, who may release it all the same."""
         doubt = f"its release was cut off, and it may have been delivered as {entry}"
         self._claim(mail, state=State.KEPT, why=f"{mail.why}; {doubt}")
         hint = "look in the log of the next hop: discard drops it, another release sends it again"
-        return InDoubt(f"{mail.enqueue_id} of {self._queue} stays in quarantine: {doubt}; {hint}")
+        return MayBeDelivered(
+            f"{mail.enqueue_id} of {self._queue} stays in quarantine: {doubt}; {hint}"
+        )
 
     def _finish(self, mail: QuarantinedMail) -> bool:
         """Forget a cut-off release whose new entry was handled; whether that was so. Of an entry
