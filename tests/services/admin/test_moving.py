@@ -190,8 +190,8 @@ def test_a_mail_without_content_stays(two: Two) -> None:
 
 def test_a_delayed_mail_is_delivered_whole_and_once_when_it_is_due(two: Two) -> None:
     wanted, _ = two.enqueue(mail("one"), mail("two"))
-    due = system_clock() + timedelta(seconds=8)
-    outcome = two.delay(MailFilter(name="one"), timedelta(seconds=8))
+    due = system_clock() + timedelta(seconds=15)
+    outcome = two.delay(MailFilter(name="one"), timedelta(seconds=15))
     assert outcome.counts == {
         **dict.fromkeys(
             ("gone", "inHandler", "contentLost", "pending", "doubtful", "finished", "later"), 0
