@@ -18,6 +18,7 @@ from mailslice.maintenance.lock import LockLost
 from mailslice.maintenance.runner import run_step
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import (
+    BadSetting,
     ClockSkew,
     GateFailed,
     PlanRefused,
@@ -429,14 +430,14 @@ def test_a_mark_that_may_be_on_one_replica_holds_the_withdrawal_up(world, monkey
     assert world.kept() == []
 
 
-def test_copies_that_may_be_another_deployments_are_told_in_the_report(world, monkeypatch):
+def test_copies_that_s3_lets_nobody_delete_are_named_in_the_report(world, monkeypatch):
     def refused(_):
-        raise Refused("2 objects have no row here and are left")
+        raise BadSetting("s3:DeleteObject is refused")
 
     monkeypatch.setattr(Quarantine, "sweep", refused)
     report = world.run()
     assert report["status"] == "nothing to do"
-    assert report["message"].endswith("; 2 objects have no row here and are left")
+    assert report["message"].endswith("; s3:DeleteObject is refused")
 
 
 def test_a_closed_mail_that_its_worker_completes_after_all_is_told_and_not_released_with_the_others(
