@@ -27,7 +27,8 @@ def list_trashed(out: Output, *, run: Run = None, limit: Limit = None) -> None:
     """Kept copies, soonest to expire first."""
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
         copied = copies.of_run(run) if stores.own_blobs.bucket_exists() else iter(())
-        out.rows((_shown(each) for each in islice(copied, limit)), empty="no copy is kept")
+        empty = f"no copy{'' if run is None else f' of run {run}'} is kept"
+        out.rows((_shown(each) for each in islice(copied, limit)), empty=empty)
 
 
 @command(app, "restore")

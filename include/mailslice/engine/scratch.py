@@ -1,19 +1,29 @@
 """Folders of one process below the temporary folder, of its user alone."""
 
+import fcntl
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 
-def scratch_folder(name: str, *, is_only: bool = False) -> Path:
-    """A new folder NAME-PID-*, which the caller removes; those of killed processes go now.
-    `is_only`: this process has no other. One with its id is of a container's last start.
+def scratch_folder(name: str) -> Path:
+    """A new folder NAME.*, which the caller removes; those of killed processes go now.
+
+    A process locks its folders for life: a process id means nothing in another container.
     """
-    parent = Path(tempfile.gettempdir())
-    for old in parent.glob(f"{name}-*-*"):
-        pid = old.name.rsplit("-", 2)[-2]
-        is_gone = not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists()
-        if pid.isdigit() and (is_gone or (is_only and int(pid) == os.getpid())):
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{name}-{os.getpid()}-"))
+    for old in Path(tempfile.gettempdir()).glob(f"{name}.*"):
+        with suppress(OSError):  # its process lives or removed it, or it is another user's
+            descriptor = os.open(old, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(old)
+            finally:
+                os.close(descriptor)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}."))
+        with suppress(FileNotFoundError):  # it was taken for a killed process's
+            fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
+            if folder.exists():
+                return folder

@@ -157,7 +157,7 @@ async def test_what_was_fetched_before_its_domain_was_held_is_not_handed_out(spo
 async def test_a_mail_that_is_being_parked_as_its_domain_is_held_is_settled_once(
     spool: Any, monkeypatch: pytest.MonkeyPatch, *, takes_copies: bool
 ) -> None:
-    monkeypatch.setattr("mailslice.worker.dequeue.preparer.LONGEST_UNACKNOWLEDGED", 1.0)
+    monkeypatch.setattr("mailslice.worker.dequeue.park.LONGEST_UNACKNOWLEDGED", 1.0)
     began, go_on, put = asyncio.Event(), asyncio.Event(), Park.put
 
     async def slow(*args: Any, **options: Any) -> bool:

@@ -216,7 +216,7 @@ async def test_a_park_queue_that_somebody_deleted_is_declared_again(
 async def test_a_mail_that_waits_long_for_a_handler_goes_to_somebody_else(
     spool: Place4Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mailslice.worker.dequeue.preparer.LONGEST_UNACKNOWLEDGED", 2.0)
+    monkeypatch.setattr("mailslice.worker.dequeue.park.LONGEST_UNACKNOWLEDGED", 2.0)
     async with open_worker(spool.settings, spool.queue) as worker:
         await worker.enqueue(mail("first"), CONTENT)
         await worker.enqueue(mail("second"), CONTENT)

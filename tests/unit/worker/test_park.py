@@ -191,7 +191,7 @@ async def test_a_full_window_that_is_held_makes_room_though_nothing_gets_through
     """Whatever is behind it may be well, and cannot come."""
     made = Made(monkeypatch, prefetch=4)
     monkeypatch.setattr(park, "RETRY_SECONDS", 3600.0)
-    monkeypatch.setattr(preparer, "SECONDS_IN_THE_WAY", 0.5)
+    monkeypatch.setattr(park, "SECONDS_IN_THE_WAY", 0.5)
     made.error = StoreUnavailable("S3 at x")
     bad = message("bad")
     bad.arrived = asyncio.get_running_loop().time()

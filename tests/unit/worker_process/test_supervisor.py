@@ -38,8 +38,7 @@ def test_a_health_port_that_is_taken_leaves_nothing_behind(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
     monkeypatch.setattr(supervisor, "HealthServer", taken)
-    # A container's command has the same process id each time.
-    (tmp_path / f"mailslice-metrics-{os.getpid()}-killed" / "figures").mkdir(parents=True)
+    (tmp_path / "mailslice-metrics.killed" / "figures").mkdir(parents=True)
     before = signal.getsignal(signal.SIGTERM)
     task = ConsumerTask(Settings(), QueueName("spool"), "maildir", prefetch=1, concurrency=1)
     with pytest.raises(BadSetting, match="cannot be opened"):

@@ -1,5 +1,6 @@
 """Which deleted mails are kept. Looking creates nothing."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,6 +20,8 @@ from mailslice.stores.cassandra.own import (
 )
 from mailslice.view.configuration import view_shape
 from mailslice.view.live_rows import LiveRows
+
+log = logging.getLogger(__name__)
 
 _ALL = MailFilter()
 
@@ -92,7 +95,8 @@ def deleted_mails(
         nothing = False
         try:
             mails = read_mails(stores.own_blobs, batch)
-        except ContentMissing:
+        except ContentMissing as error:
+            log.warning("which %d mails run %s deleted is lost: %s", batch.mails, batch.run, error)
             if run is not None:
                 on_missing(batch)
             continue

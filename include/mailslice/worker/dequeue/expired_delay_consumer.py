@@ -15,16 +15,8 @@ from mailslice.model.errors import (
 from mailslice.model.names import HEADER_DELAY_TOKEN
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
+from mailslice.worker.dequeue import park
 from mailslice.worker.dequeue.dead_letters import dead_letter
-from mailslice.worker.dequeue.park import (
-    FAULT_ROUNDS,
-    LONGEST_UNACKNOWLEDGED,
-    SECONDS_IN_THE_WAY,
-    FaultRounds,
-    Park,
-    RetryPauses,
-    Trial,
-)
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.logs import about
@@ -44,8 +36,8 @@ class ExpiredDelayConsumer:
         self._delays = delays
         self._tasks: set[asyncio.Task[None]] = set()
         self._held = 0
-        self._park = Park(context, delays)
-        self._rounds = FaultRounds(context.statistics)
+        self._park = park.Park(context, delays)
+        self._rounds = park.FaultRounds(context.statistics)
         self._consumer = Consumer(
             context.settings.rabbitmq,
             context.names.hop_queue,
@@ -103,11 +95,11 @@ class ExpiredDelayConsumer:
             task.cancel()
 
     async def _surface(self, message: Message) -> None:
-        trial, pauses, since, through = Trial(), None, 0.0, 0
+        trial, pauses, since, through = park.Trial(), None, 0.0, 0
         try:
             while why := await self._rounds.tried(trial, self._surface_once(message)):
                 if pauses is None:
-                    pauses, since = RetryPauses(message), asyncio.get_running_loop().time()
+                    pauses, since = park.RetryPauses(message), asyncio.get_running_loop().time()
                     through = self._rounds.through
                     self._held += 1
                     log.warning("a delayed mail is held: %s", why, extra={"action": "hop_held"})
@@ -126,11 +118,11 @@ class ExpiredDelayConsumer:
         if 2 * self._held < _PREFETCH:
             return False
         seconds = asyncio.get_running_loop().time() - since
-        is_full = len(self._tasks) >= _PREFETCH and seconds >= SECONDS_IN_THE_WAY
+        is_full = len(self._tasks) >= _PREFETCH and seconds >= park.SECONDS_IN_THE_WAY
         return is_full or self._rounds.through > through
 
     async def _park_or_dead_letter(
-        self, message: Message, why: MailsliceError, trial: Trial, since: float
+        self, message: Message, why: MailsliceError, trial: park.Trial, since: float
     ) -> bool:
         """Whether it was passed on: to a delay level, which returns it here, or to dead letters.
 
@@ -138,10 +130,10 @@ class ExpiredDelayConsumer:
         still, is held for as long as may be: another worker would publish it again.
         """
         seconds = asyncio.get_running_loop().time() - since
-        if self._delays.has_published(message) and seconds < LONGEST_UNACKNOWLEDGED:
+        if self._delays.has_published(message) and seconds < park.LONGEST_UNACKNOWLEDGED:
             return False
         faults = self._rounds.after(message, trial)
-        if faults >= FAULT_ROUNDS:
+        if faults >= park.FAULT_ROUNDS:
             why_not = f"cannot be looked at after its delay: {trial.fault}"
             return await self._give_up(message, why_not)
         level = self._context.tuning.held_delay_level

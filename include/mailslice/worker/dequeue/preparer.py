@@ -19,18 +19,10 @@ from mailslice.model.holds import Hold
 from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.names import HEADER_DOUBT, HEADER_PARKED, PARK_SECONDS
 from mailslice.model.stages import Decision, DeliveryVerdict, MailStage
-from mailslice.worker.dequeue import strikes
+from mailslice.worker.dequeue import park, strikes
 from mailslice.worker.dequeue.dead_letters import dead_letter
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 from mailslice.worker.dequeue.lease import LAST_RESORT
-from mailslice.worker.dequeue.park import (
-    FAULT_ROUNDS,
-    LONGEST_UNACKNOWLEDGED,
-    SECONDS_IN_THE_WAY,
-    FaultRounds,
-    Park,
-    RetryPauses,
-)
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.retry_message import narrowed, publish_retry
 from mailslice.worker.io.copies import own_headers
@@ -46,7 +38,7 @@ _MARKED = "it was delivered or deleted before: it has a deleted mark"
 def _longest(slot: Slot) -> float:
     """Seconds in the window: more in each round for a content that takes long to load."""
     rounds = count_in(slot.message.headers, HEADER_PARKED) if slot.ready is None else 0
-    return min((1 + rounds) * LONGEST_UNACKNOWLEDGED, LAST_RESORT)
+    return min((1 + rounds) * park.LONGEST_UNACKNOWLEDGED, LAST_RESORT)
 
 
 class Preparer:
@@ -72,9 +64,9 @@ class Preparer:
         self._on_trouble = on_trouble
         self._on_fine = on_fine
         self._attempt = attempt or self._prepare_once
-        self._rounds = FaultRounds(state.context.statistics)
+        self._rounds = park.FaultRounds(state.context.statistics)
         self._at_work: dict[EnqueueId, asyncio.Event] = {}
-        self.park = Park(state.context, state.delays)
+        self.park = park.Park(state.context, state.delays)
 
     async def prepare(self, slot: Slot) -> None:
         """Returns when the message is ready, settled or parked."""
@@ -84,7 +76,7 @@ class Preparer:
         log.warning("a mail is held: %s", why, extra={"action": "held"})
         self._count_waiting(1)
         try:
-            pauses = RetryPauses(slot.message)
+            pauses = park.RetryPauses(slot.message)
             while why is not None and slot in self._slots:
                 self._on_trouble(why)
                 over = pauses.is_over or self._is_in_the_way(slot, through)
@@ -106,7 +98,7 @@ class Preparer:
         in_handlers = sum(one.handed is not None for one in self._state.in_hand.values())
         is_full = len(self._slots) + in_handlers >= self._prefetch
         seconds = asyncio.get_running_loop().time() - slot.message.arrived
-        return self._rounds.through > through or (is_full and seconds >= SECONDS_IN_THE_WAY)
+        return self._rounds.through > through or (is_full and seconds >= park.SECONDS_IN_THE_WAY)
 
     async def _tried(self, slot: Slot) -> MailsliceError | None:
         """Why it has to wait; None when it is ready or gone."""
@@ -156,7 +148,7 @@ class Preparer:
     async def _park_or_dead_letter(self, slot: Slot, why: object) -> bool:
         """Whether the message left the window: parked or, by faults of its own, dead-lettered."""
         faults = self._rounds.after(slot.message, slot.trial)
-        if faults >= FAULT_ROUNDS:
+        if faults >= park.FAULT_ROUNDS:
             return await self._give_up(slot, faults)
         headers = {} if slot.doubt is None else {HEADER_DOUBT: slot.doubt.header}
         if not await self.park.put(slot.message, why, faults=faults, headers=headers):

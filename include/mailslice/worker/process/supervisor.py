@@ -107,7 +107,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT, or until a first start fails (raises then)."""
-        figures = str(scratch_folder("mailslice-metrics", is_only=True))
+        figures = str(scratch_folder("mailslice-metrics"))
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = figures  # the processes inherit it
         signals = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, self._on_signal) for number in signals}
