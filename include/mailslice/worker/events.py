@@ -28,12 +28,12 @@ _BATCH_SECONDS = 0.05
 """Seconds for which lines are collected; a killed process loses so much of its log."""
 _ATOMIC = 4096
 """PIPE_BUF: bytes that a pipe takes whole, however many processes write to it."""
-_FULL = {errno.EAGAIN, errno.ENOSPC, errno.EDQUOT}  # there may be room again: lines wait
+_FULL = {errno.EAGAIN, errno.ENOSPC, errno.EDQUOT}  # room may come: lines wait
 _LONGEST_TEXT = 500
 _MOST_ADDRESSES = 50
 _RUN = r"[^\s<>()\[\]\",;:]"
 _ADDRESS = re.compile(rf'(?:(?<!{_RUN}){_RUN}+|"(?:[^"\\]|\\.){{,128}}")@[^\s<>()",;:]+')
-"""Sought where a run of such characters begins: else a long one takes the square of its length."""
+"""Matches only where such a run of characters begins: else a long run takes quadratic time."""
 _MESSAGE_ID = re.compile(rb"\n?[Mm][^:]{9}:\s*(<[^<>\s]{1,250}>)")
 _ANY_MESSAGE_ID = re.compile(rb"(?:\A|\n)(message-id:)", re.IGNORECASE)
 _USUAL_HEADER = b"\nMessage-I"
@@ -41,14 +41,14 @@ _HEADER_ROOM = 65_536
 
 
 class EventLog:
-    """Lines for a file descriptor, written by a thread in pieces of whole lines.
+    """Writes lines to a file descriptor, in a thread, in pieces of whole lines.
 
-    Beyond `most` waiting lines new ones are dropped: a log that hangs holds no mail up. `dropped`
-    counts them, and a line says so when the log goes on.
+    While `most` lines wait, new ones are dropped: a log that hangs must not delay mail. `dropped`
+    counts them, and a line reports them when the log goes on.
     """
 
     def __init__(self, descriptor: int | None = None, *, most: int = 100_000) -> None:
-        """`descriptor`: standard error when not given. `most`: about 50 MB."""
+        """`descriptor`: standard error by default. `most` lines take about 50 MB."""
         self._descriptor = sys.stderr.fileno() if descriptor is None else descriptor
         self._most = most
         self._lines: deque[bytes] = deque()
@@ -127,12 +127,12 @@ class MailEvents:
 
     @property
     def enabled(self) -> bool:
-        """Whether anything is written: what only an event needs is not computed otherwise."""
+        """Whether events are written. If not, callers do not compute what only an event needs."""
         return self._log is not None
 
     def emit(self, event: str, item: QueuedMail | None, **fields: object) -> None:
-        """Writes one event of a mail (None: of a message that is none), without fields that are
-        None or empty; `why` and `answer` redacted.
+        """Writes one event. `item` None: of a message that is no mail. Leaves out fields that are
+        None or empty; redacts `why` and `answer`.
         """
         if self._log is None:
             return
@@ -154,10 +154,10 @@ class MailEvents:
 
 
 def redacted(text: str) -> str:
-    """The text in one line, at most 500 characters, with `***` for all that looks like an address.
+    """The text in one line, at most 500 characters, with `***` for whatever looks like an address.
 
-    A local part without its domain cannot be told from other words. Half of a surrogate pair, which
-    no store keeps, is `?`.
+    A local part without its domain is not recognised. Half of a surrogate pair, which no store
+    keeps, becomes `?`.
     """
     line = " ".join(text.encode("utf-8", "replace").decode().split())
     return (_ADDRESS.sub("***", line) if "@" in line else line)[:_LONGEST_TEXT]
@@ -168,7 +168,7 @@ def message_id_of(content: bytes | memoryview) -> str | None:
     block = content if isinstance(content, bytes) else bytes(content[:_HEADER_ROOM])
     start = block.find(_USUAL_HEADER, 0, _HEADER_ROOM)
     match = _MESSAGE_ID.match(block, start) if start >= 0 and _in_header(block, start) else None
-    if match is None:  # of another spelling, in the first line, or behind one like Message-Info
+    if match is None:  # other spelling, first line, or after a header like Message-Info
         other = _ANY_MESSAGE_ID.search(block, 0, _HEADER_ROOM)
         if other is not None and _in_header(block, other.start()):
             match = _MESSAGE_ID.match(block, other.start(1))
@@ -189,7 +189,7 @@ def _shown(fields: dict[str, object]) -> dict[str, object]:
 
 
 def _line(fields: dict[str, Any]) -> bytes:
-    """Below 4,096 bytes: the longest text or list is halved until it is so."""
+    """A line below 4,096 bytes: the longest text or list is halved until it fits."""
     while len(line := _json(fields)) >= _ATOMIC:
         longest = max(fields, key=lambda name: len(_json({name: fields[name]})))
         fields[longest] = fields[longest][: len(fields[longest]) // 2]

@@ -26,14 +26,15 @@ async def dead_letter(
 ) -> None:
     """Publishes a confirmed copy to the dead letter exchange, then acknowledges the message.
 
-    A reject gets no answer, and the broker silently drops what it cannot route. `settle` replaces
-    the ack, as soon as the copy is confirmed. `facts` are fields of the event. `item`: its mail, if
-    it is one. Raises StoreUnavailable: the message is not acknowledged then.
+    An AMQP reject is never answered, and the broker silently drops what it cannot route. `settle`
+    is called in place of the ack when the copy is confirmed. `facts` are fields of the mail event.
+    `item`: the mail, None if the message is no mail. Raises StoreUnavailable; then the message is
+    not acknowledged.
     """
     subject = "a message that is no mail" if item is None else str(item.enqueue_id)
     text = "dead letter: %s: %s"
     log.warning(text, subject, reason, extra=about("dead_letter", subject, queue=context.queue))
-    # A header that cannot be written would keep the mail here for ever.
+    # A header that cannot be encoded (half of a surrogate pair) would keep the mail here for ever.
     readable = reason.encode("utf-8", "replace").decode()
     now = context.clock()
     death = {HEADER_REASON: readable[:500], HEADER_DIED: int(now.timestamp())}

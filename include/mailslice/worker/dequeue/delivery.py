@@ -1,4 +1,4 @@
-"""One mail in the hands of a handler, and what may become of it."""
+"""One mail that a handler has, and its settlement."""
 
 import asyncio
 import logging
@@ -51,15 +51,15 @@ class WorkerState:
     reporter: Reporter | None = None
     """Only where senders get reports of recipients that fail."""
     in_hand: "dict[EnqueueId, Delivery]" = field(default_factory=dict)
-    """Mails that are ready to be handed out here, or were, and are not settled."""
+    """Mails of this worker that are ready or in a handler, and not settled."""
     holds: HoldWatch | None = None
-    """Only where mails are taken."""
+    """None in a worker that takes no mail."""
     handler_marks: bool = False
-    """Whether the handler takes the stage of its mails. Another may have sent without a record."""
+    """Whether the handler takes a `stage`. One that does not may have sent without a record."""
     is_condemned: Callable[[EnqueueId], bool] = lambda _enqueue_id: False
-    """Whether its process died at the mail too often (`strikes`)."""
+    """Whether worker processes died at the mail too often (`strikes`)."""
     on_buried: Callable[[EnqueueId], None] = lambda _enqueue_id: None
-    """Called when a condemned mail is a dead letter."""
+    """Called when a condemned mail has become a dead letter."""
     settled_at: float = 0.0
     """When the last delivery was released, by the event loop's clock."""
 
@@ -67,12 +67,12 @@ class WorkerState:
 class Delivery:
     """A mail with its content, to be settled once.
 
-    `complete`, `retry`, `reject` and `bounce` return what became of it. Until then the broker
-    retains the mail. Each may raise StoreUnavailable: call it again then.
+    `complete`, `retry`, `reject` and `bounce` settle it and return what became of it. The broker
+    retains the mail until then. Each may raise StoreUnavailable: call it again then.
 
     With stage marks `item` names only recipients that no attempt has begun. A mail that another
-    worker has taken is returned, whichever call settles it. After a lost connection the broker
-    delivers the mail again; the deleted check drops a completed one.
+    worker has taken goes back to the broker, whichever call settles it. After a lost connection the
+    broker delivers the mail again; the deleted check drops a completed one.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Delivery:
                 in_doubt.stages,
                 record,
                 self._staged,
-                lambda known, those: in_doubt.notify(self.item, known, those, content),
-                lambda known, those: in_doubt.sent_after_all(self.item, known, those),
+                lambda known, failed: in_doubt.notify(self.item, known, failed, content),
+                lambda known, sent: in_doubt.sent_after_all(self.item, known, sent),
             )
             item = narrowed(item, record.remaining)
         elif remaining is not None:
@@ -110,15 +110,15 @@ class Delivery:
         self.content = content
         """Header and body, byte for byte as they were enqueued."""
         self.settled = asyncio.Event()
-        """Set when this worker has let go of the mail."""
+        """Set when this worker has released the mail."""
         self.handed: float | None = None
         """When it was handed out, by the event loop's clock."""
         self.stage = "received"
         self.failures = count_in(message.headers, HEADER_FAILURES)
-        """Attempts that failed so far, by what every counted retry has written into the message."""
+        """Attempts that failed so far. Every counted retry writes the number into its message."""
         self.attempt = self.failures + 1 if record is None else record.attempt
         self._bounce_sent = False
-        self._refused = 0.0  # when its delay was first refused, or it was last tried to park it
+        self._refused = 0.0  # when a store first refused its retry, or it was last tried to park it
         self._explanation: dict[str, str] = {}
         self._message_id: str | None = None
         self._disposition: Disposition | None = None
@@ -126,26 +126,26 @@ class Delivery:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the broker delivered it before. After its restart it may say so of any mail."""
+        """Whether the broker delivered it before. A restarted broker may say so of any mail."""
         return self.message.redelivered
 
     @property
     def message(self) -> Message:
-        """What the broker delivered last for it."""
+        """The message that the broker delivered last for this mail."""
         return self.lease.message
 
     @cached_property
     def encoded(self) -> bytes:
-        """Its message, for the worker's records: one every few seconds."""
+        """The body of its message. Cached: the worker writes a record every few seconds."""
         return codec.encode(self.item)
 
     def extend_when_due(self) -> None:
-        """Begins to replace the message by a lease, when it is time (`lease`)."""
+        """Begins to replace the message by a lease when that is due (`lease`)."""
         if self.handed is not None:
             self.lease.extend_when_due()
 
     def hand_out(self) -> None:
-        """A handler gets it now."""
+        """Records that a handler gets the mail now."""
         self.handed = asyncio.get_running_loop().time()
         self.stage = "loaded"
         if self._context.events.enabled:
@@ -153,38 +153,38 @@ class Delivery:
             self._emit("attempt", redelivered=self.redelivered)
 
     def explain(self, why: str, answer: str) -> None:
-        """What the handler says about its outcome, for the mail event of that outcome."""
+        """Keeps the handler's reason and the remote answer for the mail event of the outcome."""
         self._explanation = {"why": why, "answer": answer}
 
     @property
     def age(self) -> timedelta | None:
-        """Since its enqueue, or the end of its delay; None: of James, and never retried."""
+        """Time since the enqueue or the end of its delay. None: a mail of James, never retried."""
         enqueued = self.message.timestamp
         return None if enqueued is None else self._context.clock() - enqueued
 
     def stage_for_thread(self) -> BlockingStage:
-        """What a plain handler marks its progress with."""
+        """The stage with which a plain handler marks its progress."""
         self._state.handler_marks = True
         attempt, loop = max(self.attempt, self.failures + 1), asyncio.get_running_loop()
         return BlockingStage(self._marks, attempt, self.age, loop)
 
     def stage_for_coroutine(self) -> AsyncStage:
-        """What an async handler marks its progress with."""
+        """The stage with which an async handler marks its progress."""
         self._state.handler_marks = True
         return AsyncStage(self._marks, max(self.attempt, self.failures + 1), self.age)
 
     def throttle_for_thread(self) -> BlockingThrottle:
-        """What a plain handler asks before it sends."""
+        """The throttle that a plain handler asks before it sends."""
         loop = asyncio.get_running_loop()
         return BlockingThrottle(self._state.throttle, waited=self.throttled, loop=loop)
 
     async def complete(self) -> Disposition:
-        """The mail is done: deleted mark, ack, then its blobs if their ids are random."""
+        """Writes the deleted mark, acknowledges, then deletes the blobs if their ids are random."""
         return await self._settled(lambda: self._finish(Stage.SENT, Disposition.COMPLETED))
 
     @property
     def throttled(self) -> bool:
-        """Whether it was put off the last time because a destination took no more."""
+        """Whether its last retry waited because a destination took no more mail."""
         return bool(self.message.headers.get(HEADER_THROTTLED))
 
     async def retry(
@@ -195,14 +195,15 @@ class Delivery:
         counted: bool = True,
         throttled: bool = False,
     ) -> Disposition:
-        """Hand it out again, at once or `after` up to 30 days, to the `recipients` that remain.
+        """Hands it out again, at once or `after` up to 30 days, to the `recipients` that remain.
 
-        A delayed one is a failed attempt unless `counted` is False; `throttled`: it waits for a
-        destination. None: all of its recipients; none of them: the mail is complete. At once and
-        with the same recipients it is a requeue, as in James; else a new message is confirmed
-        before the old one is acknowledged, and a crash in between leaves both. A mail that was
-        deleted meanwhile is dropped. With stage marks the record of the next attempt comes first;
-        a recipient that was begun and never answered for is failed.
+        `recipients` None means all of them; an empty sequence completes the mail. A delayed retry
+        is a failed attempt, unless `counted` is False or it is `throttled` (waits for a
+        destination). A retry at once for the same recipients is a requeue, as in James. Any other
+        retry publishes a new message, awaits its confirm and then acknowledges the old one; a crash
+        in between leaves both. A mail that was deleted meanwhile is dropped. With stage marks the
+        record of the next attempt is written first, and recipients in doubt (begun, but without an
+        answer) fail.
         """
         delay = checked_delay(after)
         remaining = self.item.mail.recipients if recipients is None else tuple(recipients)
@@ -211,8 +212,8 @@ class Delivery:
         if unknown := set(remaining) - set(self.item.mail.recipients):
             what = f"{len(unknown)} recipients that mail {self.item.enqueue_id} does not have"
             raise BadInput(f"retry names {what}")
-        how = {"counted": counted, "throttled": throttled}
-        return await self._settled(lambda: self._retry(remaining, delay, **how))
+        flags = {"counted": counted, "throttled": throttled}
+        return await self._settled(lambda: self._retry(remaining, delay, **flags))
 
     async def _retry(
         self, remaining: tuple[str, ...], delay: timedelta | None, *, counted: bool, throttled: bool
@@ -251,9 +252,9 @@ class Delivery:
         return await self._end(self.lease.ack, Disposition.RETRIED, put_off=throttled)
 
     async def _is_parked(self, to_serve: tuple[str, ...], why: StoreUnavailable) -> bool:
-        """Parks a mail whose retry cannot be stored for half a minute: it would hold its handler.
-        Not where its row is open: a copy may be out. It is handed out when its rows can be read
-        (`Preparer`), and at once: its pause is lost.
+        """Parks the mail after a store has refused its retry for half a minute; it would occupy its
+        handler. An open row forbids that: its copy may exist. A parked mail is handed out as soon
+        as its rows can be read (`Preparer`), so it loses its pause.
         """
         if not self._is_refused_for_long() or not self.lease.has_message:
             return False
@@ -264,7 +265,7 @@ class Delivery:
                 return False
         message, body = self.message, codec.encode(narrowed(self.item, to_serve))
         parked = await Park(self._context, self._delays).put(replace(message, body=body), why)
-        if parked and self.message is not message:  # another was adopted meanwhile
+        if parked and self.message is not message:  # another message was adopted meanwhile
             self.message.ack()
         return parked
 
@@ -275,7 +276,7 @@ class Delivery:
         return now - self._refused >= RETRY_SECONDS
 
     async def reject(self, reason: str) -> Disposition:
-        """To the dead letter queue, with the remaining recipients. The reason is logged."""
+        """Sends it to the dead letter queue with its remaining recipients. Logs the reason."""
         return await self._settled(lambda: self._reject(reason))
 
     async def _reject(self, reason: str) -> Disposition:
@@ -285,7 +286,7 @@ class Delivery:
         if isinstance(remaining, Disposition):
             return remaining
         message = self.message
-        if message.redelivered and self.lease.has_message:  # else that copy is all there is yet
+        if message.redelivered and self.lease.has_message:  # else only that copy has the mail
             await self._delays.forget(self.item.enqueue_id)
         if remaining != self._message_recipients:
             message = replace(message, body=codec.encode(narrowed(self.item, remaining)))
@@ -307,7 +308,8 @@ class Delivery:
         """Reports to the sender that these recipients (all that remain) failed, and completes.
 
         Rejects where no report is possible: null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, a mail
-        of which no report can be made. Where some are in doubt the others are tried once more.
+        of which no report can be made. If some recipients are in doubt, the others are tried once
+        more.
         """
         return await self._settled(lambda: self._bounce(reason, failures))
 
@@ -316,7 +318,7 @@ class Delivery:
         if reporter is None or (marks is not None and marks.taken):
             return await self._reject(reason)
         if marks is not None and (marks.doubtful or marks.next_record is not None):
-            # They fail by this. The others are tried once more, or it is begun already.
+            # The retry fails recipients in doubt and tries the others. It may have begun already.
             return await self._retry(remaining, None, counted=False, throttled=False)
         if not self._bounce_sent and await self._is_closed():
             return await self._drop()
@@ -337,7 +339,7 @@ class Delivery:
         return await self._finish(Stage.FAILED, Disposition.BOUNCED)
 
     async def give_back(self) -> Disposition:
-        """Back to the broker at once, as it came: nothing was done to it here."""
+        """Returns it to the broker at once and unchanged."""
         return await self._settled(lambda: self._give_back(Disposition.GIVEN_BACK))
 
     async def _give_back(self, disposition: Disposition) -> Disposition:
@@ -350,7 +352,7 @@ class Delivery:
             return self._disposition or await settle()
 
     async def _is_closed(self) -> bool:
-        """Whether it was deleted, or closed for being stuck. Not known: its next delivery asks."""
+        """Whether it was deleted, or closed as stuck. False if unknown: its next delivery asks."""
         try:
             return self.lease.is_closed or await self._context.is_marked(self.item.enqueue_id)
         except StoreUnavailable:
@@ -391,11 +393,13 @@ class Delivery:
     async def _begin_next_attempt(
         self, remaining: tuple[str, ...]
     ) -> tuple[str, ...] | Disposition:
-        """Writes the next attempt: its recipients, of `remaining`; or what became of the mail."""
+        """Writes the next attempt's record. Returns the recipients of `remaining` that it tries, or
+        what became of the mail if there is no next attempt.
+        """
         marks = self._marks
         if marks is None:
             return remaining
-        if marks.known.closed and marks.next_record is None:  # all of them were sent to
+        if marks.known.closed and marks.next_record is None:  # every recipient was sent to
             self._explanation = {}
             return await self._finish(Stage.SENT, Disposition.COMPLETED)
         try:
@@ -416,23 +420,23 @@ class Delivery:
         return headers | ({HEADER_THROTTLED: 1} if throttled else {})
 
     def _emit_retry(self, remaining: tuple[str, ...], delay: timedelta | None) -> None:
-        """`deferred`, and `delivered` before it where some recipients were served."""
+        """Emits `deferred`, and before it `delivered` if some recipients were served."""
         if not self._context.events.enabled:
             return
         self._emit_served(remaining)
         due, seconds = self._context.clock() + (delay or timedelta(0)), self._event_seconds()
-        why, left = self._explanation.get("why"), narrowed(self.item, remaining)
-        self._emit("deferred", left, why=why, next=due, seconds=seconds)
+        why, deferred = self._explanation.get("why"), narrowed(self.item, remaining)
+        self._emit("deferred", deferred, why=why, next=due, seconds=seconds)
 
     def _emit_served(self, remaining: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """`delivered`, where some recipients were served. Returns the others."""
+        """Emits `delivered` if some recipients were served. Returns the others."""
         after = None if self._marks is None else self._marks.next_record
         others = frozenset((*remaining, *(after.those(Stage.FAILED) if after else ())))
-        served = tuple(one for one in self.item.mail.recipients if one not in others)
+        served = tuple(r for r in self.item.mail.recipients if r not in others)
         if served:
             answer, seconds = self._explanation.get("answer"), self._event_seconds()
             self._emit("delivered", narrowed(self.item, served), answer=answer, seconds=seconds)
-        return tuple(one for one in self.item.mail.recipients if one in others)
+        return tuple(r for r in self.item.mail.recipients if r in others)
 
     def _emit(self, event: str, item: QueuedMail | None = None, /, **fields: object) -> None:
         facts = {"messageId": self._message_id, "attempt": self.attempt, **fields}
@@ -455,7 +459,7 @@ class Delivery:
     def _settle(
         self, settle: Callable[[], bool], disposition: Disposition, *, put_off: bool = False
     ) -> None:
-        """`put_off`: nothing was tried, so it does not count as a processing time."""
+        """`put_off`: a throttled retry, whose time does not count as a processing time."""
         self._disposition = disposition
         was_handed = self.handed is not None
         if was_handed and disposition in {Disposition.GIVEN_BACK, Disposition.DROPPED}:
@@ -470,8 +474,8 @@ class Delivery:
     def _release(self) -> None:
         self._reservation.release()
         if self._marks is not None:
-            self._marks.taken = True  # a handler that goes on begins nothing more
-        self._marks = None  # they know us, too: the content would stay for the garbage collector
+            self._marks.taken = True  # a handler that goes on can begin no recipient
+        self._marks = None  # a reference cycle would keep the content until garbage collection
         if self._state.in_hand.get(self.item.enqueue_id) is self:
             del self._state.in_hand[self.item.enqueue_id]
         self._state.settled_at = asyncio.get_running_loop().time()

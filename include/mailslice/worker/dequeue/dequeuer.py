@@ -1,4 +1,4 @@
-"""Deliveries: messages, fetched ahead, prepared (`preparer`), handed out (`prefetch_window`)."""
+"""Deliveries: messages are fetched ahead, prepared (`preparer`), handed out (`prefetch_window`)."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from mailslice.worker.io.hold_watch import HoldWatch
 
 _TICK = 0.5
 _TICKS_PER_CHECK = 10
-"""Ticks between two checks for messages that are in the window for too long."""
+"""Ticks between two checks for messages that have been in the window for too long."""
 
 
 class Deliveries:
@@ -41,13 +41,13 @@ class Deliveries:
         )
         self._stopped = False
         self.connected = False
-        """Whether the broker gives us mail now; False while it is being connected to."""
+        """Whether the broker delivers to this worker now. False while it connects."""
         self._trouble: tuple[float, MailsliceError] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._holds = state.holds
         self._held: bool | None = None
-        """Whether the whole queue is held; None: that is not known yet."""
+        """Whether the whole queue is held. None: not known yet."""
         self._obeying: asyncio.Task[None] | None = None
         self._hop = ExpiredDelayConsumer(context, state.delays)
         self._consumer = Consumer(
@@ -67,9 +67,9 @@ class Deliveries:
         if self._ticking is None and not self._stopped:
             self._start()
         while True:
-            if self._stopped:  # what is ready goes back: nothing new is begun
+            if self._stopped:  # `aclose` gives ready mails back
                 raise StopAsyncIteration
-            # What is ready as a hold begins goes back: the worker's record says that it obeys.
+            # A hold gives ready mails back: the worker's record already says that it is obeyed.
             if not self._held and (delivery := self._slots.next_ready()) is not None:
                 delivery.hand_out()
                 crash.point("dequeue:handed-out")
@@ -80,7 +80,7 @@ class Deliveries:
 
     @property
     def idle_seconds(self) -> float:
-        """Since a mail came or was settled; 0 while it is unconnected, or messages wait here."""
+        """Seconds since a mail came or was settled. 0 if unconnected, or if messages wait here."""
         if self._slots or not self.connected or self._preparer.park.is_expecting:
             return 0.0
         last = max(self._slots.last_moved, self._state.settled_at)
@@ -88,17 +88,19 @@ class Deliveries:
 
     @property
     def surfacing(self) -> bool:
-        """Whether a delayed mail is between delay and delivery: in no queue, and not here yet."""
+        """Whether the hop consumer has a delayed mail that is not in the work queue yet."""
         return self._hop.busy
 
     def received(self) -> Iterator[tuple[QueuedMail, Message]]:
-        """Messages that are loaded, or wait for a store or memory; not for an older delivery."""
+        """Messages that are being loaded, or wait for a store or for memory. Messages that wait for
+        an older delivery of their mail are left out.
+        """
         waiting = ((slot.item, slot.message) for slot in list(self._slots) if slot.item is not None)
-        return (one for one in waiting if one[0].enqueue_id not in self._state.in_hand)
+        return (pair for pair in waiting if pair[0].enqueue_id not in self._state.in_hand)
 
     async def aclose(self) -> None:
-        """Ends the deliveries: the broker gets back what was not handed out; mails in hand can be
-        settled. It ends also when its caller is cancelled, to release mails and memory.
+        """Ends the deliveries. Mails that were not handed out go back to the broker; mails in hand
+        can still be settled. A cancelled caller does not stop it: it releases mails and memory.
         """
         self._stopped = True
         if self._closing is None:
@@ -120,10 +122,10 @@ class Deliveries:
         self._slots.changed.set()
 
     async def disconnect(self) -> None:
-        """Closes the connection, after which nothing in hand can be acknowledged."""
+        """Closes the connection. No mail in hand can be acknowledged after that."""
         await self.aclose()
         await self._consumer.close()
-        # Whatever came after all would hold its place in `in_hand`, and room, for good.
+        # A mail that still arrived would keep its entry in `in_hand`, and its memory, for good.
         self._slots.lose(self._consumer.link)
         self._on_disconnected(self)
 
@@ -137,7 +139,7 @@ class Deliveries:
             self._holds.follow(self._holds_changed)
 
     def _holds_changed(self) -> None:
-        """They were read for the first time or changed; or nobody knows them yet."""
+        """Called when the holds change, and after each read until the first one succeeds."""
         if self._holds is None or self._stopped:
             return
         if not self._holds.is_known:
@@ -148,7 +150,7 @@ class Deliveries:
         self._preparer.delay_held()
 
     async def _obey(self, holds: HoldWatch) -> None:
-        """Consumes, or not, until that is what the holds say."""
+        """Pauses or resumes the consumer until it agrees with the holds."""
         while (is_held := holds.active.whole is not None) != self._held and not self._stopped:
             before, self._held = self._held, is_held
             if is_held:
@@ -190,13 +192,13 @@ class Deliveries:
         self._slots.touch()
 
     def _lost(self, link: Link | None, why: MailsliceError) -> None:
-        """What was not handed out is forgotten: the broker hands it out again, under new tags."""
+        """Forgets mails that were not handed out: the broker delivers them again, with new tags."""
         self.connected = False
         self._troubled(why)
         self._slots.lose(link)
 
     def _arrived(self, message: Message) -> None:
-        if self._held:  # it was on its way when the consumer was cancelled
+        if self._held:  # the message was on its way when the consumer was cancelled
             message.give_back()
             return
         crash.point("dequeue:arrived")

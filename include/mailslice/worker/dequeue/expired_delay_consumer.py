@@ -23,12 +23,12 @@ from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
 _PREFETCH = 512
-"""Twice what may wait here for its last stretch (`Delays`)."""
+"""Twice the copies that may wait here for the rest of their delay (`Delays`)."""
 
 
 class ExpiredDelayConsumer:
-    """Tries a copy for half a minute while a store is down, or until such copies fill half of the
-    window while others go through, then returns it to a delay level.
+    """While a store is down, tries a copy for half a minute, then returns it to a delay level.
+    Returns it earlier if such copies fill half of the window while others go through.
     """
 
     def __init__(self, context: QueueContext, delays: Delays) -> None:
@@ -49,7 +49,7 @@ class ExpiredDelayConsumer:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended it (a wrong setting), if any."""
+        """The error that ended the consumer (a wrong setting), if any."""
         return self._consumer.error
 
     @property
@@ -57,17 +57,17 @@ class ExpiredDelayConsumer:
         return bool(self._tasks)
 
     def start(self) -> None:
-        """Consumes, in a task, what it declares first where it is missing."""
+        """Starts to consume, in a task that first declares the hop queue if it is missing."""
         self._consumer.start()
 
     async def close(self) -> None:
-        """Ends; what is not published yet goes back to the hop queue."""
+        """Ends. Copies whose mails are not published yet go back to the hop queue."""
         await self._consumer.stop()
         await self._delays.settled()
         self._cancel_all()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self._delays.settled()  # what began meanwhile
+        await self._delays.settled()  # releases that began meanwhile
         await self._consumer.close()
 
     async def _declare(self) -> None:
@@ -76,8 +76,8 @@ class ExpiredDelayConsumer:
         except TryAgain:
             raise
         except MailsliceError as error:
-            # The work queue's consumer reports it, too, and ends where nothing else helps. A hop
-            # queue of another type is repaired by a person, while mail goes on.
+            # The work queue's consumer reports the error, too, and ends if it is fatal. A person
+            # has to repair a hop queue of another type; meanwhile other mail goes on.
             raise StoreUnavailable(f"delayed mails wait: {error}") from error
 
     def _arrived(self, message: Message) -> None:
@@ -114,7 +114,7 @@ class ExpiredDelayConsumer:
             self._held -= pauses is not None
 
     def _is_in_the_way(self, since: float, through: int) -> bool:
-        """Whether half of the window is held while others went through, or all of it for long."""
+        """Whether half of the window is held and others went through, or all of it for long."""
         if 2 * self._held < _PREFETCH:
             return False
         seconds = asyncio.get_running_loop().time() - since
@@ -124,24 +124,25 @@ class ExpiredDelayConsumer:
     async def _park_or_dead_letter(
         self, message: Message, why: MailsliceError, trial: park.Trial, since: float
     ) -> bool:
-        """Whether it was passed on: to a delay level, which returns it here, or to dead letters.
+        """Puts the copy into a delay level, or dead-letters it after faults of its own.
 
-        `since`: when its trouble began. A copy that was published here, and whose row is open
-        still, is held for as long as may be: another worker would publish it again.
+        `since`: when its errors began. Returns False if the copy stays here. A copy whose mail this
+        worker published while its row is still open stays as long as possible: another worker would
+        publish the mail again.
         """
         seconds = asyncio.get_running_loop().time() - since
         if self._delays.has_published(message) and seconds < park.LONGEST_UNACKNOWLEDGED:
             return False
         faults = self._rounds.after(message, trial)
         if faults >= park.FAULT_ROUNDS:
-            why_not = f"cannot be looked at after its delay: {trial.fault}"
-            return await self._give_up(message, why_not)
+            reason = f"cannot be looked at after its delay: {trial.fault}"
+            return await self._give_up(message, reason)
         level = self._context.tuning.held_delay_level
         return await self._park.put(message, why, faults=faults, level=level)
 
     async def _give_up(self, message: Message, reason: str) -> bool:
         item = None
-        with suppress(Exception):  # that may be what it cannot be looked at for
+        with suppress(Exception):  # decoding may be what fails
             item = codec.decode(message.body)
         try:
             await dead_letter(self._context, message, reason, item)
@@ -153,7 +154,7 @@ class ExpiredDelayConsumer:
             try:
                 token = message.headers.get(HEADER_DELAY_TOKEN, "")
                 await self._delays.forget(item.enqueue_id, token=token)
-            except Exception as error:  # noqa: BLE001 - it may be what the copy died of, too
+            except Exception as error:  # noqa: BLE001 - it may be the copy's own fault
                 text = "the delay of a dead letter is open still: %s"
                 log.warning(text, type(error).__name__, extra=about("delay_open", item.enqueue_id))
         return True

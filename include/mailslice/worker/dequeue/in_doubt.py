@@ -1,8 +1,8 @@
 """Recipients in doubt: it is unknown whether they have the mail. Reported, then recorded as failed.
 
-They are never tried again. After a crash before the record they are reported again: no recipient
-fails silently. Before that the mail with these recipients goes to quarantine, for a person to
-decide.
+They are never tried again. A worker that crashes before the record reports them again, so no
+recipient fails silently. Before the report the mail goes to quarantine with these recipients, for a
+person to decide.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from mailslice.worker.stages.stage_log import Stages
 
 log = logging.getLogger(__name__)
 
-WHY = "who was sending it ended before the answer was written down"
-_SENT_AFTER_ALL = "its sender was slow, not dead: these were sent to, or are tried again"
+WHY = "the worker that was sending it ended before the answer was written down"
+_SENT_AFTER_ALL = "its worker was slow, not dead: these were sent to, or are tried again"
 
 
 class InDoubt:
@@ -35,7 +35,7 @@ class InDoubt:
         self._context = context
         self._reporter = reporter
         self._reported: deque[tuple[EnqueueId, int]] = deque(maxlen=1000)
-        """The last mails and steps that were reported; they are not reported twice."""
+        """Mail and step of the last reports, which are not repeated."""
         self.stages = stages
 
     async def notify(
@@ -47,8 +47,9 @@ class InDoubt:
     ) -> None:
         """Notifies the operator (quarantine, decision, log, metrics) and, where set, the sender.
 
-        `record` has these recipients as sending. A sender of whose mail no report can be made gets
-        none. Raises StoreUnavailable: then no recipient may be recorded as failed.
+        `failed`: recipients that `record` has in stage sending. The sender gets no report if none
+        can be made of the mail. Raises StoreUnavailable; then no recipient may be recorded as
+        failed.
         """
         key = (item.enqueue_id, record.step)
         if not failed or key in self._reported:
@@ -61,33 +62,33 @@ class InDoubt:
         text = "mail %s: %d recipients failed in attempt %d: %s: %s"
         facts = {"recipients": len(failed), "worker": record.owner, "queue": self._context.queue}
         extra = about("stage_failed", item.enqueue_id, **facts)
-        what = item.enqueue_id, len(failed), record.attempt, WHY, record.owner
-        log.error(text, *what, extra=extra)
+        arguments = item.enqueue_id, len(failed), record.attempt, WHY, record.owner
+        log.error(text, *arguments, extra=extra)
         self._context.events.emit("in_doubt", doubtful, attempt=record.attempt, why=WHY)
         self._context.statistics.in_doubt += len(failed)
         self._reported.append(key)
 
     async def fail(self, item: QueuedMail, decision: Decision) -> bool:
-        """Notifies of failed recipients, then records them. False: another one was faster."""
+        """Notifies of failed recipients, then records them. False: another worker was faster."""
         now = await self.stages.fetch(item.enqueue_id)
         if now is None or (now.owner, now.step) != (decision.record.owner, decision.record.step):
-            return False  # nobody is to be told of what has ended well since it was read
+            return False  # the record moved on: these recipients may have been served
         await self.notify(item, decision.record, decision.failed)
         crash.point("fail:told")
         if await self.stages.advance(decision.record, decision.after):
             crash.point("fail:recorded")
             return True
         now = await self.stages.fetch(item.enqueue_id)
-        at = {now.recipients.get(one) for one in decision.failed} if now else {Stage.FAILED}
-        if at.isdisjoint((Stage.FAILED, Stage.SENDING)):
+        stages = {now.recipients.get(r) for r in decision.failed} if now else {Stage.FAILED}
+        if stages.isdisjoint((Stage.FAILED, Stage.SENDING)):
             await self.sent_after_all(item, decision.record, decision.failed)
         return False
 
     async def sent_after_all(
         self, item: QueuedMail, record: MailStage, recipients: Sequence[str]
     ) -> None:
-        """Records in quarantine and decisions that recipients reported as failed are not."""
-        text = "mail %s: %d recipients that were failed were sent to after all, or are tried again"
+        """Corrects quarantine and decisions: recipients reported as failed are not failed."""
+        text = "mail %s: %d recipients reported as failed were sent to, or are tried again"
         facts = {"recipients": len(recipients), "queue": self._context.queue}
         extra = about("sent_after_failed", item.enqueue_id, **facts)
         log.warning(text, item.enqueue_id, len(recipients), extra=extra)

@@ -2,8 +2,8 @@
 
 RabbitMQ closes the channel of a consumer that leaves a message unacknowledged for too long. So a
 mail that is long in a handler gets a lease: a delayed copy, due in ten minutes, with a row in
-delayed_mails. The worker renews it while the handler runs. The deleted mark drops it, a retry makes
-it void. When the process dies the copy expires, and the mail is delivered again.
+delayed_mails. The worker renews it while the handler runs. A deleted mark drops the copy, a retry
+voids it. If the process dies, the copy expires and the mail is delivered again.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
 LENGTH = timedelta(minutes=10)
-"""The wait of a mail whose process died under a long handler. Renewed at half of it."""
+"""How long a mail waits whose process died in a long handler. Renewed at half of it."""
 LAST_RESORT = 900.0
-"""Seconds until a message that can have no lease, for Cassandra is away, is parked: its mail may be
-handled twice. (Into a delay level it may not go: without the row's token it would be dropped.)
+"""Seconds until a message that can get no lease, because Cassandra is away, is parked. Its mail may
+be handled twice. (A delay level would not do: without the row's token the copy is dropped.)
 """
 
 
 class Lease:
-    """Of one delivery. `message` is what the broker delivered last for it."""
+    """The lease of one delivery. `message`: the one that the broker delivered last for its mail."""
 
     def __init__(
         self, context: QueueContext, delays: Delays, message: Message, enqueue_id: EnqueueId
@@ -64,18 +64,20 @@ class Lease:
         return not self.is_out and not self.message.link.is_open
 
     def adopt(self, message: Message) -> bool:
-        """Whether this message of the mail takes the place of the lost one, or of the copy."""
+        """Lets this message take the place of the lost one, or of the copy. Returns whether it
+        does.
+        """
         replaces = self.is_out or (self.is_lost and message.redelivered)
         if message.body != self.message.body or not replaces:
             return False
         self.message, self.is_out, self.is_closed = message, False, False
         self._due = message.arrived + (0 if is_counted(message) else LONGEST_UNACKNOWLEDGED)
-        self.extend_when_due()  # at once, where the broker counts: its limit may be one return away
+        self.extend_when_due()  # at once where returns are counted: the next may reach the limit
         return True
 
     @asynccontextmanager
     async def settling(self) -> AsyncIterator[None]:
-        """For one settlement at a time; meanwhile nothing is replaced."""
+        """Admits one settlement at a time. The message is not replaced meanwhile."""
         async with self._settling:
             if self._extending is not None:
                 await asyncio.wait({self._extending})
@@ -85,11 +87,11 @@ class Lease:
         return self.is_out or self.message.ack()
 
     def give_back(self) -> bool:
-        """Back to the broker, unless a copy is out."""
+        """Returns the message to the broker, unless a copy is out."""
         return self.is_out or self.message.give_back()
 
     async def end(self) -> None:
-        """Closes the row, so that no copy is delivered. A store that is away leaves a double."""
+        """Closes the row, so that no copy is delivered. If that fails, a duplicate is delivered."""
         if self._has_row:
             try:
                 await self._delays.forget(self._enqueue_id, only_lease=True)
@@ -97,8 +99,8 @@ class Lease:
                 self._log_warning("a mail may be delivered again when its lease is over: %s", error)
 
     async def bring_back(self) -> None:
-        """A mail whose copy is out is published now; a store that is away leaves it to the copy."""
-        if self.is_closed or self.is_lost:  # the row may be that of who has the lost message
+        """Publishes a mail whose copy is out. If that fails, the copy brings it back later."""
+        if self.is_closed or self.is_lost:  # the row may be that of the message's new holder
             return
         try:
             if self.is_out:
@@ -110,7 +112,7 @@ class Lease:
             await self.end()
 
     def extend_when_due(self) -> None:
-        """Begins to replace the message, or to renew the copy, where it is time."""
+        """Begins to replace the message, or to renew the copy, when that is due."""
         is_due = asyncio.get_running_loop().time() >= self._due and not self.is_lost
         if is_due and self._extending is None and not self._settling.locked():
             self._extending = asyncio.create_task(self._extend(), name="lease")
@@ -131,9 +133,9 @@ class Lease:
                 self.is_closed = True
             else:
                 self._has_row = True
-                rest = Copy.of(self.message), self._context.clock() + LENGTH
+                copy, due = Copy.of(self.message), self._context.clock() + LENGTH
                 has_message, schedule = not self.is_out, self._delays.schedule
-                await schedule(self._enqueue_id, *rest, leased=True, has_message=has_message)
+                await schedule(self._enqueue_id, copy, due, leased=True, has_message=has_message)
                 self._due = loop.time() + LENGTH.total_seconds() / 2
             crash.point("lease:copied")
         except MailsliceError as error:
@@ -142,19 +144,19 @@ class Lease:
                 return
             message = self.message
             parked = await Park(self._context, self._delays).put(message, error)
-            self.is_out = parked and self.message is message  # another was adopted meanwhile
+            self.is_out = parked and self.message is message  # else another one was adopted
             return
         if not self.is_out:
             self.is_out = True
             self.message.ack()
 
     async def _is_taken(self) -> bool:
-        """Whether another, to whom stuck_mails gave the mail, has delayed it since."""
+        """Whether a worker to which stuck_mails gave the mail has delayed it since."""
         row = await self._delays.rows.load(self._enqueue_id) if self.is_out else None
         if row is None or row.due is None or row.leased or row.published:
             return False
         age = timedelta(seconds=asyncio.get_running_loop().time() - self.message.arrived)
-        return row.due > self._context.clock() - age  # an older one was to be closed
+        return row.due > self._context.clock() - age  # else it is the row of the delay before
 
     def _log_warning(self, text: str, error: BaseException) -> None:
         log.warning(text, error, extra=about("lease", self._enqueue_id))

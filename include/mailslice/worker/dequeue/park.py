@@ -1,9 +1,9 @@
 """Parks messages that wait for a store: a confirmed copy into the park queue, then the ack.
 
 A waiting message occupies the prefetch window, and RabbitMQ closes the channel of a consumer that
-does not acknowledge it in time. So it is retried for half a minute, then parked. It is parked at
-once when the broker counts its returns, or when such messages fill half of the window while others
-succeed; after ten seconds when they keep a full window from others. The park queue has a TTL and
+does not acknowledge it in time. So a message is retried for half a minute, then parked. It is
+parked at once if the broker counts its returns, or if waiting messages fill half of the window
+while others succeed; after ten seconds if they block a full window. The park queue has a TTL and
 dead-letters into the mail exchange. While a broker in alarm takes no copy the message stays here.
 """
 
@@ -31,15 +31,15 @@ SECONDS_IN_THE_WAY = 10.0
 LONGEST_UNACKNOWLEDGED = 240.0
 """Seconds until a message is acknowledged, whatever it waits for. RabbitMQ allows 30 minutes."""
 FAULT_ROUNDS = 5
-"""Rounds that end in a fault, while other messages succeed, after which a mail is a dead letter."""
+"""Rounds that end in a fault, while others succeed, after which a mail is a dead letter."""
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 5.0
 _ON_ITS_WAY = 5.0
-"""Seconds for which a parked mail may be late."""
+"""Seconds by which a parked mail may come back late."""
 
 
 class RetryPauses:
-    """Pauses between the retries of one message: half a second, doubled up to five; jitter."""
+    """Pauses between the retries of one message: half a second, doubled up to five, with jitter."""
 
     def __init__(self, message: Message) -> None:
         self._next = FIRST_PAUSE
@@ -47,7 +47,7 @@ class RetryPauses:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has been tried in place for long enough: once, where its returns count."""
+        """Whether it was retried in place for long enough: once, where returns are counted."""
         return asyncio.get_running_loop().time() >= self._until
 
     def pause(self) -> float:
@@ -56,8 +56,8 @@ class RetryPauses:
 
 
 def end_if_cancelled() -> None:
-    """Raises CancelledError in a cancelled task: a gather that failed meanwhile ends with its
-    failure, and a retry would never end.
+    """Raises CancelledError in a cancelled task. `asyncio.gather` swallows a cancellation if a
+    child fails at the same time: without this check a retry loop would never end.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -65,23 +65,23 @@ def end_if_cancelled() -> None:
 
 
 def is_counted(message: Message) -> bool:
-    """Whether a quorum queue counts its returns, and would drop it in the end."""
+    """Whether a quorum queue counts the returns of this message, and would drop it at its limit."""
     return count_in(message.headers, HEADER_DELIVERY_COUNT) > 0
 
 
 @dataclass(slots=True)
 class Trial:
-    """What is known of one message that is tried in place."""
+    """The state of one message that is retried in place."""
 
     fault: str = ""
-    """The type of the fault of ours that ended the last try that had one."""
+    """Exception type of the last try that ended in a fault of mailslice."""
     through_before: int | None = None
-    """Messages prepared before the first of the faults that end its tries now; None: none does."""
+    """Messages prepared before the current series of faults. None: the last try had no fault."""
     retry_at: float = 0.0
-    """When it may next be tried to park it."""
+    """Loop time of the next attempt to park it."""
 
     def may_park(self) -> bool:
-        """Whether it may be tried now. A copy that is not confirmed may be parked all the same."""
+        """Whether to park now. Every 30 s at most: an unconfirmed copy may be in the park queue."""
         now = asyncio.get_running_loop().time()
         if now < self.retry_at:
             return False
@@ -90,7 +90,7 @@ class Trial:
 
 
 class FaultRounds:
-    """Tells a fault that is a message's own from one that hits everything: others get through."""
+    """Tells a fault of one message from a fault of all: in the first case others succeed."""
 
     def __init__(self, statistics: WorkerStatistics) -> None:
         self._statistics = statistics
@@ -98,7 +98,7 @@ class FaultRounds:
         """Messages that were prepared."""
 
     async def tried(self, trial: Trial, attempt: Awaitable[None]) -> MailsliceError | None:
-        """Awaits the attempt; the error for which the message has to wait, None for success."""
+        """Awaits the attempt. Returns the error for which the message waits, None for success."""
         try:
             await attempt
         except MailsliceError as error:
@@ -119,7 +119,7 @@ class FaultRounds:
         return None
 
     def after(self, message: Message, trial: Trial) -> int:
-        """The rounds of the message that ended in a fault of its own, with this one."""
+        """Rounds of this message, with this one, that ended in a fault of its own."""
         before = trial.through_before
         counts = before is not None and self.through > before
         return count_in(message.headers, HEADER_FAULTS) + counts
@@ -147,8 +147,8 @@ class Park:
         headers: Mapping[str, object] | None = None,
         level: int | None = None,
     ) -> bool:
-        """Whether a copy was confirmed and the message acknowledged; else it stays here. The copy
-        goes to the park queue or a delay `level`, with these `headers`, too.
+        """Publishes a copy into the park queue or a delay `level`, with these `headers` added, then
+        acknowledges the message. False: that failed, and the message stays here.
         """
         rounds = count_in(message.headers, HEADER_PARKED) + 1
         counts = {HEADER_PARKED: rounds, **({HEADER_FAULTS: faults} if faults else {})}

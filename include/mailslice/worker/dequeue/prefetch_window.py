@@ -26,7 +26,7 @@ class Slot:
 
 
 class Slots:
-    """Messages, handed out as they became ready. `changed`: there may be one to hand out."""
+    """Messages, handed out in the order they became ready. `changed`: set when one may be ready."""
 
     def __init__(self) -> None:
         self._slots: set[Slot] = set()
@@ -56,14 +56,14 @@ class Slots:
         self.changed.set()
 
     def withhold(self, slot: Slot) -> bool:
-        """Keep it from being handed out for now; whether it was ready."""
+        """Takes it from the ready messages for now. Returns whether it was among them."""
         if slot not in self._ready:
             return False
         self._ready.remove(slot)
         return True
 
     def next_ready(self) -> Delivery | None:
-        """Takes out the one that became ready first."""
+        """Removes and returns the delivery that became ready first, if any."""
         if not self._ready:
             return None
         slot = self._ready.popleft()
@@ -90,7 +90,7 @@ class Slots:
             self.remove(slot)
 
     async def give_back(self) -> None:
-        """Empties the window: all that is in it goes back to the broker."""
+        """Empties the window: every message goes back to the broker."""
         slots = list(self._slots)
         tasks = [slot.task for slot in slots if slot.task is not None]
         for task in tasks:

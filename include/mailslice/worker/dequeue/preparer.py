@@ -1,7 +1,8 @@
-"""What a message goes through before it is handed out: decode -> deleted check -> content.
+"""Prepares a message before it is handed out: decode -> deleted check -> content.
 
-Bad JSON and missing content are dead letters. What a store does not answer for is tried in place
-and then parked (`park`): a requeue would be a hot loop. The memory budget bounds what is loaded.
+A message with bad JSON or missing content becomes a dead letter. If a store does not answer for a
+message, it is retried in place, then parked (`park`): a requeue would be a hot loop. The memory
+budget bounds the loaded content.
 """
 
 import asyncio
@@ -36,14 +37,14 @@ _MARKED = "it was delivered or deleted before: it has a deleted mark"
 
 
 def _longest(slot: Slot) -> float:
-    """Seconds in the window: more in each round for a content that takes long to load."""
+    """Seconds that a message may be in the window: more in each round while its content loads."""
     rounds = count_in(slot.message.headers, HEADER_PARKED) if slot.ready is None else 0
     return min((1 + rounds) * park.LONGEST_UNACKNOWLEDGED, LAST_RESORT)
 
 
 class Preparer:
-    """Prepares the messages of one window. `on_trouble(why)`: a store was away; `on_fine()`: a
-    message was prepared. `attempt` replaces one try.
+    """Prepares the messages of one window. Calls `on_trouble(why)` when a store was away,
+    `on_fine()` when a message was prepared. `attempt` replaces the single try.
     """
 
     def __init__(
@@ -92,16 +93,16 @@ class Preparer:
         self._context.statistics.waiting += more
 
     def _is_in_the_way(self, slot: Slot, through: int) -> bool:
-        """Whether half of the window waits while later messages were prepared, or none can come."""
+        """Whether half of the window waits, and others were prepared since or it is full."""
         if 2 * self._waiting < self._prefetch:
             return False
-        in_handlers = sum(one.handed is not None for one in self._state.in_hand.values())
+        in_handlers = sum(mail.handed is not None for mail in self._state.in_hand.values())
         is_full = len(self._slots) + in_handlers >= self._prefetch
         seconds = asyncio.get_running_loop().time() - slot.message.arrived
         return self._rounds.through > through or (is_full and seconds >= park.SECONDS_IN_THE_WAY)
 
     async def _tried(self, slot: Slot) -> MailsliceError | None:
-        """Why it has to wait; None when it is ready or gone."""
+        """Tries once. Returns why the message has to wait, None if it is ready or gone."""
         why = await self._rounds.tried(slot.trial, self._attempt(slot))
         if why is None:
             self._on_fine()
@@ -109,7 +110,7 @@ class Preparer:
         return why
 
     def clear_out(self) -> None:
-        """Parks what has been in the window for too long, whatever it waits for."""
+        """Parks messages that have been in the window for too long, whatever they wait for."""
         now = asyncio.get_running_loop().time()
         for slot in list(self._slots):
             if now < slot.message.arrived + _longest(slot) or not slot.trial.may_park():
@@ -129,12 +130,12 @@ class Preparer:
                 slot.ready.abandon()
         elif slot.ready is not None:
             self._slots.make_ready(slot, slot.ready)
-            self.delay_held()  # its domain may be held since
+            self.delay_held()  # a hold of its domain may have begun
         else:
             await self.prepare(slot)
 
     def delay_held(self) -> None:
-        """Of mails that are ready, those of a domain that is held now: they are not handed out."""
+        """Prepares ready mails of domains that are held now again, which delays them."""
         for slot in list(self._slots):
             ready = slot.ready
             if ready is None or self._hold_of(ready.item.mail.recipients) is None:
@@ -146,7 +147,7 @@ class Preparer:
             slot.task = asyncio.create_task(self.prepare(slot))
 
     async def _park_or_dead_letter(self, slot: Slot, why: object) -> bool:
-        """Whether the message left the window: parked or, by faults of its own, dead-lettered."""
+        """Parks it, or dead-letters it after faults of its own. Whether it left the window."""
         faults = self._rounds.after(slot.message, slot.trial)
         if faults >= park.FAULT_ROUNDS:
             return await self._give_up(slot, faults)
@@ -159,7 +160,9 @@ class Preparer:
         return True
 
     async def _give_up(self, slot: Slot, faults: int) -> bool:
-        """Whether it is a dead letter. Names only the fault's type: its text may name addresses."""
+        """Dead-letters it; False if that fails. Names only the fault's type, as texts name
+        addresses.
+        """
         rounds = f"{slot.trial.fault}, {faults} rounds, while other mails could be"
         try:
             await self._dead_letter(slot, f"cannot be prepared: {rounds}")
@@ -188,7 +191,7 @@ class Preparer:
             pass
 
     async def _in_turn(self, slot: Slot, item: QueuedMail) -> bool:
-        """`_decide`, for one message of a mail at a time: the next one sees what this one did."""
+        """Calls `_decide` for one message of a mail at a time: each sees what the last one did."""
         if (other := self._at_work.get(item.enqueue_id)) is not None:
             await other.wait()
             return False
@@ -200,10 +203,10 @@ class Preparer:
             ended.set()
 
     async def _decide(self, slot: Slot, item: QueuedMail) -> bool:
-        """Whether it is ready or settled; False: decide again, another message was first."""
+        """True: the message is ready or settled. False: decide again, another one came first."""
         message = slot.message
         if (older := self._state.in_hand.get(item.enqueue_id)) is not None:
-            # One that was not handed out ends with its connection, and would end this one, too.
+            # A delivery in the window ends with its connection: it must not adopt this message.
             is_here = older.handed is not None and not await self._is_taken(older)
             if is_here and not older.settled.is_set() and older.lease.adopt(message):
                 self._slots.remove(slot)
@@ -222,7 +225,7 @@ class Preparer:
         return True
 
     async def _is_taken(self, older: Delivery) -> bool:
-        """Whether stuck_mails took it from its handler: the message is for another's."""
+        """Whether stuck_mails took the mail from its handler: the message is for another worker."""
         in_doubt = self._state.in_doubt
         now = None if in_doubt is None else await in_doubt.stages.fetch(older.item.enqueue_id)
         return bool(now and now.attempt > older.attempt and now.owner != self._context.worker)
@@ -244,7 +247,7 @@ class Preparer:
         return await self._load(slot, item, remaining=remaining)
 
     async def _remaining_recipients(self, slot: Slot, item: QueuedMail) -> tuple[str, ...] | None:
-        """Those of its row, where they are fewer: a retry writes the row before its message."""
+        """The row's recipients if they are fewer: a retry writes the row before its message."""
         partition = partition_in(slot.message.headers)
         row = None if partition is None else await row_of(self._context, item, partition)
         if row is None or not set(row.item.mail.recipients) < set(item.mail.recipients):
@@ -254,7 +257,7 @@ class Preparer:
     async def _looked_up(
         self, slot: Slot, item: QueuedMail
     ) -> tuple[DeliveryStatus, Decision | None]:
-        """The deleted check and, in parallel, the stage."""
+        """Does the deleted check and, in parallel, reads the stage record."""
         partition, in_doubt = partition_in(slot.message.headers), self._state.in_doubt
         if in_doubt is None:
             return await delivery_status(self._context, item, partition), None
@@ -265,7 +268,7 @@ class Preparer:
             record = stages.record_of(item.enqueue_id, await reading)
         finally:
             if not reading.cancel() and not reading.cancelled():
-                reading.exception()  # looked at, also when the check beside it has failed first
+                reading.exception()  # retrieved, for asyncio, if the deleted check failed first
         if now is not DeliveryStatus.LIVE:
             return now, None
         decision, slot.doubt = await stages.decide(item, record, slot.doubt)
@@ -274,7 +277,7 @@ class Preparer:
     async def _staged(self, slot: Slot, item: QueuedMail, decision: Decision) -> bool:
         """As `_decide`, by the mail's stage marks."""
         if item.enqueue_id in self._state.in_hand:
-            return False  # what was read may be the doing of the one that is in hand here since
+            return False  # the record may be that of the delivery which is in hand here since
         record = decision.record
         match decision.verdict:
             case DeliveryVerdict.WAIT:
@@ -311,12 +314,12 @@ class Preparer:
             content, reservation = await self._context.loader.load(item)
         except ContentMissing as error:
             if await self._context.is_marked(item.enqueue_id):
-                return False  # done meanwhile, by whoever had another copy: its blobs went with it
+                return False  # another copy was completed meanwhile, and its blobs deleted
             await self._dead_letter(slot, f"content missing: {error}")
             return True
         if item.enqueue_id in self._state.in_hand or self._hold_of(recipients) is not None:
             reservation.release()
-            return False  # another copy was quicker, or its domain is held since
+            return False  # another copy was faster, or a hold of its domain began
         crash.point("dequeue:loaded")
         delivery = Delivery(
             self._state,
@@ -334,7 +337,7 @@ class Preparer:
         return None if self._state.holds is None else self._state.holds.of(recipients)
 
     async def _set_aside(self, slot: Slot, item: QueuedMail, hold: Hold) -> bool:
-        """Delays a mail of a held domain, as a retry that was no attempt."""
+        """Delays a mail of a held domain, as a retry that does not count as an attempt."""
         message, context, delays = slot.message, self._context, self._state.delays
         pause, headers = hold.pause(context.clock()), own_headers(message.headers)
         await publish_retry(context, delays, message, item, after=pause, headers=headers, held=True)

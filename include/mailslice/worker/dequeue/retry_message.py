@@ -16,12 +16,13 @@ from mailslice.worker.io.copies import Copy
 from mailslice.worker.io.deleted_check import is_open, row_of
 
 _MAX_ROW_READS = 64
-"""Reads for the row of a delayed mail, newest slice first. Without its row the message names none.
+"""Reads at most, newest slice first, to find a delayed mail's row. If they find none, the message
+names no partition.
 """
 
 
 def narrowed(item: QueuedMail, recipients: tuple[str, ...]) -> QueuedMail:
-    """The mail for these of its recipients; the same object when they are all."""
+    """The mail with only these of its recipients; the same object if these are all."""
     if recipients == item.mail.recipients:
         return item
     return replace(item, mail=replace(item.mail, recipients=recipients))
@@ -42,13 +43,13 @@ async def publish_retry(
 ) -> None:
     """Publishes `message` for the recipients of `item`, at once or `after` a delay.
 
-    A delayed message names the partition of its row, which shows at its time whether the mail was
-    deleted and cleaned. A missing row is written again while no cleanup can have dropped it. After
-    that the message names no partition: a shared queue delivers the mail, one that is mailslice's
-    alone finds it cleaned. `has_message`, `held`, `answer`: as of `Delays.schedule`.
+    A delayed message names the partition of its row. At its due time that row shows whether the
+    mail was deleted and cleaned. A missing row is written again while no cleanup can have dropped
+    it. After that the message names no partition: a shared queue delivers its mail, a queue of
+    mailslice alone treats it as cleaned. `has_message`, `held`, `answer`: as in `Delays.schedule`.
     """
     now, alone = context.clock(), not context.settings.queue.shared
-    # A mail of James has no time of its own: its age counts from its first retry.
+    # A message of James has no timestamp: the mail's age counts from its first retry.
     timestamp = message.timestamp or now
     partition = partition_in(message.headers)
     if fewer_recipients or after is not None:
@@ -75,11 +76,11 @@ async def publish_retry(
 
 
 async def _rewrite_row(context: QueueContext, row: ViewRow, recipients: tuple[str, ...]) -> None:
-    """Writes the remaining recipients to the view. A missing row stays so: it was cleaned."""
+    """Writes the remaining recipients to the view. Creates no missing row: it was cleaned."""
     fewer = replace(row, item=narrowed(row.item, recipients))
     for table in context.tables.existing:
         await context.bridge.rows(table.replace_future(fewer))
         crash.point("retry:row-written")
     now = await row_of(context, row.item, row.partition)
-    if now is not None and now.item.mail.recipients != recipients:  # an LWT writes at Paxos' time
+    if now is not None and now.item.mail.recipients != recipients:  # an LWT has Paxos' write time
         raise StoreUnavailable(f"row {row.enqueue_id} was written by a clock that is ahead")

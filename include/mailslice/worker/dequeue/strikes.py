@@ -1,9 +1,10 @@
 """Mails at which their process dies: memory that is used up, a fault in a C extension, `os._exit`.
 
-A classic queue counts no returns. So the parent knows which mails were in handlers of a process
-that died, from memory that they share (a write costs a microsecond). Each death is a strike for
-them. A mail with a strike is handled alone, so that the next one goes to the one that earns it; at
-the third it is a dead letter. A parent that dies, too, forgets them.
+A classic queue counts no returns. So each process keeps the ids of mails in its handlers in memory
+that it shares with the parent (a write costs a microsecond). When the process dies, each of these
+mails gets a strike. A mail with a strike is handled alone, so that the next strike hits only the
+mail that causes it. At the third strike a mail becomes a dead letter. If the parent dies, too, the
+strikes are lost.
 """
 
 import asyncio
@@ -15,10 +16,10 @@ from uuid import UUID
 from mailslice.model.mail import EnqueueId
 
 MAX_DEATHS = 3
-"""Deaths of its process after which a mail is a dead letter."""
+"""Process deaths after which a mail becomes a dead letter."""
 REASON = f"its process died {MAX_DEATHS} times while it was in a handler"
 SECONDS_ALONE = 10.0
-"""Seconds alone, after which others begin beside a suspect: most crashes come at once."""
+"""Seconds after which other mails begin beside a suspect: most crashes come at once."""
 _REMEMBERED = 1000
 _SIZE = 16
 _FREE = bytes(_SIZE)
@@ -33,13 +34,13 @@ class Struck:
 
 
 class Strikes:
-    """The parent's count."""
+    """The parent's count of strikes."""
 
     def __init__(self) -> None:
         self._counts: dict[EnqueueId, int] = {}
 
     def died(self, in_handlers: Iterable[EnqueueId]) -> Struck:
-        """A process died while it handled these; what is known now."""
+        """Counts one death for each of these mails. Returns the new state."""
         for enqueue_id in in_handlers:
             self._counts[enqueue_id] = self._counts.pop(enqueue_id, 0) + 1
         while len(self._counts) > _REMEMBERED:
@@ -47,13 +48,13 @@ class Strikes:
         return self.struck
 
     def buried(self, enqueue_id: EnqueueId) -> Struck:
-        """The mail is a dead letter: after a redrive it starts without strikes. The new state."""
+        """Forgets a mail that is a dead letter now: a redrive starts anew. The new state."""
         self._counts.pop(enqueue_id, None)
         return self.struck
 
     @property
     def struck(self) -> Struck:
-        condemned = frozenset(one for one, count in self._counts.items() if count >= MAX_DEATHS)
+        condemned = frozenset(mail for mail, count in self._counts.items() if count >= MAX_DEATHS)
         return Struck(frozenset(self._counts) - condemned, condemned)
 
 
@@ -69,7 +70,7 @@ class InHandlers:
         return _SIZE * concurrency
 
     def enter(self, enqueue_id: EnqueueId) -> int:
-        """It is in a handler from now on; the cell, for `leave`."""
+        """Records that a handler has the mail. Returns the cell, for `leave`."""
         cell = self._free.pop()
         self._cells[cell * _SIZE : (cell + 1) * _SIZE] = enqueue_id.bytes
         return cell
@@ -79,22 +80,22 @@ class InHandlers:
         self._free.append(cell)
 
     def clear(self) -> None:
-        """The process ends regularly: no mail gets a strike."""
+        """Empties all cells at a regular end, so that no mail gets a strike."""
         self._cells[:] = bytes(len(self._cells))
 
     @staticmethod
     def ids(cells: MutableSequence[int]) -> list[EnqueueId]:
         """Mails that are in handlers, or were when the process died."""
-        known = bytes(cells)
-        ids = (known[at : at + _SIZE] for at in range(0, len(known), _SIZE))
-        return [EnqueueId(UUID(bytes=one)) for one in ids if one != _FREE]
+        stored = bytes(cells)
+        ids = (stored[at : at + _SIZE] for at in range(0, len(stored), _SIZE))
+        return [EnqueueId(UUID(bytes=cell)) for cell in ids if cell != _FREE]
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Isolation:
-    """Handles suspects alone, for `seconds` each: a slow one must not stop a queue.
+    """Handles each suspect alone, for `seconds` at most: a slow one must not stop a queue.
 
-    `in_handlers` None: no parent watches this process, so nothing is known of any mail.
+    `in_handlers` None: no parent watches this process, so no mail is a suspect.
     """
 
     in_handlers: InHandlers | None = None
@@ -103,13 +104,13 @@ class Isolation:
     _running: int = field(init=False, default=0)
     """Mails that began within the last `seconds`."""
     _alone: int = field(init=False, default=0)
-    """Suspects among them, and those that wait to begin."""
+    """Suspects among them, and suspects that wait to begin."""
     _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     @asynccontextmanager
     async def admitted(self, enqueue_id: EnqueueId) -> AsyncIterator[None]:
-        """The mail may be handled, until its outcome is stored. A suspect that kills the process
-        meanwhile has that mail handled twice.
+        """Waits until the mail may be handled, and admits it until its outcome is stored. If a
+        suspect kills the process meanwhile, the mail is handled twice.
         """
         suspect = enqueue_id in self.struck().suspects
         with ExitStack() as counted:
@@ -131,7 +132,7 @@ class Isolation:
 
     @contextmanager
     def in_handler(self, enqueue_id: EnqueueId) -> Iterator[None]:
-        """The mail, which was admitted, is in a handler: a death of the process counts for it."""
+        """Marks an admitted mail as in a handler: a death of the process is a strike for it."""
         if self.in_handlers is None:
             yield
             return

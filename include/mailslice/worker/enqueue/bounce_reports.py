@@ -31,29 +31,29 @@ class Reporter:
         unlimited = context.settings.queue.model_copy(update={"max_mail_bytes": sys.maxsize})
         settings = context.settings.model_copy(update={"queue": unlimited})
         publisher = context.side_publisher
-        elsewhere = replace(context, queue=queue, settings=settings, publisher=publisher)
+        bounce_context = replace(context, queue=queue, settings=settings, publisher=publisher)
         self._queue = queue
         self._broker = context.stores.rabbitmq
         self._blobs = context.blobs
         self._clock = context.clock
-        self._enqueuer = Enqueuer(elsewhere, Delays(elsewhere))
+        self._enqueuer = Enqueuer(bounce_context, Delays(bounce_context))
         self._name = context.settings.smtp_in.hostname or socket.getfqdn()
 
     async def report(
         self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None = None
     ) -> bool:
-        """Enqueues one report of these recipients. `content` None: its header is loaded.
+        """Enqueues one report of these recipients. `content` None: loads the mail's header.
 
-        False when no report is possible: null sender, or (logged) none can be made of the mail, or
-        the queue of reports was deleted: mails that wait for it would hold every handler.
-        Raises StoreUnavailable, or BadSetting for a changed password: call it again. After a crash
-        before the record a sender gets two reports rather than none.
+        False when no report is possible: the sender is null, none can be made of the mail (logged),
+        or the bounce queue was deleted (mails that wait for it would occupy every handler). Raises
+        StoreUnavailable, or BadSetting for a changed password: call it again. After a crash before
+        the record a sender gets two reports rather than none.
         """
         try:
             queued = await self._enqueued(item, failures, content)
         except (TakenOver, BadSetting):
             raise
-        except Exception as error:  # whatever it is, it is no reason to hold the mail for ever
+        except Exception as error:  # no error may hold the mail for ever
             why = type(error).__name__
             if isinstance(error, TryAgain):
                 if await asyncio.to_thread(self._broker.exists, self._queue):
@@ -85,6 +85,6 @@ class Reporter:
         build = partial(
             report_of, item.mail, failures, header, reporter=self._name, now=self._clock()
         )
-        # A sixth of a millisecond a recipient: many of them must not stop the loop.
+        # Building takes a sixth of a millisecond a recipient: many would block the loop.
         made = build() if len(failures) <= _MAX_BUILT_ON_LOOP else await asyncio.to_thread(build)
         return None if made is None else await self._enqueuer.enqueue(*made)

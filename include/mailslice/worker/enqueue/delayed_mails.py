@@ -1,16 +1,16 @@
 """Mails that are delivered later: a copy waits in a delay level (a TTL queue) and expires into the
-hop queue, which mailslice alone consumes.
+hop queue, which only mailslice consumes.
 
-The row in delayed_mails has the due time and the token of the true copies. Invariant: **a copy
-whose token is the row's exists** (in a level, in the hop queue, or unacknowledged), or the delivery
-that asked for the delay is unacknowledged. Over a row that is open, and by a worker whose message
-is gone, a row is written only after its copy is confirmed. A copy is acknowledged only when its
-successor with the same token is confirmed. So a copy with another token is dropped, and a double
-meets a closed row and is dropped.
+The row in delayed_mails has the due time and the token of the valid copies. Invariant: **a copy
+with the row's token exists** (in a level, in the hop queue, or unacknowledged), or the delivery
+that asked for the delay is unacknowledged. If the older row is open, or the worker's message is
+gone, the copy is confirmed before the row is written. A copy is acknowledged only when its
+successor with the same token is confirmed. So a copy with another token is dropped, and so is a
+duplicate, which meets a closed row.
 
-A row whose mail is published is closed (`published`) and stays for 30 days: a copy without a row
-means that the row was lost, and is delivered. A mail without a row in the view is not delivered: it
-was deleted and cleaned (`deleted_check.was_cleaned`).
+When its mail is published a row is closed (`published`); it stays for 30 days. A copy without a row
+is delivered: the row was lost. A mail without a row in the view is not delivered: it was deleted
+and cleaned (`deleted_check.was_cleaned`).
 """
 
 import asyncio
@@ -51,18 +51,20 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 200
 _REMEMBERED = 1000
 _LEAST_BYTES = 8 * 1024
-"""Memory that a copy which waits here takes at least: 256 fit (`Tuning.waiting_bytes`)."""
+"""Least memory that is counted for a copy which waits here: 256 fit (`Tuning.waiting_bytes`)."""
 _TABLE_CHECK_SECONDS = 60.0
 _NO_WAIT = timedelta(0)
-_PATIENCE = timedelta(minutes=5)
-"""More than a mail is in a handler without a lease, whose row voids this copy."""
+_REPEAT_DELAY = timedelta(minutes=5)
+"""Least delay of a message that is delayed anew: longer than a handler has a mail without a lease.
+The row of the lease voids this copy.
+"""
 _Work = Callable[[LeasedLock, DelayedMail], Awaitable[bool | None]]
 _LAST_WAIT = 2.0
-"""Seconds for rows that are being closed, when the worker ends."""
+"""Seconds that the end of a worker waits for rows that are being closed."""
 
 
 def checked_delay(delay: timedelta | None) -> timedelta | None:
-    """The delay, None for none at all. Raises BadInput beyond 30 days, and for no timedelta."""
+    """The delay, None if it is not positive. Raises BadInput beyond 30 days, or for another type."""
     check_span("delay", delay)
     if delay is None or delay <= timedelta(0):
         return None
@@ -73,9 +75,9 @@ def checked_delay(delay: timedelta | None) -> timedelta | None:
 
 def _copy_of(row: DelayedMail) -> Copy:
     counts = {HEADER_REDRIVE_COUNT: row.redrives, HEADER_THROTTLED: int(row.throttled)}
-    given = {name: value for name, value in counts.items() if value}
+    nonzero = {name: value for name, value in counts.items() if value}
     lasting = {HEADER_FAILURES: row.failures, HEADER_DELAY_TOKEN: str(row.token)}
-    return Copy(row.message, headers_of(row.partition) | lasting | given, row.enqueued)
+    return Copy(row.message, headers_of(row.partition) | lasting | nonzero, row.enqueued)
 
 
 class DelayedRows:
@@ -87,15 +89,15 @@ class DelayedRows:
         self._next_table_check = 0.0
 
     async def exist(self) -> bool:
-        """Whether the table exists, as of a minute ago at most. It is not created here."""
+        """Whether the table exists, checked once a minute at most. Does not create it."""
         now = asyncio.get_running_loop().time()
         if self._table is None and now >= self._next_table_check:
             self._table = await self._context.opened(DelayedMails.prepared)
-            self._next_table_check = now + _TABLE_CHECK_SECONDS  # a look that failed said nothing
+            self._next_table_check = now + _TABLE_CHECK_SECONDS  # not after a failed look
         return self._table is not None
 
     async def scan(self, ids: Collection[EnqueueId] | None = None) -> Iterator[DelayedMail]:
-        """All rows, or of a few ids, drawn as they are needed: each may wait for Cassandra."""
+        """Iterates over all rows, or those of a few ids. Each step may wait for Cassandra."""
         table, queue = await self._opened(), self._context.queue
         if ids is not None and len(ids) <= _AT_ONCE:
             return filter(None, map(partial(table.get, queue), ids))
@@ -112,7 +114,7 @@ class DelayedRows:
         crash.point("delay:row-written")
 
     async def close(self, row: DelayedMail) -> None:
-        """At the write time of the row that was read, plus 1 us: a newer delay must survive."""
+        """Closes it at the write time that was read, plus 1 us: a newer delay must survive."""
         table = await self._opened()
         row_as_read = (self._context.queue, row.enqueue_id, uuid4(), row.written_us)
         closing = table.close_future(*row_as_read, failures=row.failures, answer=row.answer)
@@ -120,7 +122,7 @@ class DelayedRows:
         crash.point("delay:row-closed")
 
     async def _opened(self) -> DelayedMails:
-        """The table, created where it is missing: only delays need the own keyspace."""
+        """The table, created if it is missing: only delays need mailslice's own keyspace."""
         if self._table is None:
             self._table = await self._context.opened(DelayedMails.created)
         return self._table
@@ -136,12 +138,12 @@ class Delays:
         self._waiting_bytes = self.flushed = 0
         self.rows = DelayedRows(context)
         self._published: dict[UUID, None] = {}
-        """The newest tokens of rows published here: not again by who read a row that was open."""
+        """The last tokens published here. A task that read a row while it was open skips them."""
         self._under_way: dict[UUID, asyncio.Task[None]] = {}
-        """By token: two copies of one mail, or a copy and a flush, publish it once."""
+        """Releases by token: two copies of one mail, or a copy and a flush, publish it once."""
 
     async def declare(self, level: int | None = None) -> None:
-        """Declares the hop queue and that level, once a process: most queues use few levels."""
+        """Declares the hop queue and this level, once a process: most queues use few levels."""
         if level in self._declared:
             return
         async with self._lock:
@@ -152,7 +154,7 @@ class Delays:
                 self._declared |= {None, level}
 
     def missing(self) -> None:
-        """A delay queue is missing: the next `declare` declares it again."""
+        """Called when a delay queue is missing: the next `declare` declares it again."""
         self._declared.clear()
 
     async def schedule(
@@ -169,21 +171,21 @@ class Delays:
         """Writes the row, then publishes the copy. The copy of an older row is dropped later.
 
         The caller does not acknowledge its message, or report an enqueue, before this returns.
-        `leased`: a handler has the mail (`lease`). `held`: a domain of it is held. `has_message`
-        False: the caller has none any more. Then, and where the older row is open, a copy precedes
-        the row: the copy of the older row may be all there is of the mail. Another worker may have
-        got the message since, and acknowledged it (`is_overtaken`). `answer`: of the attempt that
-        failed; that of an earlier one stays where it is empty.
+        `leased`: a handler has the mail (`lease`). `held`: a domain of the mail is held.
+        `has_message` False: the caller's message is gone. Then, and if the older row is open, a
+        copy precedes the row: the copy of the older row may be the only one, as another worker may
+        have got the message and acknowledged it (`is_overtaken`). `answer`: that of the failed
+        attempt; if it is empty, the row keeps the earlier one.
         """
         now = self._context.clock()
         await self.declare(level_for(due - now))
         token = uuid4()
-        first = due
-        before = await self.rows.load(enqueue_id)  # first: while it fails nothing is published
+        first_due = due
+        before = await self.rows.load(enqueue_id)  # first: if it fails, nothing is published
         copy_first = not has_message or (before is not None and not before.published)
         if copy_first:
-            first = max(due, now + timedelta(seconds=self._context.tuning.copy_before_row))
-            await self._publish_copy(copy, token, first)
+            first_due = max(due, now + timedelta(seconds=self._context.tuning.copy_before_row))
+            await self._publish_copy(copy, token, first_due)
         row = DelayedMail(
             enqueue_id,
             due,
@@ -201,14 +203,14 @@ class Delays:
             answer=answer or (before.answer if before else ""),
         )
         await self.rows.save(row)
-        if not copy_first or due < first:
+        if not copy_first or due < first_due:
             await self._publish_copy(copy, token, due)
 
     async def forget(
         self, enqueue_id: EnqueueId, *, only_lease: bool = False, token: object = None
     ) -> None:
-        """The mail was dealt with otherwise (rejected): no copy of it is to be delivered. `token`:
-        that of the copy which was; another copy is left.
+        """Closes the row of a mail that was settled in another way (say, rejected): no copy of it
+        is delivered. `token`: closes it only if the row has this token.
         """
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         is_other = row is None or row.published or token not in {None, str(row.token)}
@@ -216,13 +218,15 @@ class Delays:
             await self.rows.close(row)
 
     async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
-        """Whether a later attempt waits for its time: then this older message is not delivered.
+        """Whether a later attempt waits in delayed_mails: then this older message is not delivered.
 
-        The row comes before its copy, so a copy with its token is published first. A row with as
-        many failures proves nothing: it may be the delay that this message ended, or a lease. One
-        that is held, and open, does (ADR 86): this message was to be acknowledged, or came by the
-        row (its token), which its publisher may close yet: it is delayed anew. A publisher that was
-        killed leaves the row's copy to another, who may publish the mail meanwhile.
+        An open row with more failures than the message, due later, is a later attempt. A row with
+        as many failures proves nothing: it may be the delay that this message ended, or a lease. An
+        open row that is held proves it (ADR 86): this message was to be acknowledged, or came by
+        that row (it has its token). In the latter case it is delayed anew, because the row's
+        publisher may still close the row. Else the row's copy is published first: a writer that was
+        killed after the row has published none. If the row's publisher was killed, another worker
+        gets the row's copy and may publish the mail meanwhile.
         """
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:
@@ -232,15 +236,15 @@ class Delays:
         if not (row.held or is_later):
             return False
         if str(row.token) == message.headers.get(HEADER_DELAY_TOKEN):
-            due = max(row.due, self._context.clock() + _PATIENCE)
+            due = max(row.due, self._context.clock() + _REPEAT_DELAY)
             await self.schedule(enqueue_id, Copy.of(message), due, held=row.held)
         else:
             await self._publish_copy(_copy_of(row), row.token, row.due)
         return True
 
     async def on_expired(self, message: Message) -> None:
-        """Publishes an expired copy, returns it to a delay level, or drops it; then acknowledges.
-        Raises Undecodable: no mail; StoreUnavailable: try again.
+        """Publishes an expired copy's mail, returns the copy to a delay level, or drops it. Then
+        acknowledges it. Raises Undecodable if it is no mail, StoreUnavailable: try again.
         """
         item = codec.decode(message.body)
         while wait := await self._wait_of(item, message):
@@ -261,7 +265,7 @@ class Delays:
                 await self.rows.close(row)
             return None
         if row is None:
-            # Without a row in the view, too: a store that lost both is likelier than a cleanup.
+            # Even without a row in the view: that a store lost both is likelier than a cleanup.
             text = "a delayed mail has no row; it is delivered now"
             log.warning(text, extra=about("delay_row_lost", item.enqueue_id))
             await self._deliver(copy)
@@ -281,8 +285,8 @@ class Delays:
         return _NO_WAIT
 
     def _longest_wait(self, message: Message) -> timedelta:
-        """For how long a copy may wait here: less, the more do. A second where a quorum queue
-        counts its returns, which drops it past its limit.
+        """How long a copy may wait here: the less, the more copies do. One second where a quorum
+        queue counts its returns, and would drop it past its limit.
         """
         shortest = timedelta(seconds=DELAY_LEVELS[0])
         if count_in(message.headers, HEADER_DELIVERY_COUNT) > 0:
@@ -305,36 +309,37 @@ class Delays:
         ids: Collection[EnqueueId] | None = None,
         is_wanted: Callable[[DelayedMail], bool] = lambda _row: True,
     ) -> int:
-        """Does this with each open row that is wanted; for how many it was True.
+        """Calls `work(lock, row)` for each open row that `is_wanted`; how many calls gave True.
 
-        `lease` None: it looks. Else `work` asks whether it still has the right before it writes.
-        One at a time for a queue: waits a minute (two leases) for another who is at work, or was
-        killed. Raises Refused then, and StoreUnavailable: ask again.
+        `lease` None: `work` only reads, and no lock is taken. Else `work` calls `lock.require()`
+        before it writes. One call at a time for a queue: waits a minute (two leases) for another
+        holder of the lock, alive or killed. Raises Refused after that, and StoreUnavailable: call
+        it again.
         """
         rows, queue = await self.rows.scan(ids), self._context.queue
         waiting = (row for row in rows if not row.published and is_wanted(row))
-        about = self._context.stores, f"retry/{queue}", f"retries or flushes mails of {queue}"
-        right, done = await asyncio.to_thread(LeasedLock, *about, lease=lease or LEASE), 0
+        key = self._context.stores, f"retry/{queue}", f"retries or flushes mails of {queue}"
+        lock, done = await asyncio.to_thread(LeasedLock, *key, lease=lease or LEASE), 0
         try:
             while batch := await asyncio.to_thread(lambda: list(islice(waiting, _AT_ONCE))):
                 if lease:
-                    await asyncio.to_thread(right.renew)
-                done += sum(map(bool, await all_ended(work(right, row) for row in batch)))
+                    await asyncio.to_thread(lock.renew)
+                done += sum(map(bool, await all_ended(work(lock, row) for row in batch)))
         finally:
-            if await self.settled() and lease:  # else it is left to its TTL
-                await asyncio.to_thread(right.give_back)
+            if await self.settled() and lease:  # else the lock is left to its TTL
+                await asyncio.to_thread(lock.give_back)
         return done
 
     async def flush(self, lease: timedelta = LEASE) -> int:
-        """Delivers every delayed mail now, but for those in a handler (`lease`); how many."""
+        """Delivers every delayed mail now, except leased ones (in a handler). Returns how many."""
         return await self.for_each_open(self._flush_one, lease)
 
-    async def bring_forward(self, row: DelayedMail, right: LeasedLock | None = None) -> bool:
-        """Makes a delayed mail that `is_far` due now; False: it is not any more, or delayed anew.
+    async def bring_forward(self, row: DelayedMail, lock: LeasedLock | None = None) -> bool:
+        """Makes a delayed mail that `is_far` due now. False: it was delayed anew, or is due soon.
 
-        The hop consumers publish it, by the copy whose token is the row's: this may be repeated
-        after a kill anywhere, and publishes nothing itself (ADR 87). A row that is due soon is
-        left: a worker may have read it already, and publish by it.
+        The hop consumers publish it, by the copy with the row's token. This publishes no mail
+        itself, so it may be repeated after a kill anywhere (ADR 87). A row that is due soon is left
+        alone: a worker may have read it already, and may publish its mail.
         """
         now, token, copy = self._context.clock(), uuid4(), _copy_of(row)
         later = now + timedelta(seconds=self._context.tuning.copy_before_row)
@@ -343,19 +348,19 @@ class Delays:
         current = await self.rows.load(row.enqueue_id)
         if current is None or current.token != row.token or not self.is_far(current):
             return False  # the copy is dropped: its token is not the row's
-        if right is not None:
-            right.require()  # a flush may be about to publish it
+        if lock is not None:
+            lock.require()  # a flush may be about to publish it
         await self.rows.save(replace(current, due=now, token=token))
         await self._publish_copy(copy, token, now)
         crash.point("retry:brought-forward")
         return True
 
     def is_far(self, row: DelayedMail) -> bool:
-        """Whether it waits for long enough to be brought forward."""
+        """Whether it is due late enough to be brought forward."""
         soon = self._context.clock() + timedelta(seconds=self._context.tuning.due_soon)
         return not (row.published or row.leased) and row.due is not None and row.due > soon
 
-    async def _flush_one(self, right: LeasedLock, row: DelayedMail) -> bool:
+    async def _flush_one(self, lock: LeasedLock, row: DelayedMail) -> bool:
         marked = await self._context.is_marked(row.enqueue_id)
         now = await self.rows.load(row.enqueue_id)
         if now is None or now.published or now.leased or now.token != row.token:
@@ -363,7 +368,7 @@ class Delays:
         if marked or await self._is_cleaned(now.enqueue_id, now.partition):
             await self.rows.close(now)
             return False
-        right.require()
+        lock.require()
         await self._release(now, _copy_of(now))
         self.flushed += 1
         return True
@@ -379,8 +384,8 @@ class Delays:
         return cleaned
 
     async def settled(self) -> bool:
-        """Waits a little for rows that are being closed: mails of open rows are published again.
-        Whether all are closed.
+        """Waits a little for rows that are being closed: the mail of an open row would be published
+        again. Returns whether all are closed.
         """
         closing = self._under_way.values()
         return not closing or not (await asyncio.wait(closing, timeout=_LAST_WAIT))[1]
@@ -391,7 +396,7 @@ class Delays:
         return any(str(published) == token for published in self._published)
 
     async def _release(self, row: DelayedMail, copy: Copy) -> None:
-        """Publishes the mail and closes its row, to the end, also when the caller is cancelled."""
+        """Publishes the mail and closes its row. A cancelled caller does not stop it."""
         release = self._under_way.get(row.token)
         if release is None:
             release = asyncio.create_task(self._published_and_closed(row, copy))
@@ -402,7 +407,7 @@ class Delays:
     def _released(self, token: UUID, release: asyncio.Task[None]) -> None:
         del self._under_way[token]
         if not release.cancelled():
-            release.exception()  # looked at: whoever waited for it may be gone
+            release.exception()  # retrieved, for asyncio: nobody may wait for it any more
 
     async def _published_and_closed(self, row: DelayedMail, copy: Copy) -> None:
         if row.token not in self._published:
@@ -427,7 +432,7 @@ class Delays:
         try:
             await self._context.publish(copy, queue)
         except QueueMissing:
-            self.missing()  # who rebuilds a broker declares James' queues alone
+            self.missing()  # a rebuilt broker has only the queues that James declares
             raise
 
     async def _deliver(self, copy: Copy, *, leased: bool = False) -> None:

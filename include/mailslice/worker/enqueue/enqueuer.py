@@ -1,8 +1,9 @@
 """Enqueue: header and body blob together -> view row -> confirmed publish -> return.
 
-Row first: a message that RabbitMQ delivers before a failed insert could not be taken back. On
-failure: deleted mark, then this enqueue's own blobs (`undoing`). An error of the broker is not "not
-sent": the message may be delivered before its mark is written, and the error says so.
+The row comes first: a message that RabbitMQ delivers before a failed insert could not be taken
+back. A failed enqueue is undone: deleted mark, then its own blobs (`undoing`). An error of the
+broker does not mean "not sent": the message may be delivered before its mark is written, and the
+error says so.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from mailslice.worker.validation import check_content
 
 _SMALL = 1024 * 1024
 _MOST_MESSAGE_BYTES = 16 * 1024 * 1024
-"""RabbitMQ 4 closes the channel at a larger one, and all that is under way on it fails."""
+"""RabbitMQ 4 closes the channel at a larger message, and all publishes under way on it fail."""
 
 
 class Enqueuer:
@@ -46,8 +47,8 @@ class Enqueuer:
     ) -> QueuedMail:
         """Returns when the mail is durable. A Path is read when the memory budget has room for it.
 
-        Raises BadInput (too large, no recipients), StoreUnavailable (not enqueued), Unconfirmed
-        (unknown; mostly its deleted mark drops it), or what the file raises.
+        Raises BadInput (too large, no recipients), StoreUnavailable (not enqueued), Unconfirmed (it
+        may be delivered; usually its deleted mark drops it), or errors of reading the file.
         """
         if not mail.recipients:
             raise BadInput(f"mail {mail.name!r} has no recipients; at least one")
@@ -82,7 +83,7 @@ class Enqueuer:
             )
         put = self._context.blobs.put
         try:
-            # To their end, also when cancelled: neither goes on behind the undoing.
+            # Both end, also when cancelled: no put may go on after the undoing.
             await all_ended([put(header_id, header), put(body_id, body)])
             crash.point("enqueue:blobs-put")
             await self._record(item, encoded, delay)
@@ -126,7 +127,7 @@ class Enqueuer:
             ) from error
 
     async def _write_starts(self, first: datetime) -> None:
-        """Once, before the first row that this worker writes."""
+        """Writes both starts once, before the first row that this worker writes."""
         async with self._starts_lock:
             if not self._starts_written:
                 context = self._context
@@ -143,7 +144,7 @@ class Enqueuer:
             )
 
     async def close(self) -> None:
-        """Waits a little for what is being undone."""
+        """Waits a little for failed enqueues that are being undone."""
         await self._undoing.close()
 
 

@@ -26,7 +26,7 @@ _LONGEST_PAUSE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Undo:
-    """What is to be done yet for one enqueue: its mark, its delay, and then these blobs."""
+    """What is left to undo of one enqueue: its mark, its delay, and then these blobs."""
 
     enqueue_id: EnqueueId
     blobs: tuple[BlobId, ...]
@@ -51,8 +51,9 @@ class Undoing:
     _marks_fail: bool = field(default=False, init=False)
 
     async def take_back(self, item: QueuedMail, delays: Delays | None = None) -> None:
-        """Returns when it is done or failed once, or after 2 s. It goes on beside the caller.
-        `delays`: of a mail that was to be delayed. The row may be open, and its copy nowhere.
+        """Returns when it is undone, when one try has failed, or after 2 s. Further tries go on in
+        the background. `delays`: for a mail that was to be delayed; its row may be open without a
+        copy.
         """
         blobs = tuple(blob for blob in (item.header_blob_id, item.body_blob_id) if is_random(blob))
         undo = _Undo(item.enqueue_id, blobs, delays)
@@ -105,13 +106,13 @@ class Undoing:
         log.warning(text, count, batch[0].enqueue_id, extra=extra)
 
     async def _retry(self) -> None:
-        """Until nothing is pending. A round without progress is followed by a longer pause."""
+        """Retries until nothing is pending. A longer pause follows a round without progress."""
         pause = self.shortest_pause
         while self._pending:
             await asyncio.sleep(pause)
             batch = [self._pending.popleft() for _ in range(min(_AT_ONCE, len(self._pending)))]
-            forward = await asyncio.gather(*(self._tried(undo) for undo in batch))
-            pause = self.shortest_pause if any(forward) else min(pause * 2, _LONGEST_PAUSE)
+            progress = await asyncio.gather(*(self._tried(undo) for undo in batch))
+            pause = self.shortest_pause if any(progress) else min(pause * 2, _LONGEST_PAUSE)
 
     async def _tried(self, undo: _Undo) -> bool:
         """Whether a try made progress. What remains to be undone is pending again."""
@@ -127,7 +128,7 @@ class Undoing:
         except asyncio.CancelledError:
             self._pending.append(undo)
             raise
-        except Exception as error:  # a fault of ours, too: it must not end this for the others
+        except Exception as error:  # a fault of mailslice must not stop the others
             text = "what a failed enqueue left is not taken back yet: %s"
             extra = about("enqueue_undo", undo.enqueue_id)
             log.info(text, error, exc_info=not isinstance(error, MailsliceError), extra=extra)

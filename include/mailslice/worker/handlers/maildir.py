@@ -1,7 +1,7 @@
 """Stores each mail, byte for byte, into a Maildir.
 
-The file's name is the enqueue id: a mail that is delivered again (at least once is the rule) lands
-on itself, also after a reader has moved it from new/ to cur/. Only a redelivery looks into cur/,
+The file's name is the enqueue id. So a mail that is delivered again (at least once is the rule) is
+stored once, also if a reader has moved it from new/ to cur/. Only a redelivery looks into cur/,
 which may be large. Nothing is added to the content: the envelope stays in the queue's records.
 """
 
@@ -36,12 +36,12 @@ class MaildirHandler:
     def __call__(
         self, _mail: Mail, content: bytes, *, enqueue_id: EnqueueId, redelivered: bool = True
     ) -> Complete:
-        """Durable in new/ when it returns. OSError (no space, say): it is tried again later."""
+        """Durable in new/ when it returns. Raises OSError (say, no space): tried again later."""
         name = f"{enqueue_id}.mailslice"
         new, cur = self._folder / "new", self._folder / "cur"  # where readers add `:2,` and flags
         if redelivered and ((new / name).exists() or any(cur.glob(f"{name}*"))):
-            sync_folder(new)  # whoever put it there may have died before doing so
+            sync_folder(new)  # the writer may have died before its sync
             return Complete()
         temporary = self._folder / "tmp" / f"{name}.{os.getpid()}.{os.urandom(4).hex()}"
-        write_durably(new / name, content, temporary)  # what is there is the same
+        write_durably(new / name, content, temporary)  # an existing file is the same mail
         return Complete()

@@ -1,7 +1,7 @@
 """The next SMTP server as MAILSLICE_RELAY_* names it: connections, their reuse, TLS and AUTH.
 
-smtplib is used for what it does well (connecting, EHLO, STARTTLS, reading replies); the order of
-commands and replies is ours, for it knows neither PIPELINING nor a mail in pieces (ADR 55).
+smtplib connects, sends EHLO and STARTTLS, and reads replies. mailslice orders commands and replies
+itself: smtplib knows neither PIPELINING nor a mail in pieces (ADR 55).
 """
 
 import base64
@@ -32,8 +32,8 @@ CLOSING = 421
 
 
 class StaleConnection(smtplib.SMTPServerDisconnected):
-    """The connection has ended since its last mail, or after refusals, before this mail's first
-    byte: no recipient has it. Those without an answer are to be named on a fresh connection.
+    """The connection ended between two mails, or after refusals, before this mail's first byte: no
+    recipient has the mail. Recipients without an answer are to be named on a fresh connection.
     """
 
 
@@ -47,7 +47,7 @@ class LoginRefused(smtplib.SMTPException):
 
 
 class _Replies(socket.SocketIO):
-    """What a server says: `room` bytes until it `ends`. One that drips would hold the mail."""
+    """Reads replies: `room` bytes, until the time `ends`. A slow server must not hold a mail."""
 
     _sock: socket.socket
     ends, room = 0.0, 0
@@ -60,7 +60,7 @@ class _Replies(socket.SocketIO):
 
 
 class _TimedServer(smtplib.SMTP):
-    """smtplib's, where the time-out is for all of a reply, which has at most 64 KiB."""
+    """smtplib's SMTP, but the time-out is for a whole reply, and a reply has at most 64 KiB."""
 
     def getreply(self) -> tuple[int, bytes]:
         sock: Any = self.sock
@@ -73,7 +73,7 @@ class _TimedServer(smtplib.SMTP):
 
 
 class _TlsServer(_TimedServer, smtplib.SMTP_SSL):
-    """The same, by TLS from the first byte."""
+    """The same, with TLS from the first byte."""
 
 
 class Connection:
@@ -96,23 +96,23 @@ class Connection:
         return self._server.has_extn(extension)
 
     def begin(self) -> None:
-        """A transaction begins: that the connection has ended before is no fault of this mail."""
+        """Begins a transaction. If the connection has ended before, this mail is not at fault."""
         self._may_be_stale = self.mails > 0 or self.idle_since > 0
         self.mails += 1
 
     def heard(self) -> None:
-        """The server has answered this transaction's MAIL."""
+        """Records that the server has answered this transaction's MAIL."""
         self._may_be_stale = False
         self.is_unclean = True
 
     def send_commands(self, commands: Sequence[str]) -> None:
-        """In one flight; a reply follows for each."""
+        """Sends them in one flight; the server replies to each."""
         if any("\r" in command or "\n" in command for command in commands):
             raise ValueError("a command with a line end in it")
         self.send("".join(f"{command}\r\n" for command in commands).encode())
 
     def send(self, piece: bytes) -> None:
-        """Within the time-out, which is for all of it."""
+        """Sends it within the time-out, which is for the whole piece."""
         try:
             self._server.send(piece)
         except (OSError, smtplib.SMTPException) as error:
@@ -120,7 +120,7 @@ class Connection:
             raise
 
     def reply(self) -> tuple[int, str]:
-        """(code, text); -1 for what is no reply at all. Raises when the connection has ended."""
+        """(code, text); code -1 for a malformed reply. Raises when the connection has ended."""
         try:
             code, words = self._server.getreply()
         except (OSError, smtplib.SMTPException) as error:
@@ -131,7 +131,7 @@ class Connection:
         return code, words.decode("utf-8", "replace")
 
     def out_of_step(self, code: int) -> smtplib.SMTPServerDisconnected:
-        """Closed, and the error to raise: `code` is no answer to what was asked."""
+        """Closes it; the error to raise: `code` does not answer the command."""
         self._check_fresh(None)
         self.close()
         return smtplib.SMTPServerDisconnected(f"{code} ends the connection")
@@ -144,7 +144,7 @@ class Connection:
         self._server.close()
 
     def quit(self) -> None:
-        """With a word, whose answer is not waited for: some servers are slow to say goodbye."""
+        """Sends QUIT and does not wait for the reply: some servers are slow to answer it."""
         with suppress(OSError, smtplib.SMTPException):
             self._server.send(b"QUIT\r\n")
         self.close()
@@ -157,23 +157,23 @@ class Connection:
 
 
 class NextHop:
-    """Gives connections, one to a thread at most; keeps idle ones for `idle_seconds`."""
+    """A pool of connections, one to a thread at most; keeps idle ones for `idle_seconds`."""
 
     def __init__(self, settings: RelaySettings, *, idle_seconds: float = 30.0) -> None:
-        """Raises BadSetting for what contradicts itself, cannot be read, or shows a password."""
+        """Raises BadSetting for a contradiction, an unreadable file, a password in the clear."""
         self._settings = settings
         self._idle_seconds = idle_seconds
         files = settings.tls_ca, settings.tls_certificate, settings.tls_key
         self.tls = RenewedTls(lambda: tls_of(settings), *files)
         self._login = login_of(settings)
-        # The machine's address, as a literal, where its name has no domain (RFC 5321 4.1.1.1).
+        # smtplib takes the address as a literal if the name has no domain (RFC 5321 4.1.1.1).
         self._name = smtplib.SMTP().local_hostname
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._sweeper: threading.Timer | None = None
 
     def connection(self, *, fresh: bool = False) -> Connection:
-        """An idle one, last used first, or a new one. OSError, SMTPException, LoginRefused."""
+        """The idle one used last, or a new one. Raises OSError, SMTPException, LoginRefused."""
         with self._lock:
             if self._idle and not fresh:
                 return self._idle.pop()
@@ -203,8 +203,8 @@ class NextHop:
         now = time.monotonic()
         with self._lock:
             self._sweeper = None
-            old = [one for one in self._idle if now - one.idle_since >= self._idle_seconds]
-            self._idle = [one for one in self._idle if one not in old]
+            old = [link for link in self._idle if now - link.idle_since >= self._idle_seconds]
+            self._idle = [link for link in self._idle if link not in old]
             if self._idle:
                 self._sweep_later(self._idle_seconds - (now - self._idle[0].idle_since))
         for connection in old:
@@ -214,7 +214,7 @@ class NextHop:
         if self._sweeper is None:
             sweeper = threading.Timer(seconds, self._sweep)
             sweeper.daemon = True
-            sweeper.start()  # may fail: then the next one tries it
+            sweeper.start()  # may fail: then the next release tries it
             self._sweeper = sweeper
 
     def _opened(self, tls: ssl.SSLContext | None) -> smtplib.SMTP:
@@ -243,19 +243,19 @@ def start_tls(server: smtplib.SMTP, tls: ssl.SSLContext, *, only_if_offered: boo
     try:
         server.starttls(context=tls)
         sock: Any = server.sock
-        only_if_offered &= sock.version() == "TLSv1.3"  # there it may be refused yet
+        only_if_offered &= sock.version() == "TLSv1.3"  # the server may still refuse
         server.ehlo_or_helo_if_needed()
-    except OSError as error:  # smtplib's errors are such, too
-        of_command = isinstance(error, smtplib.SMTPHeloError)  # EHLO's own failure, not that of TLS
+    except OSError as error:  # includes smtplib's errors
+        of_command = isinstance(error, smtplib.SMTPHeloError)  # EHLO failed, not TLS
         of_command |= isinstance(error.__context__, TimeoutError)
         if of_command or not only_if_offered or getattr(error, "smtp_code", 0) == CLOSING:
             raise
         if not isinstance(error, smtplib.SMTPResponseException):
-            raise ssl.SSLError(type(error).__name__) from error  # on to a connection without TLS
+            raise ssl.SSLError(type(error).__name__) from error  # then it connects without TLS
 
 
 def log_in(server: smtplib.SMTP, username: str, password: str) -> None:
-    """AUTH PLAIN, or LOGIN where that is not offered (RFC 4954, 4616). Raises LoginRefused."""
+    """Sends AUTH PLAIN, or LOGIN if only that is offered (RFC 4954, 4616). Raises LoginRefused."""
     offered = server.esmtp_features.get("auth", "").upper().split()
     if "PLAIN" in offered:
         code, words = server.docmd("AUTH PLAIN", _base64(f"\x00{username}\x00{password}"))
@@ -274,7 +274,7 @@ def _base64(text: str) -> str:
 
 
 def login_of(hop: RelaySettings) -> tuple[str, str] | None:
-    """User and password. Raises BadSetting for half of them, or a password in the clear."""
+    """User and password. Raises BadSetting if one is missing, or would cross in the clear."""
     password = hop.password.get_secret_value() if hop.password else None
     require_both("MAILSLICE_RELAY", USERNAME=hop.username, PASSWORD=password)
     if hop.username is None or password is None:

@@ -1,12 +1,12 @@
 """Sends each mail to the next SMTP server (MAILSLICE_RELAY_*).
 
 A retry names only recipients that were not served. The mail is given up (MAILSLICE_RELAY_GIVE_UP)
-when all that remain are refused permanently, or refused when it is older than
+when all that remain are refused permanently, or are refused when it is older than
 MAILSLICE_RELAY_MAX_AGE. The dead letter or report names exactly these recipients.
 
 A mail without an answer leaves its recipients in doubt; with stage marks they are never tried
 again. Recipients at a domain that takes no more now (MAILSLICE_RELAY_RATES, _CONNECTIONS) wait.
-When the worker ends it returns what was not sent whole at once, and waits only for answers.
+When the worker ends, the relay returns at once what was not sent whole, and waits only for answers.
 """
 
 import logging
@@ -42,7 +42,7 @@ from mailslice.worker.stages.handler_stage import UNMARKED, BlockingStage
 log = logging.getLogger(__name__)
 
 _MOST_RECIPIENTS = 50
-"""Amazon SES takes no more; Postfix sends so many (default_destination_recipient_limit)."""
+"""The limit of Amazon SES, and Postfix's default (default_destination_recipient_limit)."""
 
 
 class Relay:
@@ -70,7 +70,7 @@ class Relay:
         arrived: float | None = None,
         stopping: Event | None = None,
     ) -> Outcome:
-        """Complete, or Retry with those that remain; Reject or Bounce: all refused, or too late."""
+        """Complete, or Retry with those that remain. Reject or Bounce: all refused, or too old."""
         stopping, refused = stopping or Event(), Refusals()
         if stopping.is_set():
             return Retry(why="the worker ends")
@@ -79,14 +79,14 @@ class Relay:
         began = time.monotonic() if arrived is None else arrived
         timeouts = Timeouts(step, answer, began, stopping, self._begin_within)
         with throttle.entering({domain_of(recipient) for recipient in mail.recipients}) as waits:
-            now = tuple(one for one in mail.recipients if domain_of(one) not in waits)
-            to_now = replace(mail, recipients=now)
-            unsent = self._send(to_now, content, refused, stage, timeouts) if now else frozenset()
-        throttled = frozenset(mail.recipients) - frozenset(now)
+            free = tuple(r for r in mail.recipients if domain_of(r) not in waits)
+            to_free = replace(mail, recipients=free)
+            unsent = self._send(to_free, content, refused, stage, timeouts) if free else frozenset()
+        throttled = frozenset(mail.recipients) - frozenset(free)
         if unsent:
-            left = {*unsent, *throttled, *refused.for_now, *refused.for_good}
+            remaining = {*unsent, *throttled, *refused.for_now, *refused.for_good}
             return Retry(
-                recipients=tuple(one for one in mail.recipients if one in left),
+                recipients=tuple(r for r in mail.recipients if r in remaining),
                 back_off=bool(refused.for_now),
                 why="the worker ends, or the time of an attempt, before all were sent to",
                 answer=refused.accepted,
@@ -102,7 +102,9 @@ class Relay:
         stage: BlockingStage,
         timeouts: Timeouts,
     ) -> frozenset[str]:
-        """Sends to `mail`'s recipients, or adds them to `refused`; those that had no time."""
+        """Sends to `mail`'s recipients. Adds those not served to `refused`; returns those that
+        there was no time for.
+        """
         pending = deque(transactions(mail))
         body = Body.of(content)
         transact = partial(send, body=body, refused=refused, stage=stage, timeouts=timeouts)
@@ -119,7 +121,7 @@ class Relay:
                 pending.popleft()
                 if timeouts.stopping.is_set() or timeouts.is_late:
                     break
-            # Where nobody was served the next attempt may not come further: it is a failed one.
+            # If nobody was served the next attempt may get no further: this is a failed one.
             stopped = timeouts.stopping.is_set() or bool(refused.accepted)
             self._hop.release(connection)
             connection = None
@@ -129,13 +131,13 @@ class Relay:
             code, problem = error.code, error.words
             self._log_failure(error)
         except MailsliceError:
-            raise  # the worker's business: another one has the mail, or a store is away
-        except Exception as error:  # noqa: BLE001 - whatever it is, who was served is served
+            raise  # for the worker: another one has the mail, or a store is away
+        except Exception as error:  # noqa: BLE001 - served recipients stay served
             problem = self._log_failure(error)
         finally:
             if connection is not None:
-                connection.close()  # replies that were not read are no answers to the next mail
-        pending_recipients = (one for transaction in pending for one in transaction.recipients)
+                connection.close()  # unread replies must not answer the next mail
+        pending_recipients = (r for transaction in pending for r in transaction.recipients)
         unsent = frozenset((*pending_recipients, *refused.unnamed))
         if stopped:
             return unsent
@@ -143,7 +145,7 @@ class Relay:
         return frozenset()
 
     def _log_failure(self, error: Exception) -> str:
-        """What is logged: a server's text may name addresses, which only DEBUG shows."""
+        """Logs it, returns the text. A server's text may name addresses, which only DEBUG logs."""
         refuses_us = isinstance(error, LoginRefused)
         what = str(error) if refuses_us else redacted(f"{type(error).__name__}: {error}")
         facts = (self._settings.host, self._settings.port, what)
@@ -155,10 +157,10 @@ class Relay:
     def _final_outcome(
         self, mail: Mail, outcome: Outcome, refused: Refusals, stage: BlockingStage
     ) -> Outcome:
-        """A mail that is too old ends with its first refusal, when no recipient has to wait."""
+        """Ends a mail that is too old at its first refusal, unless a recipient has to wait."""
         is_old = stage.age is not None and stage.age > self._settings.max_age
         if isinstance(outcome, Retry) and outcome.back_off and not outcome.throttled and is_old:
-            # Who was served is done; for the others this was the last attempt.
+            # Served recipients are done; for the others this was the last attempt.
             if len(outcome.recipients or ()) < len(mail.recipients):
                 return Retry(recipients=outcome.recipients, why=outcome.why, answer=outcome.answer)
             outcome = Reject(
@@ -174,7 +176,7 @@ class Relay:
 
 
 def transactions(mail: Mail) -> Iterator[Transaction]:
-    """Recipients without headers of their own together, up to 50, each of the others alone."""
+    """Groups up to 50 recipients without headers of their own; each other recipient is alone."""
     own: dict[str, list[RecipientHeader]] = {}
     for header in mail.per_recipient_headers:
         own.setdefault(header.recipient.lower(), []).append(header)
@@ -190,10 +192,10 @@ def transactions(mail: Mail) -> Iterator[Transaction]:
 def outcome_of(
     mail: Mail, refused: Refusals, throttled: Collection[str] = (), wait: timedelta = timedelta(0)
 ) -> Outcome:
-    """By the remaining recipients; permanently refused ones get one more retry, alone. `throttled`
-    have to `wait`, without a failed attempt.
+    """The outcome by the remaining recipients. Permanently refused ones get one more retry, alone.
+    `throttled` recipients have to `wait`, which is no failed attempt.
     """
-    remaining = tuple(one for one in mail.recipients if one in refused or one in throttled)
+    remaining = tuple(r for r in mail.recipients if r in refused or r in throttled)
     if not mail.recipients:
         return Reject("the mail has no recipient")
     if not remaining:

@@ -33,13 +33,13 @@ _GO_ON = 354
 _TOO_MANY_RECIPIENTS = 552
 """As an answer to RCPT it means "later" (RFC 5321 4.5.3.1.10)."""
 _FLIGHT = 100
-"""Commands sent before their replies are read: these must fit into what the network buffers."""
+"""Commands sent before their replies are read: the replies must fit into network buffers."""
 BEGIN_WITHIN = 5 * 60.0
 """Seconds, from when the worker got the mail (`Timeouts.begin_within`)."""
 
 
 _Command = tuple[str, tuple[str, ...], Callable[[tuple[str, ...]], None]]
-"""The command, its recipients, and what takes the reply."""
+"""The command, its recipients, and the function that handles the reply."""
 
 
 class Stopping(Exception):
@@ -56,12 +56,13 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long to wait: seconds for one command, or 64 KiB of a mail (`step`), and for the `answer`
-    to a mail that was sent whole; `began` is when the worker got the mail, `stopping` when it ends.
+    """How long to wait, in seconds: `step` for one command, or 64 KiB of a mail; `answer` for the
+    answer to a mail that was sent whole. `began`: when the worker got the mail. `stopping`: it
+    ends.
 
     No transaction or recipient begins after `begin_within`, no mail is sent after `send_within`:
-    RabbitMQ takes a message back after 30 minutes (`consumer_timeout`), and another worker would
-    send the mail, too. So the last answer must come before.
+    the last answer has to come within 30 minutes. Then RabbitMQ takes a message back
+    (`consumer_timeout`), and another worker would send the mail, too.
     """
 
     step: float
@@ -73,16 +74,16 @@ class Timeouts:
 
     @property
     def is_late(self) -> bool:
-        """No further transaction is begun now, and no further recipient named."""
+        """Whether it is too late to begin a transaction or to name a recipient."""
         return time.monotonic() - self.began > self.begin_within
 
     def of_replies(self, count: int) -> float:
-        """Seconds for so many, which a server may keep to send them together (RFC 2920 3.2)."""
+        """Seconds for so many replies, which a server may send together (RFC 2920 3.2)."""
         most = self.begin_within - (time.monotonic() - self.began)
         return max(self.step, min(count * self.step, most))
 
     def check(self) -> None:
-        """Before each reply and piece of a mail. Raises Stopping, or TimeoutError after 15 min."""
+        """Called before each reply and piece. Raises Stopping, or TimeoutError (`send_within`)."""
         if self.stopping.is_set():
             raise Stopping
         if time.monotonic() - self.began > self.send_within:
@@ -99,11 +100,11 @@ def send(
     stage: BlockingStage,
     timeouts: Timeouts,
 ) -> None:
-    """One transaction; adds the recipients that were not served to `refused`.
+    """Runs one transaction; adds the recipients that were not served to `refused`.
 
-    Raises when the connection is to be closed: no recipient was served then, or, after the last
-    byte, it is unknown. Raises StaleConnection when this is to be repeated for those without an
-    answer, Stopping when it was abandoned because the worker ends.
+    Raises when the connection is to be closed: then no recipient was served or, after the last
+    byte, it is unknown. Raises StaleConnection when the transaction is to be repeated for
+    recipients without an answer, Stopping when it was abandoned because the worker ends.
     """
     sender = sender or ""
     recipients = _addressable(connection, sender, transaction.recipients, refused)
@@ -141,7 +142,7 @@ def send(
 
 
 class _Envelope:
-    """MAIL, RCPT..., DATA: the recipients that the server takes, and its answer to DATA."""
+    """Sends MAIL, RCPT..., DATA. Keeps the accepted recipients and the answer to DATA."""
 
     def __init__(
         self, connection: Connection, recipients: tuple[str, ...], refused: Refusals
@@ -165,10 +166,10 @@ class _Envelope:
         while commands:
             flight = [commands.popleft() for _ in range(min(at_once, len(commands)))]
             self._connection.send_commands([command for command, _, _ in flight])
-            for number, (_, about, heard) in enumerate(flight):
+            for number, (_, recipients, handle_reply) in enumerate(flight):
                 timeouts.check()
                 self._connection.set_timeout(timeouts.of_replies(len(flight) - number))
-                heard(about)
+                handle_reply(recipients)
             if self._mail_refused or (len(commands) == 1 and not self.accepted):
                 return
             while self.accepted and timeouts.is_late and len(commands) > 1:
@@ -208,7 +209,7 @@ def _pour(
     stage: BlockingStage,
     timeouts: Timeouts,
 ) -> None:
-    """Raises, after `stage.not_sent`, while the last byte has not gone."""
+    """Sends the pieces. A failure before the last byte has gone raises after `stage.not_sent`."""
     try:
         for piece in pieces:
             timeouts.check()
@@ -229,16 +230,16 @@ def _result(connection: Connection, timeouts: Timeouts) -> tuple[int, str]:
 
 
 def _answer(
-    connection: Connection, about: Sequence[str], refused: Refusals, success: int | None = None
+    connection: Connection, recipients: Sequence[str], refused: Refusals, success: int | None = None
 ) -> tuple[int, str]:
-    """A success (2yz, or `success` and no other), or a refusal.
+    """The reply: a success (2yz, or only `success` if it is given), or a refusal (4yz, 5yz).
 
-    Raises after what is neither, and when the server closes (421): that is the answer for the
-    recipients that the command was `about`, the rest has none.
+    Raises for any other reply, and when the server closes (421). A 421 is the answer for the
+    `recipients` of this command; the others have none.
     """
     code, words = connection.reply()
     if code == CLOSING:
-        refused.add(about, code, words)
+        refused.add(recipients, code, words)
     good = code // 100 == 2 if success is None else code == success
     if code == CLOSING or not (good or 400 <= code < 600):
         raise connection.out_of_step(code)
@@ -248,7 +249,7 @@ def _answer(
 def _addressable(
     connection: Connection, sender: str, recipients: tuple[str, ...], refused: Refusals
 ) -> tuple[str, ...]:
-    """Those that can be named to this server: beyond ASCII (sender, too) it needs SMTPUTF8."""
+    """The recipients that this server can be told: beyond ASCII (sender, too) needs SMTPUTF8."""
     utf8 = connection.offers("smtputf8")
     good = []
     for recipient in refused.unanswered(recipients):
@@ -259,7 +260,7 @@ def _addressable(
         elif not (utf8 or (recipient.isascii() and sender.isascii())):
             refused.add_local(recipient, NO_UTF8)
         else:
-            refused.for_now.pop(recipient, None)  # by a connection that had ended
+            refused.for_now.pop(recipient, None)  # the answer of a connection that ended
             refused.for_good.pop(recipient, None)
             refused.local.pop(recipient, None)
             good.append(recipient)

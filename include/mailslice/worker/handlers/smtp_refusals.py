@@ -41,12 +41,12 @@ class Refusals:
     local: dict[str, str] = field(default_factory=dict)
     """Recipient -> status of a refusal by the relay itself. The recipient is in `for_good`, too."""
     unnamed: list[str] = field(default_factory=list)
-    """Recipients that were left out, for there was no time."""
+    """Recipients that were not named to the server, because there was no time."""
     accepted: str = ""
     """The server's last answer to a mail that it took."""
 
     def add(self, recipients: Iterable[str], code: int, words: str = "") -> None:
-        """5yz is permanent, everything else temporary."""
+        """5yz is permanent, unless it wants AUTH or TLS. Everything else is temporary."""
         is_final = 500 <= code < 600 and code not in _CONFIGURATION_CODES
         kind = self.for_good if is_final else self.for_now
         new = [recipient for recipient in recipients if recipient not in self.for_good]
@@ -59,7 +59,7 @@ class Refusals:
         self.local[recipient] = status
 
     def unanswered(self, recipients: Iterable[str]) -> list[str]:
-        """Those to whom the server itself gave no answer; 421 is about the connection."""
+        """Recipients without an answer of the server; 421 is about the connection."""
         codes = self.for_now | self.for_good
         return [r for r in recipients if r in self.local or codes.get(r, CLOSING) == CLOSING]
 
@@ -90,11 +90,11 @@ class Refusals:
         return "; ".join([*shown, *(["..."] if len(named) > _MOST_ANSWERS else [])])
 
     def _answers(self) -> Iterator[tuple[int, str, str]]:
-        """Of each recipient: the code, its name, the server's words."""
-        for one, code in (self.for_now | self.for_good).items():
-            local = self.local.get(one)
+        """For each recipient: the code, its name, the server's words."""
+        for recipient, code in (self.for_now | self.for_good).items():
+            local = self.local.get(recipient)
             name = _LOCAL_REFUSALS[local][0] if local else str(code or "no answer")
-            yield code, name, self.words.get(one, "")
+            yield code, name, self.words.get(recipient, "")
 
     def __contains__(self, recipient: str) -> bool:
         return recipient in self.for_now or recipient in self.for_good

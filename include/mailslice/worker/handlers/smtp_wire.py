@@ -1,7 +1,7 @@
-"""A mail's bytes as SMTP wants them. Only the wire sees these: what is stored is never changed.
+"""A mail's bytes on the wire, as SMTP wants them. The stored content is never changed.
 
-They are made piece by piece while they are sent, so that a mail of any size costs the memory of a
-piece, and no call keeps Python's lock for long.
+The pieces are made while they are sent, so a mail of any size costs the memory of one piece, and no
+call holds Python's lock (GIL) for long.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,14 +14,14 @@ from mailslice.model.mail import RecipientHeader
 
 PIECE = 64 * 1024
 _STEP = 1 << 20
-"""Bytes that one call counts in."""
+"""Bytes in which one call counts line ends."""
 _HEADER_NAME = pattern(r"[!-9;-~]+")
 _QUOTED_LOCAL_PART = pattern(r'^"(?:[^"\\]|\\.)*"@')
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A mail's content, and what its MAIL command says of it."""
+    """A mail's content, and what the MAIL command says of it (SIZE, BODY)."""
 
     content: bytes
     size: int
@@ -40,10 +40,10 @@ class Body:
 
 
 def data(head: bytes, content: bytes) -> Iterator[bytes]:
-    """What follows DATA: pieces of about 64 KiB, the last of them with the end of the mail.
+    """The bytes after DATA, in pieces of about 64 KiB. The last piece has the end of the mail.
 
-    Every line end as CRLF (RFC 5321 2.3.8: bare CR and LF must not be sent), dots at the start of
-    a line doubled (4.5.2), all other bytes as they are.
+    Every line end becomes CRLF (RFC 5321 2.3.8: bare CR and LF must not be sent). Dots at the start
+    of a line are doubled (4.5.2). All other bytes stay.
     """
     line_begins, pending_cr, ready = True, b"", b""
     for piece in _slices(head, content):
@@ -79,7 +79,7 @@ def _dots_doubled(wire: bytes, *, first: bool) -> bytes:
 
 
 def header_block(headers: Iterable[RecipientHeader]) -> bytes:
-    """Header lines before the mail's own: line breaks are spaces, beyond ASCII RFC 2047."""
+    """Header lines before the mail's own: line breaks become spaces, text beyond ASCII RFC 2047."""
     lines = []
     for header in headers:
         if _HEADER_NAME.fullmatch(header.name):
