@@ -1,7 +1,7 @@
 """/livez, /readyz and /metrics, served by threads: they answer even when an event loop hangs.
 
-/livez is about the processes: a restart mends what it reports. /readyz is about the stores: a
-restart mends nothing there, so no liveness probe asks for it.
+/livez reports on the processes: a restart repairs what it reports. /readyz reports on the stores,
+which no restart repairs: no liveness probe may use it.
 """
 
 import json
@@ -17,7 +17,7 @@ from mailslice.model.host_port import host_port
 SILENT_AFTER = 15.0
 """Seconds without a report, or a turn of the event loop, after which a process hangs."""
 MISSED_AFTER = 120.0
-"""A process that died is started again within half a minute; after this long it is missed."""
+"""Seconds after which a dead process counts as missing: it restarts within half a minute."""
 
 Answer = tuple[int, str, bytes]
 """Status, content type, body."""
@@ -25,7 +25,7 @@ Answer = tuple[int, str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ProcessHealth:
-    """A process's report, every second: to the broker `connected`, seconds of `loop_lag`."""
+    """A process's report, sent every second: `connected` to the broker, `loop_lag` in seconds."""
 
     connected: bool
     loop_lag: float
@@ -64,12 +64,11 @@ class Liveness:
         process.heard, process.health = self._clock(), health
 
     def died(self, number: int) -> None:
-        """A process ended."""
         self._processes[number].pid = None
         self._processes[number].health = None
 
     def livez(self) -> Answer:
-        """200 when every process is there and its event loop turns."""
+        """200 when every process is there and its event loop runs."""
         return self._answer_of("live", self._hangs)
 
     def readyz(self) -> Answer:
@@ -120,7 +119,7 @@ class HealthServer:
         listener = _IPv6Server if ":" in host else ThreadingHTTPServer
         try:
             self._server = listener((host, port), handler)
-        except (OSError, TypeError) as error:  # TypeError: no name of a host
+        except (OSError, TypeError) as error:  # TypeError: not a host name
             raise BadSetting(
                 f"health port {host_port(host, port)} cannot be opened: "
                 f"{getattr(error, 'strerror', None) or error}; choose another with --health-port "
@@ -131,7 +130,7 @@ class HealthServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on: of port 0 the one that was taken."""
+        """The port that it listens on. For port 0 the system chooses one."""
         return int(self._server.server_address[1])
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
-"""The worker's own record, one row: its mails in hand, since when, what it did, and how fast.
+"""The worker's record, one row: its mails in hand, since when, its counts and processing times.
 
-A task of its own writes it every few seconds. A store that is away costs a record, never a mail.
-Idle workers write rarely, but for the first: it is written a second after they began to consume.
+A task writes it every few seconds. If a store is away, a record is lost, never a mail. An idle
+worker writes one a minute, but the first a second after it began to consume.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 log = logging.getLogger(__name__)
 
 MOST_LISTED = 1000
-"""Mails of one record, those in handlers first."""
+"""Mails in one record. Those in handlers come first."""
 LEAST_DONE = 500
-"""Completed mails of one record, the newest; more where more were since the last but one."""
+"""Newest completed mails in one record; more if more were completed since the last but one."""
 _LONG = 1.0
-"""Seconds from which on the message of a mail in hand has a place in the record."""
+"""Seconds in a handler from which on the record has a mail's message."""
 _MOST_MESSAGE_BYTES = 1024 * 1024
 _IDLE = 60.0
 """Seconds between the heartbeats of an idle worker."""
-_LAST_WORD = 2.0
-_ONLY_WORD = 10.0
-"""Of a worker that wrote nothing yet: the table may have to be made first."""
+_CLOSE_S = 2.0
+_FIRST_S = 10.0
+"""Seconds for the last record, and for one that is also the first: it may create the table."""
 
 
 class Recorder:
@@ -53,8 +53,9 @@ class Recorder:
         self._beat = 0
         self._written = 0.0
         self._reported: tuple[int, int, tuple[str, ...]] = (-1, 0, ())
-        """Mails in the last record, mails settled, and holds. -1: there is none yet. The first is
-        due at once: others see by it that this worker runs, and whether it goes by shared."""
+        """Mails in the last record, mails settled, and holds. -1: no record yet. The first is due
+        at once: it shows others that this worker runs, and its `shared` setting.
+        """
         self._finished = deque([0, 0], maxlen=2)
         """Mails completed up to the last two records."""
         self._running: asyncio.Task[None] | None = None
@@ -73,7 +74,7 @@ class Recorder:
         statistics = self._context.statistics
         if self._beat or statistics.completed or statistics.slow:
             with suppress(TimeoutError, MailsliceError):
-                async with asyncio.timeout(_LAST_WORD if self._table is not None else _ONLY_WORD):
+                async with asyncio.timeout(_CLOSE_S if self._table is not None else _FIRST_S):
                     await self._write((), ended=True)
 
     async def _run(self) -> None:
@@ -95,7 +96,7 @@ class Recorder:
                 self._written = loop.time() + (0.0 if is_away else _IDLE)
 
     def _is_due(self, now: float) -> bool:
-        """At once for another hold, every few seconds with changes or mails, else once a minute."""
+        """At once after a change of holds, every few seconds with changes or mails, else rarely."""
         quiet = now - self._written
         if quiet >= 0 and self._holds() != self._reported[2]:
             return True
@@ -173,13 +174,13 @@ def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
 
 def _of_message(item: QueuedMail, message: Message, now: float) -> InFlightMail:
     duration = timedelta(seconds=max(0.0, now - message.arrived))
-    what = (item.enqueue_id, item.mail.name, duration, "received", 1)
+    fields = (item.enqueue_id, item.mail.name, duration, "received", 1)
     returned, partition = not message.link.is_open, partition_in(message.headers)
-    return InFlightMail(*what, begun=False, returned=returned, partition=partition)
+    return InFlightMail(*fields, begun=False, returned=returned, partition=partition)
 
 
 def _lightened(mails: Iterable[InFlightMail]) -> Iterator[InFlightMail]:
-    """Leaves out message bodies beyond 1 MiB in all: the rows of those mails have them."""
+    """Leaves out message bodies beyond 1 MiB in all: the mails' rows have them."""
     room = _MOST_MESSAGE_BYTES
     for mail in mails:
         room -= len(mail.message or b"")

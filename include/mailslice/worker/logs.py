@@ -19,7 +19,7 @@ _CHATTY = ("cassandra", "pika", "botocore", "urllib3")
 
 
 def about(action: str, enqueue_id: object = None, **facts: object) -> dict[str, object]:
-    """The extra fields of a message: what is done, to which mail, and more."""
+    """The `extra` fields of a log message: the action, the mail's id, and further facts."""
     mail = {} if enqueue_id is None else {"enqueue_id": str(enqueue_id)}
     return {"action": action, **mail, **facts}
 
@@ -34,7 +34,7 @@ def configure(settings: LogSettings, level: int) -> None:
 
 
 def formatter(log_format: LogFormat) -> logging.Formatter:
-    """Of messages: text, or JSON of time, level, logger, message, extras (events have `event`)."""
+    """For messages: text, or JSON of time, level, logger, message, extras (events have `event`)."""
     if log_format is LogFormat.TEXT:
         return ShownFormatter(TEXT)
     import structlog
@@ -58,7 +58,7 @@ def formatter(log_format: LogFormat) -> logging.Formatter:
 
 @contextmanager
 def event_log(settings: LogSettings) -> Iterator[EventLog | None]:
-    """Where mail events go until the end; None with MAILSLICE_LOG_EVENTS=false."""
+    """The log of mail events, closed at the end; None with MAILSLICE_LOG_EVENTS=false."""
     from mailslice.worker.events import EventLog
 
     opened = EventLog() if settings.events else None

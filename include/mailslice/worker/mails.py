@@ -1,4 +1,4 @@
-"""Envelopes for mails that are new: what `mail enqueue`, scripts and services have in common."""
+"""Envelopes of new mails, for `mail enqueue`, scripts and services."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -20,14 +20,14 @@ def new_mail(
 ) -> Mail:
     """An envelope, last updated now. `sender` None, `<>` or empty: the null sender, as of a report.
 
-    `name`: like James' when not given; `state`: James' processor; `attributes`: name -> JSON of
-    James' attribute. Raises BadInput for what is no address, or without recipients.
+    `name`: in James' form by default; `state`: James' processor; `attributes`: name -> JSON of
+    James' attribute. Raises BadInput for a malformed address, or without recipients.
     """
     if isinstance(recipients, str):
         raise BadInput(f"recipients: {recipients!r} is one text; a list of addresses is wanted")
     recipients = tuple(recipients)
     texts = ("sender", sender or ""), ("name", name or ""), ("state", state)
-    for option, text in (*texts, *(("recipient", one) for one in recipients)):
+    for option, text in (*texts, *(("recipient", recipient) for recipient in recipients)):
         if not isinstance(text, str):
             raise BadInput(f"{option}: {text!r} is not allowed; a text is")
     addresses = tuple(checked_address(recipient, "recipient") for recipient in recipients)
@@ -45,7 +45,7 @@ def new_mail(
 
 
 def mail_of(content: bytes, *, name: str | None = None) -> Mail:
-    """An envelope by Return-Path, Sender or From, and To, Cc, Bcc. BadInput: nobody is named."""
+    """An envelope by Return-Path, Sender or From, and To, Cc, Bcc. BadInput if none is named."""
     if not isinstance(content, bytes | bytearray):
         raise BadInput(f"content: {type(content).__name__} is not allowed; bytes are")
     parsed = envelope(content)

@@ -1,8 +1,8 @@
 """What a handler returns.
 
-`answer` is what the other side said, for the log of mail events, where addresses are redacted.
-Neither `answer` nor `why` is compared: they explain an outcome.
-None means `Complete()`. An exception means `Retry(back_off=True)`, a `DeadLetter` means `Reject`.
+`answer`: the remote server's words, for the log of mail events, which redacts addresses. Neither
+`answer` nor `why` is compared: they explain an outcome. None means `Complete()`. An exception means
+`Retry(back_off=True)`, a `DeadLetter` means `Reject`.
 """
 
 from dataclasses import dataclass, field
@@ -13,21 +13,21 @@ from mailslice.codec.reports import Failure
 
 
 class Disposition(StrEnum):
-    """What became of a mail that was settled: not always what was asked for."""
+    """What became of a settled mail, which may differ from the requested outcome."""
 
     COMPLETED = "completed"
     RETRIED = "retried"
     REJECTED = "rejected"
     BOUNCED = "bounced"
     GIVEN_BACK = "given_back"
-    """Another one has it, by its stage marks."""
+    """Another worker has the mail, by its stage marks."""
     DROPPED = "dropped"
-    """It was deleted, or closed, while it was in the handler, or all it had left is in doubt."""
+    """It was deleted or closed while a handler had it, or its last recipients are in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The mail is done: mark, ack, blobs."""
+    """The mail is done: deleted mark, ack, then its blobs are deleted."""
 
     answer: str = field(default="", compare=False)
 
@@ -37,10 +37,10 @@ class Retry:
     """Hand the mail out again: at once, `after` a delay, or (`back_off`) after the queue's growing
     pause; with both, after the longer one. `recipients` are those that remain (None: all).
 
-    A retry that waits is a failed attempt unless `counted` is False; after
+    A retry that waits is a failed attempt unless `counted` is False. After
     MAILSLICE_WORKER_ATTEMPTS of them the mail is given up, with `why` as the reason (no mail
-    address in it). `throttled`: it waits for its destinations
-    (`worker.io.destination_throttle`) and never counts.
+    address in it). `throttled`: it waits for its destinations (`worker.io.destination_throttle`)
+    and never counts.
     """
 
     after: timedelta | None = None
@@ -50,7 +50,7 @@ class Retry:
     throttled: bool = False
     why: str = field(default="", compare=False)
     answer: str = field(default="", compare=False)
-    """What the other side said to the recipients that it took."""
+    """The remote server's words to the recipients that it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Bounce:
-    """The recipients will not get it: its sender gets a report (RFC 3464), or it is a Reject.
-    `failures`: all it still has. No mail address in the reason.
+    """The recipients will not get the mail: its sender gets a report (RFC 3464), or it is rejected.
+    `failures`: one for each remaining recipient. No mail address in the reason.
     """
 
     reason: str

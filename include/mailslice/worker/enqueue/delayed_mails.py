@@ -64,7 +64,7 @@ _LAST_WAIT = 2.0
 
 
 def checked_delay(delay: timedelta | None) -> timedelta | None:
-    """The delay, None if it is not positive. Raises BadInput beyond 30 days, or for another type."""
+    """The delay; None if not positive. Raises BadInput beyond 30 days, and for other types."""
     check_span("delay", delay)
     if delay is None or delay <= timedelta(0):
         return None

@@ -1,4 +1,4 @@
-"""Blobs of done mails, deleted after the ack, in batches; what is left goes by blob_gc."""
+"""Deletes blobs of done mails after the ack, in batches; blob_gc deletes what is left."""
 
 import asyncio
 import logging
@@ -20,10 +20,11 @@ _FLUSHERS = 2
 
 
 class BlobDiscarder:
-    """Deletes random ids alone: a deduplicated object serves other mails, too (I6).
+    """Deletes only random ids: a deduplicated object serves other mails, too (I6).
 
-    A completion waits `room_timeout` seconds for room: longer deletes hang, and what comes then is
-    left to blob_gc. A close waits `close_timeout` seconds: others could handle the worker's mails.
+    A completion waits `room_timeout` seconds for room. If deletes hang for longer, further blobs
+    are left to blob_gc. A close waits `close_timeout` seconds: meanwhile no other worker gets the
+    mails.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class BlobDiscarder:
         self._timer: asyncio.TimerHandle | None = None
 
     async def add(self, blob_ids: Iterable[BlobId]) -> None:
-        """Takes the ids of a done mail. Waits for deletes to keep up, not for those that hang."""
+        """Takes the ids of a done mail. Waits for slow deletes, not for those that hang."""
         keys = [blob_id for blob_id in blob_ids if is_random(blob_id)]
         if self._dropped and len(self._pending) + self._under_way + len(keys) > MOST_PENDING:
             self._dropped += len(keys)
@@ -77,7 +78,7 @@ class BlobDiscarder:
             requests = list(self._requests)
             for request in requests:
                 request.cancel()
-            await asyncio.gather(*requests, return_exceptions=True)  # the first end tells of it
+            await asyncio.gather(*requests, return_exceptions=True)  # `_deleted` logs the loss
 
     def _flush_soon(self) -> None:
         if len(self._pending) >= KEYS_A_REQUEST:

@@ -1,8 +1,8 @@
 """Cassandra on the event loop: answers of the driver (`Bridge`), and deleted checks.
 
-Many answers share one wake-up of the loop, and the checks of one turn are one request. One
-request each took half of the hot path's CPU, or ten times a server's (reference/hot-path.md: 9,400
-against 93,000/s).
+Many answers share one wake-up of the loop, and the checks of one turn of the loop share one
+request. A request for each check took half of the hot path's CPU, or ten times a server's
+(reference/hot-path.md: 9,400 against 93,000/s).
 """
 
 import asyncio
@@ -29,14 +29,14 @@ _Asked = list[tuple[EnqueueId, asyncio.Future[bool]]]
 
 @dataclass(eq=False, repr=False)
 class DeletedChecks:
-    """A queue's deleted checks on one event loop, by requests whose rows begin with marked ids."""
+    """A queue's deleted checks on one event loop. Rows of its requests begin with a marked id."""
 
     ask_one: Callable[[EnqueueId], asyncio.Future[Rows]]
     ask_batch: Callable[[Sequence[EnqueueId]], asyncio.Future[Rows]]
     _asked: _Asked = field(init=False, default_factory=list)
 
     async def is_marked(self, enqueue_id: EnqueueId) -> bool:
-        """Whether the mail has a mark, by a request sent after this call. Raises as requests do."""
+        """Whether the mail has a mark, by a request sent after this call. Raises its error."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bool] = loop.create_future()
         self._asked.append((enqueue_id, answer))
@@ -47,7 +47,7 @@ class DeletedChecks:
     def _send(self) -> None:
         asked, self._asked = self._asked, []
         for at in range(0, len(asked), MAX_IDS):
-            batch = [one for one in asked[at : at + MAX_IDS] if not one[1].done()]
+            batch = [check for check in asked[at : at + MAX_IDS] if not check[1].done()]
             if len(batch) > 1:
                 ids = [enqueue_id for enqueue_id, _ in batch]
                 self._request(batch, partial(self.ask_batch, ids))
@@ -55,14 +55,14 @@ class DeletedChecks:
                 self._request_singly(batch)
 
     def _request_singly(self, asked: _Asked) -> None:
-        for one in asked:
-            if not one[1].done():
-                self._request([one], partial(self.ask_one, one[0]))
+        for check in asked:
+            if not check[1].done():
+                self._request([check], partial(self.ask_one, check[0]))
 
     def _request(self, asked: _Asked, send: Callable[[], asyncio.Future[Rows]]) -> None:
         try:
             send().add_done_callback(partial(self._answered, asked))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is for those who wait
+        except Exception as error:  # noqa: BLE001 - any error is for the waiting callers
             _fail(asked, error)
 
     def _answered(self, asked: _Asked, answered: asyncio.Future[Rows]) -> None:
@@ -72,7 +72,7 @@ class DeletedChecks:
                 if not answer.done():
                     answer.set_result(enqueue_id in marked)
         elif len(asked) > 1:
-            # One mail's replicas, or a guardrail, must not hold up the others.
+            # The replicas of one mail, or a guardrail, must not delay the others.
             self._request_singly(asked)
         else:
             _fail(asked, error)
@@ -85,13 +85,13 @@ def _fail(asked: _Asked, error: BaseException) -> None:
 
 
 def _end(future: ResponseFuture) -> None:
-    """As the driver's own timer does. What is answered already may have left its id to another."""
+    """Ends it as the driver's own timer does. Another request may use an answered one's id."""
     if not future._event.is_set():  # noqa: SLF001 - set before the id is free again
         future._on_timeout()  # noqa: SLF001 - forgets the request, which may be answered yet
 
 
 class Bridge:
-    """Belongs to the loop on which it was made."""
+    """Brings the driver's answers to the loop on which it was made."""
 
     def __init__(self, session: CassandraSession) -> None:
         self._session = session
@@ -103,12 +103,12 @@ class Bridge:
         self._woken = False
 
     def rows(self, future: ResponseFuture) -> asyncio.Future[Rows]:
-        """The rows of a future of `submit`, its first page, within the time-out of the settings.
+        """The first page of a future of `submit`, within the time-out of the settings.
 
         Raises StoreUnavailable, BadSetting.
         """
         waiting: asyncio.Future[Rows] = self._loop.create_future()
-        # A timer of the driver's own wakes its thread once more: a tenth of the CPU of a mail.
+        # The driver's own timer would wake its thread once more: a tenth of a mail's CPU.
         timeout = self._deadlines.call(self._seconds, partial(_end, future))
         finish = partial(self._finish, waiting, timeout.cancel)
         future.add_callbacks(finish, lambda error: finish(None, self._session.error(error)))
@@ -121,7 +121,7 @@ class Bridge:
         rows: Rows | None,
         error: BaseException | None = None,
     ) -> None:
-        """On a thread of the driver's; at a time-out on that of the loop."""
+        """Runs on a thread of the driver, after a time-out on that of the loop."""
         with self._lock:
             self._finished.append((waiting, end, rows, error))
             if self._woken:

@@ -37,7 +37,7 @@ class Reservation:
 
 
 class ContentBudget:
-    """A semaphore of bytes, first come first served, for one loop. A larger content is alone."""
+    """A semaphore of bytes for one loop, first come first served. A larger content takes it all."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -45,7 +45,7 @@ class ContentBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def fits(self, size: int, own: int = 0) -> bool:
-        """Whether an owner of `own` may take `size` more. The only owner may: it would starve."""
+        """Whether an owner of `own` may take `size` more. A sole owner may: it would starve."""
         return size <= self._free or self._size - self._free == own
 
     def try_acquire(self, size: int) -> Reservation | None:
@@ -80,18 +80,19 @@ class ContentBudget:
         while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._free):
             size, turn = self._waiting.popleft()
             if turn.done():
-                continue  # who waited for it was cancelled
+                continue  # its waiter was cancelled
             self._free -= size
             turn.set_result(None)
 
 
 @cache
 def return_large_blocks() -> bool:
-    """Has memory of large contents given back to the system at once: fixes glibc's mmap threshold
-    at 2 MiB, once a process. False where the C library has no mallopt.
+    """Returns memory of large contents to the system at once: fixes glibc's mmap threshold at 2
+    MiB, once a process. False where the C library has no mallopt.
 
-    glibc raises it to the size of each freed block. Mails of 25 MB come from its arenas then, one
-    a thread, which keep what is freed: 64 mails ended at 390 MiB resident, and at 210 so.
+    Else glibc raises the threshold to the size of each freed block. Mails of 25 MB then come from
+    its arenas, one a thread, which keep freed memory: 64 mails ended at 390 MiB resident instead of
+    210.
     """
     try:
         return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK))
@@ -106,9 +107,9 @@ _LARGE = 16
 class Loader:
     """Loads contents for one event loop.
 
-    At most 16 large contents are being read at once, which the rate does not notice: an open answer
-    holds half a megabyte before anybody reads it. Small ones come with the first answer, and the
-    window before S3 bounds those.
+    It reads at most 16 large contents at once: an open answer holds half a megabyte before it is
+    read. That does not lower the rate. Small contents come with the first answer; the window before
+    S3 bounds them.
     """
 
     def __init__(self, blobs: AsyncBlobStore, budget: ContentBudget) -> None:
@@ -119,8 +120,8 @@ class Loader:
     async def load(self, item: QueuedMail) -> tuple[bytes, Reservation]:
         """The content and its reservation, to be released. Raises ContentMissing, StoreUnavailable.
 
-        The sizes come with the first bytes. When there is no room for the content those are let go,
-        and asked for again in our turn.
+        The sizes come with the first bytes. If the budget has no room for the content, these bytes
+        are dropped, and requested again when it has.
         """
         header, body = await _open(self._blobs, item)
         size = header.size + body.size

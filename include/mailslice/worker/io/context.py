@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Constants of a worker that are no settings. Seconds, where nothing else is said."""
+    """Constants of a worker that are not settings; in seconds, unless stated otherwise."""
 
     lease_check: float = 5.0
     """Between two checks for mails that need a lease (`dequeue.lease`)."""
@@ -39,24 +39,24 @@ class Tuning:
     """Least delay of a copy that is published before its row: the row must exist when it expires.
     """
     due_soon: float = 60.0
-    """A delayed mail that is due within this time is not brought forward: more than a worker takes
-    from reading its row to publishing it, with what clocks differ by.
+    """A delayed mail that is due within this time is not brought forward. It exceeds the time that
+    a worker takes from reading a row to publishing its mail, plus the difference of clocks.
     """
     holds_every: float = 3.0
-    """Between two reads of what people hold (`hold_watch`)."""
+    """Between two reads of the holds (`hold_watch`)."""
     waiting_bytes: int = 2 * 1024 * 1024
     """Memory for copies that wait in the worker for the rest of their delay."""
     row_reads: tuple[float, ...] = (0.0, 1.5)
-    """Before each read of an absent row (`deleted_check`)."""
+    """Pauses before each read of an absent row (`deleted_check`)."""
     recent_row_reads: tuple[float, ...] = (0.0, 1.5, 3.0, 6.0)
-    """The same, of a row that may still be on its way: workers of earlier releases write row and
-    message in parallel, and the row may take its whole time-out.
+    """The same, if the row may still be written: workers of earlier releases write row and message
+    in parallel, and the row may take its whole time-out.
     """
 
 
 @dataclass(slots=True)
 class QueueContext:
-    """Its connections, its settings, and the counts of its worker."""
+    """Connections and settings of one queue, and the counts of its worker."""
 
     settings: Settings
     queue: QueueName
@@ -67,7 +67,7 @@ class QueueContext:
     bridge: Bridge
     publisher: Publisher
     side_publisher: Publisher
-    """For dead letters and reports: a publish to an exchange that is gone costs the connection."""
+    """For dead letters and reports: publishing to a missing exchange costs the connection."""
     blobs: AsyncBlobStore
     blob_ids: BlobIds
     discarder: BlobDiscarder
@@ -84,12 +84,12 @@ class QueueContext:
     def __post_init__(self) -> None:
         deleted, queue, rows = self.tables.deleted, self.queue, self.bridge.rows
         self.checks = DeletedChecks(
-            lambda one: rows(deleted.is_marked_future(queue, one)),
+            lambda enqueue_id: rows(deleted.is_marked_future(queue, enqueue_id)),
             lambda ids: rows(deleted.are_marked_future(queue, ids)),
         )
-        shown = self.settings.log.addresses
+        addresses = self.settings.log.addresses
         self.events = MailEvents(
-            queue, self.worker, self.event_log, addresses=shown, clock=self.clock
+            queue, self.worker, self.event_log, addresses=addresses, clock=self.clock
         )
 
     @property
@@ -97,16 +97,16 @@ class QueueContext:
         return RabbitNames(self.queue)
 
     async def opened(self, table: Callable[[CassandraSession, Settings], T]) -> T:
-        """An own table, by its class method, off the loop: it asks Cassandra."""
+        """One of mailslice's own tables, by its class method, in a thread: it asks Cassandra."""
         return await asyncio.to_thread(table, self.stores.cassandra, self.settings)
 
     async def publish(self, copy: Copy, queue: str | None = None) -> None:
-        """To the work queue, or to this queue of ours. Returns when the broker has confirmed it."""
+        """Publishes to the work queue or mailslice's `queue`; returns when the broker confirmed."""
         exchange, key = (self.names.exchange, ROUTING_KEY) if queue is None else ("", queue)
         await self.publisher.publish(exchange, copy.body, copy.headers, copy.timestamp, key)
 
     async def publish_dead_letter(self, copy: Copy) -> None:
-        """Returns when it is kept. Declares, once, what was deleted. Raises StoreUnavailable."""
+        """Returns when it is stored. Declares deleted queues, once. Raises StoreUnavailable."""
         letter = (self.names.dead_letter_exchange, copy.body, copy.headers, copy.timestamp)
         queue = self.names.dead_letter_queue
         try:

@@ -1,8 +1,8 @@
-"""What is published in place of a message: its body, the headers that stay, and its mail's time.
+"""The copy that replaces a message: its body, the headers that stay, and the mail's timestamp.
 
-A message is replaced in one order everywhere (retry, delay, park, lease, dead letter): the copy is
-published, the broker confirms it, and only then the message is acknowledged. A crash in between
-leaves both, and the deleted check drops one of them.
+Every replacement (retry, delay, park, lease, dead letter) has one order: the copy is published, the
+broker confirms it, and only then the message is acknowledged. A crash in between leaves both, and
+the deleted check drops one of them.
 """
 
 from collections.abc import Mapping
@@ -25,17 +25,17 @@ _LASTING = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT, HEADER_FAILURES, 
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """What a mail keeps: 64-bit numbers, the token of its last delay; not x-death, parking."""
-    given = ((name, headers.get(name)) for name in _LASTING)
-    kept = {name: value for name, value in given if isinstance(value, int) and abs(value) < 2**63}
+    """Headers that stay: 64-bit numbers, the token of the last delay; not x-death or parking."""
+    pairs = ((name, headers.get(name)) for name in _LASTING)
+    numbers = {name: n for name, n in pairs if isinstance(n, int) and abs(n) < 2**63}
     token = headers.get(HEADER_DELAY_TOKEN)
-    is_one = isinstance(token, str) and len(token) == len(str(UUID(int=0)))
-    return kept | ({HEADER_DELAY_TOKEN: token} if is_one else {})
+    is_token = isinstance(token, str) and len(token) == len(str(UUID(int=0)))
+    return numbers | ({HEADER_DELAY_TOKEN: token} if is_token else {})
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Ready to be published. `timestamp`: when the mail was enqueued, if that is known."""
+    """A message to publish. `timestamp`: when the mail was enqueued, if that is known."""
 
     body: bytes
     headers: Mapping[str, Any]

@@ -1,11 +1,11 @@
 """The status of a mail at its delivery: live, done (marked), or cleaned away.
 
 On queues that are mailslice's alone (MAILSLICE_QUEUE_SHARED=false) a cleanup drops deleted marks
-with their rows. A message that is delivered after that has neither, at quorum, and is a dead
-letter, "cleaned". On queues that James shares marks stay until the broker was seen drained.
+with their rows. A message that is delivered after that has neither row nor mark, at quorum: it
+becomes a dead letter, "cleaned". On shared queues marks stay until the broker was seen drained.
 
-Delayed mails are checked before they are published, on every queue (`was_cleaned`): James' own
-cleanup drops rows and marks whatever waits in our delay levels.
+On every queue, delayed mails are checked before they are published (`was_cleaned`): James' own
+cleanup drops rows and marks, also of mails that wait in mailslice's delay levels.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ async def delivery_status(
     """The deleted check and, where marks may have been dropped, a search for the row.
 
     There is no search while the message's slice is open by the current window. After a change of
-    the window a cleanup uses the new one once all workers were restarted (`--restarted`). A
-    worker that was not may write into the slice until it is over by the largest window: until then
-    the search waits longer.
+    the window a cleanup uses the new one once all workers were restarted (`--restarted`). A worker
+    that was not restarted may write into the slice until the largest window is over: until then the
+    search waits longer.
     """
     if await context.is_marked(item.enqueue_id):
         return DeliveryStatus.DONE
@@ -62,7 +62,7 @@ async def delivery_status(
 
 
 def is_open(context: QueueContext, partition: Partition) -> bool:
-    """Whether no cleanup can have been there: its slice is open by the smallest window."""
+    """Whether no cleanup can have run there: the slice is open by the smallest window."""
     return context.clock() < partition.slice_start + context.shape.window
 
 
@@ -74,11 +74,12 @@ def _over_for(context: QueueContext, partition: Partition) -> timedelta:
 async def was_cleaned(
     context: QueueContext, enqueue_id: EnqueueId, *where: Partition | None
 ) -> bool:
-    """Whether an unmarked mail has no row in the places of its message and its delay: cleaned away.
+    """Whether an unmarked mail was cleaned away: no row in the partitions (`where`) of its message
+    and its delay.
 
-    Look for the mark first, for cleanups delete rows first. False in doubt: no place is known (a
-    message of James), or its slice is open by the largest window (ADR 35). A row before browseStart
-    counts: James' clear moves browseStart first. Raises StoreUnavailable.
+    Callers look for the mark first, because cleanups delete rows first. False in doubt: no
+    partition is known (a message of James), or its slice is open by the largest window (ADR 35). A
+    row before browseStart counts: James' clear moves browseStart first. Raises StoreUnavailable.
     """
     partitions = {partition for partition in where if partition is not None}
     if not partitions:
@@ -94,7 +95,7 @@ async def was_cleaned(
 
 
 async def _wait(context: QueueContext, pause: float) -> None:
-    """After a pause, when no known table had the row, asks whether a migration has made another."""
+    """Pauses; then looks for tables of a migration, as no known table had the row."""
     await asyncio.sleep(pause)
     if pause:
         await asyncio.to_thread(context.tables.extend)
@@ -103,7 +104,7 @@ async def _wait(context: QueueContext, pause: float) -> None:
 async def _is_in_one(
     context: QueueContext, partitions: Iterable[Partition], enqueue_id: EnqueueId
 ) -> bool:
-    """By the id alone: a row that cannot be read is one, too."""
+    """Compares ids alone: a row that cannot be read counts, too."""
     ids = [(partition, [enqueue_id]) for partition in partitions]
 
     def has_row(rows: EnqueuedMails) -> bool:
@@ -116,16 +117,16 @@ async def _is_in_one(
 async def row_of(
     context: QueueContext, item: QueuedMail, partition: Partition | None, *, most: int | None = None
 ) -> ViewRow | None:
-    """The mail's row in V3 or V4, by `most` reads (None: any). Without a partition: slices from the
-    newest to browseStart, in the bucket of its name.
+    """The mail's row in V3 or V4, by `most` reads at most (None: any number). Without a partition
+    it reads slices from the newest to browseStart, in the bucket of the mail's name.
     """
     partitions = [] if partition is None else [partition]
     if partition is None:
         partitions = await asyncio.to_thread(_possible_partitions, context, item)
     queue, enqueue_id = context.queue, item.enqueue_id
-    looked = islice(((rows, at) for at in partitions for rows in context.tables.existing), most)
+    places = islice(((rows, at) for at in partitions for rows in context.tables.existing), most)
     at_once = 2
-    while batch := list(islice(looked, at_once)):
+    while batch := list(islice(places, at_once)):
         at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices
         reads = (context.bridge.rows(rows.row_future(queue, at, enqueue_id)) for rows, at in batch)
         if rows := [*chain.from_iterable(await asyncio.gather(*reads))]:

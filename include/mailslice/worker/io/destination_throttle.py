@@ -1,8 +1,9 @@
-"""Throttling by destination: the workers of a queue keep one book a domain (`model.throttling`).
+"""Throttling by destination: the workers of a queue share one book a domain (`model.throttling`).
 
-A handler asks before it connects: `with throttle.entering(domains) as waits:`. What `waits` names
-is not sent to now, and waits in the delay levels by `Retry(after=..., throttled=True)`. What one
-process asks and ends at once is one conditional write; domains without a limit cost nothing.
+A handler asks before it connects: `with throttle.entering(domains) as waits:`. Recipients at
+domains in `waits` get nothing now. `Retry(after=..., throttled=True)` lets them wait in the delay
+levels. Requests and releases that one process makes at once share a conditional write; domains
+without a limit cost nothing.
 """
 
 import asyncio
@@ -23,12 +24,12 @@ from mailslice.stores.loop_thread import call_from_thread
 from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
-_MOST_DESKS = 1000
-_MOST_TURNS = 100
-"""Conditional writes that others may win before a store that is this busy counts as away."""
+_MOST_DOMAINS = 1000
+_MOST_WRITES = 100
+"""Conditional writes that others may win before such a busy store counts as unavailable."""
 _DOMAINS_AT_ONCE = 64
 _NO_ANSWER_US = 30_000_000
-"""Until a domain is asked again whose row did not answer."""
+"""Microseconds until a domain whose row did not answer is asked again."""
 
 
 class DestinationThrottle:
@@ -39,23 +40,23 @@ class DestinationThrottle:
         self._limits = limits
         self._table: Destinations | None = None
         self._opening = asyncio.Lock()
-        self._desks: OrderedDict[str, _Desk] = OrderedDict()
+        self._domains: OrderedDict[str, _Domain] = OrderedDict()
         self._renewing: asyncio.Task[None] | None = None
 
     async def enter(
         self, connection: str, domains: Collection[str], *, waited: bool
     ) -> dict[str, timedelta]:
-        """Asks for one mail to each domain (`destination`): how long those wait that take none now,
-        or whose row does not answer. `leave` follows always.
+        """Asks for one mail to each domain (`destination`). Returns the wait of each domain that
+        takes none now, or whose row does not answer. `leave` always follows.
         """
         limited = {domain: limit for domain in domains if (limit := self._limits.of(domain))}
         permits = asyncio.Semaphore(_DOMAINS_AT_ONCE)
 
-        async def asked(domain: str, limit: Limit) -> int | None:
+        async def ask_one(domain: str, limit: Limit) -> int | None:
             async with permits:
-                return await (await self._desk(domain, limit)).ask(Ask(connection, waited))
+                return await (await self._domain(domain, limit)).ask(Ask(connection, waited))
 
-        asking = (asked(domain, limit) for domain, limit in limited.items())
+        asking = (ask_one(domain, limit) for domain, limit in limited.items())
         answers = await asyncio.gather(*asking, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, StoreUnavailable):
@@ -74,39 +75,39 @@ class DestinationThrottle:
         return waits
 
     def leave(self, connection: str, domains: Collection[str]) -> None:
-        """The connection is closed; others learn it in the background, within a minute."""
+        """The connection is closed. Others see it within a minute: a background task writes it."""
         for domain in domains:
-            if (desk := self._desks.get(domain)) is not None:
-                desk.free(connection)
+            if (entry := self._domains.get(domain)) is not None:
+                entry.free(connection)
 
     async def close(self) -> None:
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
-        await asyncio.gather(*(desk.close() for desk in self._desks.values()))
+        await asyncio.gather(*(entry.close() for entry in self._domains.values()))
 
-    async def _desk(self, domain: str, limit: Limit) -> "_Desk":
+    async def _domain(self, name: str, limit: Limit) -> "_Domain":
         async with self._opening:
             if self._table is None:
                 self._table = await self._context.opened(Destinations.created)
-        desk = self._desks.pop(domain, None) or _Desk(self._context, self._table, domain, limit)
-        self._desks[domain] = desk
-        if len(self._desks) > _MOST_DESKS:
-            others = (name for name, other in self._desks.items() if other.idle and name != domain)
+        entry = self._domains.pop(name, None) or _Domain(self._context, self._table, name, limit)
+        self._domains[name] = entry
+        if len(self._domains) > _MOST_DOMAINS:
+            others = (key for key, other in self._domains.items() if other.idle and key != name)
             if (idle := next(others, None)) is not None:
-                del self._desks[idle]
-        return desk
+                del self._domains[idle]
+        return entry
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(LEASE.total_seconds() / 3)
-            for desk in list(self._desks.values()):
-                desk.renew()
+            for entry in list(self._domains.values()):
+                entry.renew()
 
 
 @dataclass(slots=True, eq=False)
-class _Desk:
-    """One destination. Asks and news gather while a write is under way, and are the next one."""
+class _Domain:
+    """One destination. Requests and releases that come during a write go into the next one."""
 
     _context: QueueContext
     _table: Destinations
@@ -134,7 +135,7 @@ class _Desk:
         return waits
 
     def free(self, connection: str) -> None:
-        """Gives back what a granted ask has taken; nothing when there is none."""
+        """Releases what a granted request has taken, if there was one."""
         if (since := self._since.pop(connection, None)) is not None:
             self._freed.append(Freed(connection, int((time.monotonic() - since) * 1e6)))
             self._serve()
@@ -177,7 +178,7 @@ class _Desk:
 
     async def _agreed(self, asks: list[Ask], freed: list[Freed]) -> list[int | None]:
         bridge, queue = self._context.bridge, self._context.queue
-        for lost in range(_MOST_TURNS):
+        for lost in range(_MOST_WRITES):
             if (before := self._book) is None:
                 rows = await bridge.rows(self._table.read_future(queue, self._domain))
                 before = self._table.book(rows)
@@ -194,13 +195,13 @@ class _Desk:
             await asyncio.sleep(random.uniform(0, 0.002 * min(lost + 1, 20)))
         raise StoreUnavailable(
             f"a destination of queue {queue!r} changes faster than it can be asked: "
-            f"{_MOST_TURNS} conditional writes were lost to others"
+            f"{_MOST_WRITES} conditional writes were lost to others"
         )
 
 
 @dataclass(eq=False, repr=False)
 class BlockingThrottle:
-    """A plain handler's keyword `throttle`, for its thread. Without limits nothing waits."""
+    """The keyword `throttle` of a plain handler, for its thread. Without limits no domain waits."""
 
     throttle: DestinationThrottle | None = None
     waited: bool = False
@@ -208,7 +209,7 @@ class BlockingThrottle:
 
     @contextmanager
     def entering(self, domains: Collection[str]) -> Iterator[Mapping[str, timedelta]]:
-        """While a connection carries a mail for `domains`: how long those wait that take none."""
+        """While a connection carries a mail for `domains`: the wait of those that take none now."""
         throttle, loop = self.throttle, self.loop
         if throttle is None or loop is None:
             yield {}
@@ -220,7 +221,7 @@ class BlockingThrottle:
         try:
             yield {domain: waits[book] for domain, book in books.items() if book in waits}
         finally:
-            # Without a loop the worker is gone, and the place lapses.
+            # Without a loop the worker is gone, and the lease of its place runs out.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(throttle.leave, connection, asked)
 

@@ -1,7 +1,7 @@
-"""What people hold of a queue, as its worker knows it: one read every few seconds, not one a mail.
+"""The holds of a queue as its worker knows them: one read every few seconds, not one a mail.
 
-A store that does not answer changes nothing: the worker goes on with what it knows, and says so.
-Before the first answer nothing is known, and no mail is taken (ADR 86).
+While a store does not answer, the worker goes on with the holds that it knows, and logs that.
+Before the first answer it takes no mail (ADR 86).
 """
 
 import asyncio
@@ -28,12 +28,12 @@ class HoldWatch:
         self._running: asyncio.Task[None] | None = None
         self.active = ActiveHolds()
         self.is_known = False
-        """Whether they were read once."""
+        """Whether the holds were read once."""
         self.trouble: MailsliceError | None = None
-        """Why they could not be read the last time."""
+        """Why the last read failed; None if it did not."""
 
     def follow(self, listener: Callable[[], None]) -> None:
-        """Calls the listener after each change, and after each look until they are known first."""
+        """Calls it after each change, and after each read until the first one succeeds."""
         self._listeners.add(listener)
         if self._running is None:
             self._running = asyncio.create_task(self._run(), name="holds")
@@ -41,17 +41,15 @@ class HoldWatch:
             listener()
 
     def leave(self, listener: Callable[[], None]) -> None:
-        """The listener is not called any more."""
         self._listeners.discard(listener)
 
     def of(self, recipients: Collection[str]) -> Hold | None:
         """The hold of a domain of these recipients, if there is one."""
         if not self.active.domains:
             return None
-        return self.active.of({domain_of(one) for one in recipients})
+        return self.active.of({domain_of(recipient) for recipient in recipients})
 
     async def close(self) -> None:
-        """Ends."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait({self._running})
@@ -65,7 +63,7 @@ class HoldWatch:
         was_known = self.is_known
         try:
             self._rows = await self._read()
-        except Exception as error:  # noqa: BLE001 - whatever it is, what was known holds
+        except Exception as error:  # noqa: BLE001 - after any error the known holds stay
             self._missed(error)
         else:
             if self.trouble is not None:

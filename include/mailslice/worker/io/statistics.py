@@ -28,13 +28,13 @@ class WorkerStatistics:
         self.times = ProcessingTimes()
         self.completed: deque[EnqueueId] = deque(maxlen=_REMEMBERED)
         self.slow: deque[EnqueueId] = deque(maxlen=_SLOW_REMEMBERED)
-        """Completed after more than a minute: the ones that may have been closed meanwhile."""
+        """Completed after more than a minute. They may have been closed as stuck meanwhile."""
         self.count = 0
         """Mails that were handed out and are settled."""
         self.finished = 0
         """Mails whose mark is written."""
         self.failed = 0
-        """Of these, the ones that bounced, or whose recipients failed in doubt."""
+        """Of these, mails that bounced, or whose recipients failed in doubt."""
         self.hops = 0
         """Copies of delayed mails that were put into a level."""
         self.undoing = 0
@@ -54,10 +54,10 @@ class WorkerStatistics:
         self.in_doubt = 0
         """Recipients that failed in doubt."""
         self.destinations: Counter[tuple[str, str]] = Counter()
-        """Rule of a limit, and `granted` or `throttled` -> mails that asked for a destination."""
+        """(Rule of a limit, `granted`, `throttled` or `unavailable`) -> mails that asked for it."""
 
     def ended(self, seconds: float) -> None:
-        """A mail that was handed out is settled, so long after."""
+        """A mail was settled, so many seconds after it was handed out."""
         self.count += 1
         self.times.add(seconds)
 
