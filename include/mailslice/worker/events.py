@@ -60,7 +60,6 @@ class EventLog:
         self._thread.start()
 
     def put(self, line: bytes) -> None:
-        """Queues a line."""
         if len(self._lines) >= self._most:
             self.dropped += 1
             return
@@ -156,8 +155,7 @@ class MailEvents:
 def redacted(text: str) -> str:
     """The text in one line, at most 500 characters, with `***` for whatever looks like an address.
 
-    A local part without its domain is not recognised. Half of a surrogate pair, which no store
-    keeps, becomes `?`.
+    A local part alone is not recognised. Half of a surrogate pair, which no store keeps, is `?`.
     """
     line = " ".join(text.encode("utf-8", "replace").decode().split())
     return (_ADDRESS.sub("***", line) if "@" in line else line)[:_LONGEST_TEXT]

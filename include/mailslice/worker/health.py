@@ -174,7 +174,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def summed_metrics(figures: str) -> Answer:
-    """The figures of all processes, summed."""
     import prometheus_client as prometheus
     from prometheus_client import multiprocess
 

@@ -38,9 +38,8 @@ class Retry:
     pause; with both, after the longer one. `recipients` are those that remain (None: all).
 
     A retry that waits is a failed attempt unless `counted` is False. After
-    MAILSLICE_WORKER_ATTEMPTS of them the mail is given up, with `why` as the reason (no mail
-    address in it). `throttled`: it waits for its destinations (`worker.io.destination_throttle`)
-    and never counts.
+    MAILSLICE_WORKER_ATTEMPTS of them the mail is given up, for the reason `why` (no mail address in
+    it). `throttled`: it waits for destinations (`worker.io.destination_throttle`) and never counts.
     """
 
     after: timedelta | None = None

@@ -47,15 +47,14 @@ class QueueWorker:
         self.context = state.context
         self._enqueuer = Enqueuer(self.context, state.delays)
         self._open_deliveries: set[Deliveries] = set()
-        """Those that are not disconnected yet."""
+        """Deliveries that are not disconnected yet."""
         self._watching: asyncio.Task[None] | None = None
         self._recorder = Recorder(
-            state, lambda: chain(*(one.received() for one in self._open_deliveries))
+            state, lambda: chain(*(opened.received() for opened in self._open_deliveries))
         )
 
     @property
     def queue(self) -> QueueName:
-        """The name of its queue."""
         return self.context.queue
 
     async def enqueue(
@@ -64,8 +63,8 @@ class QueueWorker:
         """Returns when the mail is durable, to be delivered now or after `delay`.
 
         `content`: the whole mail, or a file. Raises BadInput (too large, no recipients) or
-        StoreUnavailable: it is not enqueued; Unconfirmed, one of those: it is unknown, mostly its
-        mark drops it.
+        StoreUnavailable: it is not enqueued. After Unconfirmed, a StoreUnavailable, it may still be
+        delivered; usually its deleted mark drops it.
         """
         return await self._enqueuer.enqueue(mail, content, delay)
 
@@ -74,8 +73,8 @@ class QueueWorker:
     ) -> Deliveries:
         """An async iterator of `Delivery`; up to `prefetch` (1 to 65,535) are fetched ahead.
 
-        Connects at the first `anext` and again, with back-off, whenever a store goes, until there
-        was none for `give_up_after`. Raises BadInput for a prefetch that is not allowed.
+        Connects at the first `anext`. Reconnects with back-off whenever a store goes away, until
+        none answered for `give_up_after`. Raises BadInput for a prefetch that is not allowed.
         """
         check_count("prefetch", prefetch, MOST_PREFETCH)
         check_span("give_up_after", give_up_after)
@@ -95,7 +94,7 @@ class QueueWorker:
 
     @property
     def reaches_rabbitmq(self) -> bool:
-        """Whether the broker takes what is enqueued now."""
+        """Whether the broker takes mails that are enqueued now."""
         return self.context.publisher.usable
 
     async def _watch(self) -> None:
@@ -107,7 +106,7 @@ class QueueWorker:
 
     async def flush(self) -> int:
         """Delivers every delayed mail now; how many there were. Raises StoreUnavailable, and
-        Refused where another flush or retry of the queue goes on for a minute: ask again.
+        Refused if another flush or retry of the queue goes on for a minute: call it again.
         """
         return await self.state.delays.flush()
 
@@ -116,7 +115,7 @@ class QueueWorker:
         await self.context.discarder.close()
 
     async def close(self) -> None:
-        """Gives back what is not settled (leased: as that ends), deletes what is due, closes."""
+        """Gives back unsettled mails (leased ones come when that ends), deletes blobs, closes."""
         for deliveries in [*self._open_deliveries]:
             await deliveries.disconnect()
         if self._watching is not None:
@@ -142,10 +141,9 @@ async def open_worker(
 ) -> AsyncIterator[QueueWorker]:
     """Opens the stores for one queue, checks what James checks at start-up, and closes them.
 
-    Mail events go to `event_log`; nowhere without one.
-
-    Creates a missing bucket and stored configuration, as James does. Raises UnknownQueue,
-    ConfigurationDiffers, BadSetting, and StoreUnavailable with the address, each within 15 s.
+    Mail events go to `event_log`; nowhere without one. Creates a missing bucket and stored
+    configuration, as James does. Raises UnknownQueue, ConfigurationDiffers, BadSetting, and
+    StoreUnavailable with the address, each within 15 s.
     """
     name = queue_name(queue)
     stores = open_stores(settings)
@@ -166,7 +164,7 @@ async def worker_of(
     tuning: Tuning | None = None,
     event_log: EventLog | None = None,
 ) -> AsyncIterator[QueueWorker]:
-    """As `open_worker`, on stores that are open and stay so: several workers may share them."""
+    """As `open_worker`, on open stores, which stay open: several workers may share them."""
     return_large_blocks()
     blobs = AsyncBlobStore(stores.settings.s3, stores.settings.s3.bucket)
     view = await asyncio.to_thread(_prepared, stores, queue)
@@ -210,7 +208,7 @@ async def worker_of(
 
 
 def _prepared(stores: Stores, queue: QueueName) -> Shape:
-    """The view's shape, after checks. Declares dead letters, as James 3.5 does not."""
+    """Checks and prepares; the view's shape. Declares dead letters, which James 3.5 does not."""
     require(stores, queue)
     stores.rabbitmq.declare_dead_letter(queue)
     ConfigurationGuard(stores.tables, stores.settings).ensure()
@@ -224,7 +222,7 @@ def _prepared(stores: Stores, queue: QueueName) -> Shape:
 
 
 def _prepare_stages(stores: Stores, queue: QueueName) -> None:
-    """What stage marks and reports need, checked and prepared where waiting is allowed."""
+    """Checks and prepares what stage marks and reports need. It waits: not on the loop."""
     settings = stores.settings
     if settings.worker.bounce_queue is not None:
         try:

@@ -1,4 +1,4 @@
-"""Delayed mails that people want to be tried now: which they are, and their way to the queue."""
+"""Retries delayed mails on request: selects them, makes them due, and delivers them."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -18,17 +18,17 @@ from mailslice.stores.rabbitmq.publishing import has_consumers
 from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 
-_PAUSE = 0.25
-_PATIENCE_S = 30.0
+_POLL_SECONDS = 0.25
+_DELIVERY_TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True)
 class Retried:
-    """What became of the delayed mails that were asked for, filled as it goes.
+    """What became of the requested delayed mails, filled as the retry goes on.
 
     `retried`: due now (with a dry run: would be). `soon`: due by themselves within a minute, and
-    left. `overdue`: they have not come since they were due, and are left, too. `in_handler`: a
-    worker has them. `deleted`: they have a mark, or were cleaned.
+    left. `overdue`: did not come when they were due, and left, too. `in_handler`: a worker has
+    them. `deleted`: they have a mark, or were cleaned.
     """
 
     retried: list[EnqueueId] = field(default_factory=list)
@@ -39,12 +39,12 @@ class Retried:
 
     @property
     def counts(self) -> dict[str, int]:
-        """For answers and decisions."""
+        """The counts by their JSON names, for answers and decisions."""
         counts = {"retried": len(self.retried), "soon": self.soon, "overdue": self.overdue}
         return counts | {"inHandler": self.in_handler, "deleted": self.deleted}
 
     def problem(self, queue: QueueName) -> str | None:
-        """Why mails are left that may never come by themselves; None: none is."""
+        """Why some mails may never come by themselves. None: no mail is overdue."""
         why = f"{self.overdue} mails are overdue: no worker runs, or their copies are lost; "
         return f"{why}`mailslice queue flush {queue}` delivers them" if self.overdue else None
 
@@ -52,14 +52,14 @@ class Retried:
 async def retry(
     settings: Settings, queue: QueueName, wanted: MailFilter, outcome: Retried, *, dry_run: bool
 ) -> int:
-    """`retry_now`, then `deliver_due`, whose answer this is; 0 of a dry run."""
+    """`retry_now`, then `deliver_due`. Returns the result of the latter, 0 for a dry run."""
     async with open_worker(settings, queue) as worker:
         await retry_now(worker, wanted, outcome, dry_run=dry_run)
         return 0 if dry_run else await deliver_due(worker, outcome.retried)
 
 
 async def flush(settings: Settings, queue: QueueName, record: Callable[[int], object]) -> int:
-    """Delivers delayed mails now; how many, which `record` is given, also when the rest fails."""
+    """Delivers delayed mails now; how many. `record` gets the number, also if the rest fails."""
     async with open_worker(settings, queue) as worker:
         try:
             flushed = await worker.flush()
@@ -86,16 +86,16 @@ async def retry_now(
     """
     outcome, delays = outcome or Retried(), worker.state.delays
 
-    async def work(right: LeasedLock, row: DelayedMail) -> None:
-        await _retry(worker, row, outcome, None if dry_run else right)
+    async def work(lock: LeasedLock, row: DelayedMail) -> None:
+        await _retry(worker, row, outcome, None if dry_run else lock)
 
     if await delays.rows.exist():
-        is_wanted = partial(_is_wanted, worker, mail_filter)
-        await delays.for_each_open(work, None if dry_run else lease, mail_filter.ids, is_wanted)
+        matches = partial(_matches, worker, mail_filter)
+        await delays.for_each_open(work, None if dry_run else lease, mail_filter.ids, matches)
     return outcome
 
 
-def _is_wanted(worker: QueueWorker, mail_filter: MailFilter, row: DelayedMail) -> bool:
+def _matches(worker: QueueWorker, mail_filter: MailFilter, row: DelayedMail) -> bool:
     ids = mail_filter.ids
     if row.due is None or (ids is not None and row.enqueue_id not in ids):
         return False
@@ -107,26 +107,26 @@ def _is_wanted(worker: QueueWorker, mail_filter: MailFilter, row: DelayedMail) -
 
 
 async def _retry(
-    worker: QueueWorker, row: DelayedMail, outcome: Retried, right: LeasedLock | None
+    worker: QueueWorker, row: DelayedMail, outcome: Retried, lock: LeasedLock | None
 ) -> None:
     delays = worker.state.delays
     if await worker.context.is_marked(row.enqueue_id):
         outcome.deleted += 1
-        if right:
-            await delays.forget(row.enqueue_id)  # no copy may be left that would close the row
+        if lock:
+            await delays.forget(row.enqueue_id)  # there may be no copy left that closes the row
     elif row.leased:
         outcome.in_handler += 1
     elif row.due is not None and row.due + OVERDUE < worker.context.clock():
         outcome.overdue += 1
-    elif not delays.is_far(row) or not (right is None or await delays.bring_forward(row, right)):
+    elif not delays.is_far(row) or not (lock is None or await delays.bring_forward(row, lock)):
         outcome.soon += 1
     else:
         outcome.retried.append(row.enqueue_id)
 
 
 async def deliver_due(worker: QueueWorker, ids: Iterable[EnqueueId]) -> int:
-    """Waits until these mails are in the work queue; how many are not after 30 s. Those that failed
-    again are due later, and not waited for. Without a hop consumer this process is one.
+    """Waits until these mails are in the work queue; how many are not after 30 s. A mail that
+    failed again is due later, and not waited for. Consumes the hop queue if nothing else does.
     """
     waiting = list(ids)
     if not waiting:
@@ -138,12 +138,12 @@ async def deliver_due(worker: QueueWorker, ids: Iterable[EnqueueId]) -> int:
         consumer = ExpiredDelayConsumer(worker.context, worker.state.delays)
         consumer.start()
     loop = asyncio.get_running_loop()
-    end = loop.time() + _PATIENCE_S
+    end = loop.time() + _DELIVERY_TIMEOUT_S
     try:
         while waiting and loop.time() < end:
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_POLL_SECONDS)
             due = await asyncio.to_thread(table.waiting, queue, waiting)
-            waiting = [one for one, at in due.items() if at <= worker.context.clock()]
+            waiting = [mail for mail, at in due.items() if at <= worker.context.clock()]
     finally:
         if consumer is not None:
             await consumer.close()

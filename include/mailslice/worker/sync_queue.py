@@ -26,7 +26,7 @@ from mailslice.worker.stages.handler_stage import BlockingStage
 from mailslice.worker.validation import check_count, check_span
 
 _BYTES_IN_FLIGHT = 64 * 1024 * 1024
-"""Content that `enqueue_many` holds, but for one mail that is larger."""
+"""Content that `enqueue_many` holds at most, except for a single larger mail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +62,24 @@ class SyncDelivery:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the broker delivered it before; after its restart it may say so of any mail."""
+        """Whether the broker delivered it before. A restarted broker may say so of any mail."""
         return self._delivery.redelivered
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1: one more than delayed retries that counted."""
+        """The number of this attempt, from 1: one more than the delayed retries that counted."""
         return self._delivery.failures + 1
 
     @property
     def stage(self) -> BlockingStage:
-        """What to mark the progress with, on a queue with stage marks."""
+        """The stage to mark progress with, on a queue with stage marks."""
         return self._loop.call(self._stage())
 
     async def _stage(self) -> BlockingStage:
         return self._delivery.stage_for_thread()
 
     def complete(self) -> None:
-        """The mail is done: it will not be handed out again, and its content goes."""
+        """Completes the mail: it is not handed out again, and its content is deleted."""
         self._loop.call(self._delivery.complete())
 
     def retry(
@@ -90,12 +90,12 @@ class SyncDelivery:
         counted: bool = True,
     ) -> None:
         """Delivers it again, at once or `after` up to 30 days, to the `recipients` that remain. A
-        delayed one is one attempt more, if `counted`.
+        delayed retry is a failed attempt, unless `counted` is False.
         """
         self._loop.call(self._delivery.retry(recipients, after, counted=counted))
 
     def reject(self, reason: str) -> None:
-        """To the dead letter queue. The reason goes to the log: no address in it."""
+        """Sends it to the dead letter queue. The reason is logged: no address in it."""
         self._loop.call(self._delivery.reject(reason))
 
 
@@ -123,8 +123,8 @@ class SyncQueue:
         """Returns when the mail is durable, to be delivered now or after `delay` (up to 30 days).
 
         `content`: the whole mail, or a file. Raises BadInput (too large, no recipients) or
-        StoreUnavailable: it is not enqueued; Unconfirmed, one of those: it is unknown, mostly its
-        mark drops it.
+        StoreUnavailable: it is not enqueued. After Unconfirmed, a StoreUnavailable, it may still be
+        delivered; usually its deleted mark drops it.
         """
         return self._loop.call(self._worker.enqueue(mail, content, delay=delay))
 
@@ -135,10 +135,10 @@ class SyncQueue:
         in_flight: int = 64,
         delay: timedelta | None = None,
     ) -> Iterator[Enqueued]:
-        """Enqueues mails as they are drawn from `mails`; gives each when it is durable or refused.
+        """Enqueues mails as it draws them from `mails`; yields each when it is durable or refused.
 
-        An iterator, in any order: nothing happens beyond what is asked of it. At most `in_flight`
-        mails, or 64 MiB, are held. StoreUnavailable, a fault, or that of `mails` is raised at last.
+        The order may change. It draws mails only while the caller iterates, and holds at most
+        `in_flight` mails, or 64 MiB. StoreUnavailable, a fault, or that of `mails` is raised last.
         """
         check_count("in_flight", in_flight)
         check_span("delay", delay)
@@ -154,8 +154,8 @@ class SyncQueue:
         idle: timedelta | None = None,
         give_up_after: timedelta | None = None,
     ) -> Consumed:
-        """Calls `handler(mail, content)` for each mail, settles it by the outcome
-        (`worker.consume`). Ends after `most`, without mail for `idle`, or by `stop`.
+        """Calls `handler(mail, content)` for each mail and settles it by the outcome
+        (`worker.consume`). Ends after `most` mails, after `idle` without mail, or by `stop`.
         """
         work = consume(
             self._worker,
@@ -176,8 +176,8 @@ class SyncQueue:
         idle: timedelta | None = None,
         give_up_after: timedelta | None = None,
     ) -> Iterator[SyncDelivery]:
-        """The mails one by one, each to be settled; ends by `idle` or `stop`. What is fetched goes
-        back when the loop is left, the rest at the end.
+        """Yields the mails one by one; the caller settles each. Ends by `idle` or `stop`. Fetched
+        mails go back when the caller's loop ends, unsettled ones when the queue is closed.
         """
         check_span("idle", idle)
         taking = self._loop.call(_taking(self._worker, prefetch, give_up_after, self._stop))
@@ -200,22 +200,22 @@ class SyncQueue:
         self, mails: Iterator[tuple[Mail, bytes | Path]], in_flight: int, delay: timedelta | None
     ) -> Iterator[Enqueued]:
         ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]] = SimpleQueue()
-        flying = bytes_in_flight = 0
+        pending = bytes_in_flight = 0
         last: Exception | None = None
         more = True
         try:
-            while more or flying:
-                has_room = flying < in_flight and bytes_in_flight < _BYTES_IN_FLIGHT
-                if more and ended.empty() and (has_room or not flying):
+            while more or pending:
+                has_room = pending < in_flight and bytes_in_flight < _BYTES_IN_FLIGHT
+                if more and ended.empty() and (has_room or not pending):
                     try:
                         if more := (drawn := next(mails, None)) is not None:
                             bytes_in_flight += self._begin(drawn, delay, ended)
-                            flying += 1
+                            pending += 1
                     except Exception as error:  # noqa: BLE001 - raised at the end
                         last, more = error, False
                     continue
                 mail, size, done = ended.get()
-                flying, bytes_in_flight = flying - 1, bytes_in_flight - size
+                pending, bytes_in_flight = pending - 1, bytes_in_flight - size
                 result = _result(mail, done)
                 why = result.error if isinstance(result, Enqueued) else result
                 if why is result or isinstance(why, TryAgain):
@@ -223,7 +223,7 @@ class SyncQueue:
                 if isinstance(result, Enqueued):
                     yield result
         finally:
-            for _ in range(flying if self._loop.is_here else 0):
+            for _ in range(pending if self._loop.is_here else 0):
                 ended.get()
         if last is not None:
             raise last
@@ -234,7 +234,7 @@ class SyncQueue:
         delay: timedelta | None,
         ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]],
     ) -> int:
-        """Bytes in memory until it has ended. A file counts nothing: it is read in its turn."""
+        """Starts an enqueue; the bytes that it holds. A file holds none: it is read in its turn."""
         mail, content = drawn
         size = len(content) if isinstance(content, bytes | bytearray) else 0
         future = self._loop.submit(self._worker.enqueue(mail, content, delay=delay))
@@ -269,12 +269,12 @@ def open_queue(
 
 
 def view_of(worker: QueueWorker) -> MailQueue:
-    """An open worker's queue for administrators; it waits: on a loop, `asyncio.to_thread`."""
+    """An open worker's queue for administrators. It blocks: on a loop use `asyncio.to_thread`."""
     return MailQueue(worker.context.stores, worker.queue, worker.context.clock)
 
 
 class _Taking:
-    """Deliveries for the iterator of another thread, on the loop."""
+    """Deliveries on the loop, for an iterator in another thread."""
 
     def __init__(self, deliveries: Deliveries, stop: asyncio.Event) -> None:
         self._deliveries = deliveries
@@ -285,7 +285,7 @@ class _Taking:
     async def next(self, idle: timedelta | None) -> Delivery | None:
         delivery = await following(self._deliveries, idle, lambda: False)
         if delivery is not None:
-            self._handed = {one for one in self._handed if not one.settled.is_set()}
+            self._handed = {mail for mail in self._handed if not mail.settled.is_set()}
             self._handed.add(delivery)
         return delivery
 
@@ -304,7 +304,7 @@ async def _taking(
 
 
 def _result(mail: Mail, done: Future[QueuedMail]) -> Enqueued | Exception:
-    """Or an error that is no answer for this one mail: a fault, as an iterator's."""
+    """The mail's result, or an error that is not this mail's: a fault, or one of the iterator."""
     try:
         return Enqueued(mail, done.result())
     except (MailsliceError, OSError) as error:

@@ -11,7 +11,7 @@ MOST_PREFETCH = 65_535
 
 
 def check_content(content: object) -> None:
-    """BadInput for what is no mail's content: bytes, or the Path of a file."""
+    """Raises BadInput unless the content is bytes, or the Path of a file."""
     if not isinstance(content, bytes | bytearray | Path):
         raise BadInput(
             f"content: {type(content).__name__} is not allowed; bytes are, or the Path of a file"
@@ -19,7 +19,7 @@ def check_content(content: object) -> None:
 
 
 def check_span(name: str, value: object) -> None:
-    """BadInput for what is neither a timedelta nor None."""
+    """Raises BadInput unless the value is a timedelta or None."""
     if value is not None and not isinstance(value, timedelta):
         raise BadInput(
             f"{name}={value!r} is not allowed; a timedelta is, as timedelta(seconds=5), or None"
@@ -27,7 +27,7 @@ def check_span(name: str, value: object) -> None:
 
 
 def check_count(name: str, value: Any, most: int | None = None) -> None:
-    """BadInput but for whole numbers from 1 (to `most`): prefetch 0 is no limit for the broker."""
+    """BadInput unless it is a whole number from 1 (to `most`): AMQP prefetch 0 is no limit."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if not is_number or not 1 <= value <= (most or value):
         limit = "" if most is None else f" to {most}"

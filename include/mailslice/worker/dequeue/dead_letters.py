@@ -28,8 +28,7 @@ async def dead_letter(
 
     An AMQP reject is never answered, and the broker silently drops what it cannot route. `settle`
     is called in place of the ack when the copy is confirmed. `facts` are fields of the mail event.
-    `item`: the mail, None if the message is no mail. Raises StoreUnavailable; then the message is
-    not acknowledged.
+    `item`: the mail, None if it is no mail. Raises StoreUnavailable before the ack.
     """
     subject = "a message that is no mail" if item is None else str(item.enqueue_id)
     text = "dead letter: %s: %s"

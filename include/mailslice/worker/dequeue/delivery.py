@@ -145,7 +145,6 @@ class Delivery:
             self.lease.extend_when_due()
 
     def hand_out(self) -> None:
-        """Records that a handler gets the mail now."""
         self.handed = asyncio.get_running_loop().time()
         self.stage = "loaded"
         if self._context.events.enabled:
@@ -163,13 +162,11 @@ class Delivery:
         return None if enqueued is None else self._context.clock() - enqueued
 
     def stage_for_thread(self) -> BlockingStage:
-        """The stage with which a plain handler marks its progress."""
         self._state.handler_marks = True
         attempt, loop = max(self.attempt, self.failures + 1), asyncio.get_running_loop()
         return BlockingStage(self._marks, attempt, self.age, loop)
 
     def stage_for_coroutine(self) -> AsyncStage:
-        """The stage with which an async handler marks its progress."""
         self._state.handler_marks = True
         return AsyncStage(self._marks, max(self.attempt, self.failures + 1), self.age)
 
@@ -202,8 +199,7 @@ class Delivery:
         destination). A retry at once for the same recipients is a requeue, as in James. Any other
         retry publishes a new message, awaits its confirm and then acknowledges the old one; a crash
         in between leaves both. A mail that was deleted meanwhile is dropped. With stage marks the
-        record of the next attempt is written first, and recipients in doubt (begun, but without an
-        answer) fail.
+        next attempt's record is written first, and recipients in doubt (begun, no answer) fail.
         """
         delay = checked_delay(after)
         remaining = self.item.mail.recipients if recipients is None else tuple(recipients)
@@ -308,8 +304,7 @@ class Delivery:
         """Reports to the sender that these recipients (all that remain) failed, and completes.
 
         Rejects where no report is possible: null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, a mail
-        of which no report can be made. If some recipients are in doubt, the others are tried once
-        more.
+        of which none can be made. If some recipients are in doubt, the others are tried once more.
         """
         return await self._settled(lambda: self._bounce(reason, failures))
 

@@ -1,8 +1,7 @@
 """Recipients in doubt: it is unknown whether they have the mail. Reported, then recorded as failed.
 
 They are never tried again. A worker that crashes before the record reports them again, so no
-recipient fails silently. Before the report the mail goes to quarantine with these recipients, for a
-person to decide.
+recipient fails silently. First the mail goes to quarantine with these recipients: a person decides.
 """
 
 import asyncio
@@ -48,8 +47,7 @@ class InDoubt:
         """Notifies the operator (quarantine, decision, log, metrics) and, where set, the sender.
 
         `failed`: recipients that `record` has in stage sending. The sender gets no report if none
-        can be made of the mail. Raises StoreUnavailable; then no recipient may be recorded as
-        failed.
+        can be made. Raises StoreUnavailable; then no recipient may be recorded as failed.
         """
         key = (item.enqueue_id, record.step)
         if not failed or key in self._reported:

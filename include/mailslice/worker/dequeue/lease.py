@@ -64,9 +64,7 @@ class Lease:
         return not self.is_out and not self.message.link.is_open
 
     def adopt(self, message: Message) -> bool:
-        """Lets this message take the place of the lost one, or of the copy. Returns whether it
-        does.
-        """
+        """Whether it takes this message of the mail in place of the lost one, or of the copy."""
         replaces = self.is_out or (self.is_lost and message.redelivered)
         if message.body != self.message.body or not replaces:
             return False

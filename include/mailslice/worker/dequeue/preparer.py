@@ -160,9 +160,7 @@ class Preparer:
         return True
 
     async def _give_up(self, slot: Slot, faults: int) -> bool:
-        """Dead-letters it; False if that fails. Names only the fault's type, as texts name
-        addresses.
-        """
+        """Whether it is a dead letter. Names only the fault's type: its text may name addresses."""
         rounds = f"{slot.trial.fault}, {faults} rounds, while other mails could be"
         try:
             await self._dead_letter(slot, f"cannot be prepared: {rounds}")

@@ -16,9 +16,7 @@ from mailslice.worker.io.copies import Copy
 from mailslice.worker.io.deleted_check import is_open, row_of
 
 _MAX_ROW_READS = 64
-"""Reads at most, newest slice first, to find a delayed mail's row. If they find none, the message
-names no partition.
-"""
+"""Most reads for a delayed mail's row, newest slice first. After these no partition is named."""
 
 
 def narrowed(item: QueuedMail, recipients: tuple[str, ...]) -> QueuedMail:

@@ -3,8 +3,7 @@
 A classic queue counts no returns. So each process keeps the ids of mails in its handlers in memory
 that it shares with the parent (a write costs a microsecond). When the process dies, each of these
 mails gets a strike. A mail with a strike is handled alone, so that the next strike hits only the
-mail that causes it. At the third strike a mail becomes a dead letter. If the parent dies, too, the
-strikes are lost.
+mail that causes it. At the third strike it is dead-lettered. A parent that dies loses all strikes.
 """
 
 import asyncio

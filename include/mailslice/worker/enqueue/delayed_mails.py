@@ -312,9 +312,8 @@ class Delays:
         """Calls `work(lock, row)` for each open row that `is_wanted`; how many calls gave True.
 
         `lease` None: `work` only reads, and no lock is taken. Else `work` calls `lock.require()`
-        before it writes. One call at a time for a queue: waits a minute (two leases) for another
-        holder of the lock, alive or killed. Raises Refused after that, and StoreUnavailable: call
-        it again.
+        before it writes. One call at a time for a queue: waits a minute (two leases) for a holder
+        that runs or was killed. Then raises Refused. Raises StoreUnavailable, too: call it again.
         """
         rows, queue = await self.rows.scan(ids), self._context.queue
         waiting = (row for row in rows if not row.published and is_wanted(row))

@@ -2,8 +2,7 @@
 
 The row comes first: a message that RabbitMQ delivers before a failed insert could not be taken
 back. A failed enqueue is undone: deleted mark, then its own blobs (`undoing`). An error of the
-broker does not mean "not sent": the message may be delivered before its mark is written, and the
-error says so.
+broker is not "not sent": the message may be delivered before its mark. The error says so.
 """
 
 import asyncio

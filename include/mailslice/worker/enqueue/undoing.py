@@ -52,8 +52,7 @@ class Undoing:
 
     async def take_back(self, item: QueuedMail, delays: Delays | None = None) -> None:
         """Returns when it is undone, when one try has failed, or after 2 s. Further tries go on in
-        the background. `delays`: for a mail that was to be delayed; its row may be open without a
-        copy.
+        the background. `delays`: for a delayed mail, whose row may be open without a copy.
         """
         blobs = tuple(blob for blob in (item.header_blob_id, item.body_blob_id) if is_random(blob))
         undo = _Undo(item.enqueue_id, blobs, delays)

@@ -102,9 +102,7 @@ class Relay:
         stage: BlockingStage,
         timeouts: Timeouts,
     ) -> frozenset[str]:
-        """Sends to `mail`'s recipients. Adds those not served to `refused`; returns those that
-        there was no time for.
-        """
+        """Sends it; adds recipients not served to `refused`. Returns those it had no time for."""
         pending = deque(transactions(mail))
         body = Body.of(content)
         transact = partial(send, body=body, refused=refused, stage=stage, timeouts=timeouts)

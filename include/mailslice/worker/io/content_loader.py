@@ -90,9 +90,8 @@ def return_large_blocks() -> bool:
     """Returns memory of large contents to the system at once: fixes glibc's mmap threshold at 2
     MiB, once a process. False where the C library has no mallopt.
 
-    Else glibc raises the threshold to the size of each freed block. Mails of 25 MB then come from
-    its arenas, one a thread, which keep freed memory: 64 mails ended at 390 MiB resident instead of
-    210.
+    Else glibc raises it to the size of each freed block. Mails of 25 MB then come from its arenas,
+    one a thread, which keep freed memory: 64 mails ended at 390 MiB resident, not at 210.
     """
     try:
         return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK))
@@ -107,9 +106,8 @@ _LARGE = 16
 class Loader:
     """Loads contents for one event loop.
 
-    It reads at most 16 large contents at once: an open answer holds half a megabyte before it is
-    read. That does not lower the rate. Small contents come with the first answer; the window before
-    S3 bounds them.
+    It reads at most 16 large contents at once, which does not lower the rate: an open answer holds
+    half a megabyte unread. Small ones come with the first answer; the window before S3 bounds them.
     """
 
     def __init__(self, blobs: AsyncBlobStore, budget: ContentBudget) -> None:

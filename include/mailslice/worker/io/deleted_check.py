@@ -41,9 +41,9 @@ async def delivery_status(
     """The deleted check and, where marks may have been dropped, a search for the row.
 
     There is no search while the message's slice is open by the current window. After a change of
-    the window a cleanup uses the new one once all workers were restarted (`--restarted`). A worker
-    that was not restarted may write into the slice until the largest window is over: until then the
-    search waits longer.
+    the window a cleanup uses the new one once all workers were restarted (`--restarted`). Other
+    workers may write into the slice until the largest window ends: until then the search waits
+    longer.
     """
     if await context.is_marked(item.enqueue_id):
         return DeliveryStatus.DONE
@@ -74,12 +74,12 @@ def _over_for(context: QueueContext, partition: Partition) -> timedelta:
 async def was_cleaned(
     context: QueueContext, enqueue_id: EnqueueId, *where: Partition | None
 ) -> bool:
-    """Whether an unmarked mail was cleaned away: no row in the partitions (`where`) of its message
-    and its delay.
+    """Whether an unmarked mail was cleaned away: none of these partitions has its row.
 
-    Callers look for the mark first, because cleanups delete rows first. False in doubt: no
-    partition is known (a message of James), or its slice is open by the largest window (ADR 35). A
-    row before browseStart counts: James' clear moves browseStart first. Raises StoreUnavailable.
+    Callers look for the mark first, because cleanups delete rows first. `where`: the partitions of
+    its message and its delay. False in doubt: none is known (a message of James), or the slice is
+    open by the largest window (ADR 35). A row before browseStart counts: James' clear moves
+    browseStart first. Raises StoreUnavailable.
     """
     partitions = {partition for partition in where if partition is not None}
     if not partitions:
@@ -124,9 +124,9 @@ async def row_of(
     if partition is None:
         partitions = await asyncio.to_thread(_possible_partitions, context, item)
     queue, enqueue_id = context.queue, item.enqueue_id
-    places = islice(((rows, at) for at in partitions for rows in context.tables.existing), most)
+    lookups = islice(((rows, at) for at in partitions for rows in context.tables.existing), most)
     at_once = 2
-    while batch := list(islice(places, at_once)):
+    while batch := list(islice(lookups, at_once)):
         at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices
         reads = (context.bridge.rows(rows.row_future(queue, at, enqueue_id)) for rows, at in batch)
         if rows := [*chain.from_iterable(await asyncio.gather(*reads))]:

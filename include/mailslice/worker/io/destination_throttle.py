@@ -1,9 +1,8 @@
 """Throttling by destination: the workers of a queue share one book a domain (`model.throttling`).
 
 A handler asks before it connects: `with throttle.entering(domains) as waits:`. Recipients at
-domains in `waits` get nothing now. `Retry(after=..., throttled=True)` lets them wait in the delay
-levels. Requests and releases that one process makes at once share a conditional write; domains
-without a limit cost nothing.
+domains in `waits` get nothing now: `Retry(after=..., throttled=True)` puts them into delay levels.
+Asks and releases of one process at once are one conditional write. Unlimited domains cost nothing.
 """
 
 import asyncio
@@ -221,7 +220,7 @@ class BlockingThrottle:
         try:
             yield {domain: waits[book] for domain, book in books.items() if book in waits}
         finally:
-            # Without a loop the worker is gone, and the lease of its place runs out.
+            # Without a loop the worker is gone, and the lease of its connection runs out.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(throttle.leave, connection, asked)
 

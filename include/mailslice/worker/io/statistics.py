@@ -12,8 +12,7 @@ UNDOING = "enqueues_undoing", "Failed enqueues that are being taken back"
 LEFT_BEHIND = "enqueues_left_behind", "Failed enqueues whose undoing was given up"
 """Figures of every process that enqueues: name and description."""
 _REMEMBERED, _SLOW_REMEMBERED = 20_000, 500
-_SLOW = 60.0
-"""Seconds."""
+_SLOW = 60.0  # seconds
 
 
 def worker_name() -> str:
@@ -52,7 +51,6 @@ class WorkerStatistics:
         self.holds_unknown = 0
         """1 while holds cannot be read."""
         self.in_doubt = 0
-        """Recipients that failed in doubt."""
         self.destinations: Counter[tuple[str, str]] = Counter()
         """(Rule of a limit, `granted`, `throttled` or `unavailable`) -> mails that asked for it."""
 

@@ -37,10 +37,10 @@ _EXIT_WITHIN = 5.0
 
 
 class ParentLink:
-    """The thread that speaks with the parent, so that a stuck event loop cannot hide.
+    """The thread that talks to the parent, so that it reports even if the event loop hangs.
 
-    It ends the process when the parent is gone. It sends its health every second, the error that
-    kept it from starting, and ids of condemned mails that are dead letters now; it gets `Struck`.
+    It ends the process when the parent is gone. It sends the process's health every second, the
+    error of a failed start, and ids of condemned mails that became dead letters. It gets `Struck`.
     """
 
     def __init__(self, pipe: Connection, drain: float) -> None:
@@ -48,13 +48,12 @@ class ParentLink:
         self._drain = drain
         self._sending = threading.Lock()
         self.turned: float | None = None
-        """When the loop last turned; None before: handlers and stores may take long to open."""
+        """When the loop last ran. None at start-up: handlers and stores may take long to open."""
         self.health = ProcessHealth(
             connected=False, loop_lag=0.0, in_flight=0, reaches_cassandra=False
         )
         self.struck = Struck()
         self.buried: deque[EnqueueId] = deque()
-        """Condemned mails that are dead letters now."""
 
     def start(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         """Begins to report; `stop` is set when the parent's end of the pipe closes."""
@@ -62,7 +61,7 @@ class ParentLink:
 
     @property
     def lag(self) -> float:
-        """Seconds since the event loop last turned."""
+        """Seconds since the event loop last ran."""
         return 0.0 if self.turned is None else time.monotonic() - self.turned
 
     def send(self, message: ProcessHealth | MailsliceError | EnqueueId) -> None:
@@ -86,21 +85,23 @@ class ParentLink:
 
 
 def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], struck: Struck) -> None:
-    """The process: 0 after draining, a failed start to the parent. For the rest see `strikes`."""
+    """Runs the process. It exits with 0 after draining, and sends a failed start to the parent.
+    `cells` and `struck`: see `strikes`.
+    """
     from mailslice.worker import logs
 
     logs.configure(task.settings.log, task.log_level)
     # What handlers print is seen at once, and is not lost with a process that is killed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     import uvloop
-    from prometheus_client import values as of
+    from prometheus_client import values
 
     from mailslice.stores.cassandra.lean import without_numpy
 
     without_numpy()
-    if of.ValueClass is not of.MutexValue:
-        # By its process id each start would leave files of its own, and every scrape reads all.
-        of.ValueClass = of.MultiProcessValue(lambda: task.number)  # type: ignore[no-untyped-call]
+    if values.ValueClass is not values.MutexValue:
+        # Files named by process id would pile up with each start, and every scrape reads them all.
+        values.ValueClass = values.MultiProcessValue(lambda: task.number)  # type: ignore[no-untyped-call]
     link = ParentLink(pipe, task.drain.total_seconds())
     link.struck = struck
     in_handlers = InHandlers(cells)
@@ -123,7 +124,7 @@ def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], stru
 
 
 def _end_soon(code: int) -> None:
-    """Ends the process 5 s from now: what handlers registered, and their threads, end first."""
+    """Ends the process 5 s from now, so that exit hooks and threads of handlers can end first."""
     guard = threading.Timer(_EXIT_WITHIN, _exit_now, (code,))
     guard.daemon = True
     guard.start()
@@ -138,7 +139,7 @@ def _exit_now(code: int = 0) -> None:
 async def _consume(
     task: ConsumerTask, link: ParentLink, in_handlers: InHandlers, events: EventLog | None = None
 ) -> int:
-    """Consumes until stopped; the number of handlers that did not end in time."""
+    """Consumes until stopped. Returns the number of handlers that did not end in time."""
     # Imported late: prometheus-client reads its environment at import, and the parent needs neither
     # it nor the drivers.
     from mailslice.worker.metrics import ConsumerMetrics
@@ -150,7 +151,7 @@ async def _consume(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-        # What a handler forks inherits the pipe to this loop: a signal to it would stop the worker.
+        # A forked child inherits this loop's wake-up pipe: a signal to it would stop the worker.
         os.register_at_fork(after_in_child=lambda n=number: signal.signal(n, signal.SIG_DFL))
     link.start(loop, stop)
     metrics = ConsumerMetrics(task.queue)
@@ -169,8 +170,8 @@ async def _consume(
             try:
                 await hand_out(deliveries, handling, stop)
             except MailsliceError:
-                # The broker refuses us now (a changed password). What handlers finish can still be
-                # written, so that it is not handled again.
+                # The broker refuses this worker (say, a changed password). Outcomes of running
+                # handlers can still be stored: else their mails would be handled again.
                 await _drain(deliveries, handling, task.drain)
                 raise
             return await _drain(deliveries, handling, task.drain)
@@ -190,8 +191,8 @@ def _log_start(task: ConsumerTask, takes: frozenset[str], *, has_marks: bool) ->
         log.warning(text, queue, name, extra={"action": "unmarked_handler", "queue": queue})
     if name == "relay" and not has_marks:
         text = (
-            "queue %s has no stage marks: what a relay was sending when it is killed is sent "
-            "again; with MAILSLICE_QUEUE_STAGE_MARKS=%s it is not"
+            "queue %s has no stage marks: a mail that a relay is sending when it is killed is sent "
+            "again; MAILSLICE_QUEUE_STAGE_MARKS=%s prevents that"
         )
         log.info(text, queue, queue, extra={"action": "unmarked_relay", "queue": queue})
 
@@ -213,7 +214,7 @@ async def _turn(
 
 
 async def _drain(deliveries: Deliveries, handling: HandlerPool, longest: timedelta) -> int:
-    """Returns mails that no handler has and awaits the handlers; how many did not end in time."""
+    """Gives back mails that no handler has, awaits the handlers; how many did not end in time."""
     log.info("draining: %d mails in handlers", handling.in_flight, extra={"action": "drain"})
     seconds = longest.total_seconds()
     _, unfinished = await asyncio.gather(deliveries.aclose(), handling.drain(seconds))

@@ -1,4 +1,4 @@
-"""What a consuming process is started with, for parent (`supervisor`) and process (`child`)."""
+"""The arguments of a consuming process, for the parent (`supervisor`) and the process (`child`)."""
 
 import logging
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _LONGEST_DRAIN = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class ConsumerTask:
-    """What one consuming process does. Pickled to it, so nothing here is an open thing."""
+    """What one consuming process does. It is pickled, so it holds no open connection or file."""
 
     settings: Settings
     queue: QueueName
@@ -26,8 +26,8 @@ class ConsumerTask:
 
 
 def drain_for(settings: Settings, handler_spec: str) -> timedelta:
-    """How long handlers may finish: 30 s; for the relay as long as it waits for the answer to a
-    mail that was sent whole, up to 10 minutes: without the answer the mail is sent again.
+    """How long handlers may finish: 30 s. For the relay its answer time-out, up to 10 minutes: a
+    mail that was sent whole, and has no answer, is sent again.
     """
     if handler_spec != "relay":
         return DRAIN

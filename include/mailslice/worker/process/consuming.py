@@ -22,9 +22,9 @@ from mailslice.worker.validation import MOST_PREFETCH, check_count, check_span
 class Consumed:
     """What became of the mails that were handed to a handler.
 
-    `given_back`: another worker had taken the mail (stage marks). `dropped`: it was deleted, or
-    closed, meanwhile, or all that it had left is in doubt.
-    `failures`: attempts that ended in an exception; those mails are among the retried.
+    `given_back`: another worker had taken the mail (stage marks). `dropped`: it was deleted or
+    closed meanwhile, or its last recipients are in doubt. `failures`: attempts that ended in an
+    exception; those mails are among the retried.
     """
 
     completed: int = 0
@@ -46,11 +46,10 @@ class Consumed:
         yield
 
     def settled(self, outcome: Disposition, _seconds: float) -> None:
-        """An outcome is stored, of the name of a field above."""
+        """Counts a stored outcome in the field of its name."""
         setattr(self, outcome.value, getattr(self, outcome.value) + 1)
 
     def handler_failed(self) -> None:
-        """A handler ended in an exception."""
         self.failures += 1
 
     def store_failed(self) -> None:
@@ -70,16 +69,15 @@ async def consume(
     policy: Policy | None = None,
 ) -> Consumed:
     """Calls `handler(mail, content)` for each mail, at most `concurrency` at once, and settles each
-    by the `Outcome` it gives (None: `Complete()`). Async handlers run on this loop, others in
-    threads.
+    by its `Outcome` (None: `Complete()`). Async handlers run on this loop, others in threads.
 
     `policy` (default: MAILSLICE_WORKER_BACK_OFF_*, MAILSLICE_WORKER_ATTEMPTS): an exception is a
-    retry with a growing pause, and after so many attempts the end of the mail. A `DeadLetter` is a
-    reject. Ends when `stop` is set, when the queue gave nothing for `idle`, or after `most` mails:
-    handlers may finish, and an outcome that no store takes for 30 s is given up, so that its mail
-    is handed out again. Cancelled, it cancels async handlers and gives back what is not settled.
-    Raises BadSetting, or StoreUnavailable after `give_up_after` without a store (handlers have 30 s
-    before that).
+    retry with a growing pause, and ends the mail after so many attempts. A `DeadLetter` is a
+    reject. Ends when `stop` is set, when the queue gave nothing for `idle`, or after `most` mails.
+    Running handlers may then finish; an outcome that no store takes for 30 s is given up, and its
+    mail is handed out again. A cancellation cancels async handlers and gives back unsettled mails.
+    Raises BadSetting, or StoreUnavailable after `give_up_after` without a store (plus 30 s for
+    handlers).
     """
     if most is not None:
         check_count("most", most)
@@ -91,7 +89,7 @@ async def consume(
     handling = HandlerPool(loaded(handler), concurrency, consumed, policy)
     ahead = prefetch if most is None else min(prefetch, most)
     deliveries = worker.deliveries(ahead, give_up_after=give_up_after)
-    # The worker keeps those that are not settled; the contents of the others are to go.
+    # The worker keeps unsettled deliveries; the contents of settled ones must be freed.
     handed: WeakSet[Delivery] = WeakSet()
     stop = stop or asyncio.Event()
     stopping = asyncio.create_task(stopped(stop, deliveries, handling.hurry))
@@ -100,8 +98,8 @@ async def consume(
         await handling.serve(deliveries, most=most, idle=idle, on_taken=handed.add)
         longest = None
     except Exception:
-        # Nothing more arrives. What handlers have done can still be written, so that it is not
-        # done again.
+        # No more mail arrives. Outcomes of running handlers can still be stored: else their mails
+        # would be handled again.
         longest = DRAIN_SECONDS
         raise
     finally:
@@ -110,13 +108,13 @@ async def consume(
             await deliveries.aclose()
             await handling.drain(longest)
         finally:
-            await handling.drain(0.0)  # of what is left when that was cancelled
+            await handling.drain(0.0)  # for handlers that are left if that was cancelled
             await _let_go(deliveries, handed)
     return consumed
 
 
 async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Ends a `stopped`, or awaits it where it closes already: it returns what was fetched."""
+    """Cancels a `stopped`, or awaits it if it already closes: it gives back fetched mails."""
     if not stop.is_set():
         stopping.cancel()
     await asyncio.wait({stopping})
@@ -130,7 +128,7 @@ async def _let_go(deliveries: Deliveries, handed: Iterable[Delivery]) -> None:
 
 
 async def _return_to_queue(delivery: Delivery) -> None:
-    """A mail that stayed in hand would take every later message of it, and its memory."""
+    """A mail left in hand would adopt all later messages of it, and keep its memory."""
     try:
         await delivery.retry()
     except MailsliceError:  # its stage marks cannot be written now
@@ -140,7 +138,7 @@ async def _return_to_queue(delivery: Delivery) -> None:
 async def stopped(
     stop: asyncio.Event, deliveries: Deliveries, on_stop: Callable[[], None] = lambda: None
 ) -> None:
-    """When `stop` is set: calls `on_stop`, then closes the deliveries: nobody waits for more."""
+    """Waits for `stop`, calls `on_stop`, then closes the deliveries: nobody waits for more."""
     await stop.wait()
     on_stop()
     await deliveries.aclose()

@@ -1,4 +1,4 @@
-"""Runs handlers beside each other, in threads or as tasks, and turns outcomes to settlements."""
+"""Runs handlers concurrently, in threads or as tasks, and settles mails by their outcomes."""
 
 import asyncio
 import inspect
@@ -34,12 +34,12 @@ from mailslice.worker.process.handler_spec import LoadedHandler
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = DRAIN.total_seconds()
-"""How long an end waits for stores that are away and, where it is a fault, for handlers."""
+"""How long the end waits for stores that are away and, after an error, for handlers."""
 _LEAST_WAIT = 0.05
 
 
 class Figures(Protocol):
-    """What handling counts (`metrics.ConsumerMetrics`)."""
+    """What is counted of handled mails (`metrics.ConsumerMetrics`)."""
 
     def handling(self) -> AbstractContextManager[None]: ...
     def settled(self, outcome: Disposition, seconds: float) -> None: ...
@@ -49,7 +49,7 @@ class Figures(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Another worker has the mail: this one only returns it. Only stage marks say so."""
+    """Another worker has the mail, by its stage marks: this one only returns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Policy:
 
 
 def policy_of(settings: Settings) -> Policy:
-    """By MAILSLICE_WORKER_*. BadSetting: mails are to bounce, and no queue for reports is set."""
+    """By MAILSLICE_WORKER_*. Raises BadSetting if mails are to bounce without a bounce queue."""
     worker = settings.worker
     if worker.give_up is GiveUp.BOUNCE and worker.bounce_queue is None:
         raise BadSetting(
@@ -81,7 +81,7 @@ def policy_of(settings: Settings) -> Policy:
 def action_of(
     delivery: Delivery, outcome: Outcome | GiveBack, policy: Policy
 ) -> Callable[[], Awaitable[Disposition]]:
-    """Outcome -> how to settle the delivery. A second attempt to settle keeps the pause."""
+    """Outcome -> the call that settles the delivery. A repeated call has the same pause."""
     match outcome:
         case Complete():
             return delivery.complete
@@ -113,8 +113,8 @@ def _retry_action(
         # Served recipients are done. For the others this was the last attempt: the next delivery
         # names only them.
         return lambda: delivery.retry(recipients=remaining)
-    how = {"counted": outcome.counted, "throttled": outcome.throttled}
-    return lambda: delivery.retry(outcome.recipients, pause, **how)
+    flags = {"counted": outcome.counted, "throttled": outcome.throttled}
+    return lambda: delivery.retry(outcome.recipients, pause, **flags)
 
 
 def _final_outcome(
@@ -129,8 +129,8 @@ def _final_outcome(
 
 
 def _handler_threads(count: int) -> ThreadPoolExecutor:
-    """All of them are there from the start: an executor that fails to start a thread has queued the
-    call all the same, and the mail would be handled twice. Raises BadSetting.
+    """Starts all threads at once. An executor that fails to start a thread later has queued the
+    call nevertheless, and the mail would be handled twice. Raises BadSetting.
     """
     threads, all_started = ThreadPoolExecutor(count, "handler"), threading.Event()
     try:
@@ -165,7 +165,7 @@ class HandlerPool:
         self._isolation = isolation or Isolation()
         self._hurried = math.inf
         self.stopping = threading.Event()
-        """Set when the worker ends: a handler that takes it begins nothing that can wait."""
+        """Set when the worker ends. A handler that takes it then begins nothing that can wait."""
 
     @property
     def in_flight(self) -> int:
@@ -177,7 +177,7 @@ class HandlerPool:
             pass
 
     async def start(self, delivery: Delivery) -> None:
-        """Waits for a free place, then runs the handler there; returns at once then."""
+        """Waits until a handler can start, starts it as a task, and returns."""
         await self._permits.acquire()
         name = f"handle-{delivery.item.enqueue_id}"
         task = asyncio.create_task(self._handle(delivery), name=name)
@@ -192,11 +192,11 @@ class HandlerPool:
         idle: timedelta | None = None,
         on_taken: Callable[[Delivery], None] = lambda _delivery: None,
     ) -> None:
-        """Starts the handler for each delivery until there is none, none came for `idle`, or `most`
-        were taken. May be cancelled where it waits.
+        """Starts the handler for each delivery, until there is no more, none came for `idle`, or
+        `most` were taken. It may be cancelled while it waits.
 
-        A delivery is taken when a handler can start: one that is handed out counts as begun, and
-        stuck_mails closes it when it stays so.
+        It takes a delivery only when a handler can start: a mail that is handed out counts as
+        begun, and stuck_mails would close it if it waited.
         """
         taken = 0
         while taken != most:
@@ -207,7 +207,7 @@ class HandlerPool:
             taken += 1
             on_taken(delivery)
             await self.start(delivery)
-            del delivery  # its content is the handler's alone
+            del delivery  # only the handler keeps the content
 
     def hurry(self) -> None:
         """The worker is about to end: an outcome that no store takes for 30 s is given up."""
@@ -216,7 +216,7 @@ class HandlerPool:
 
     async def drain(self, longest: float | None) -> int:
         """Waits up to `longest` seconds (None: as long as handlers take, and 30 s for the stores)
-        for what runs, then gives up on the rest: their number. The broker hands those out again.
+        for running handlers. Cancels the others, whose mails go back; how many there were.
         """
         if longest is None:
             self._hurried = min(self._hurried, time.monotonic())
@@ -275,12 +275,12 @@ class HandlerPool:
         except GeneratorExit:
             raise  # the loop is being closed
         except BaseException as error:  # noqa: BLE001
-            # Whatever a handler raises, the mail is tried again. Libraries raise their own kinds
-            # (gevent, trio).
+            # Whatever a handler raises, the mail is tried again. Libraries (gevent, trio) raise
+            # BaseExceptions of their own.
             return self._failed(delivery, error)
 
     def _checked_outcome(self, delivery: Delivery, result: object) -> Outcome:
-        """The outcome, or that of a failed handler."""
+        """The outcome if it is valid, else that of a failed handler."""
         if result is None:
             return Complete()
         if not isinstance(result, Complete | Retry | Reject | Bounce):
@@ -311,7 +311,7 @@ class HandlerPool:
         return await loop.create_task(_awaited(result)) if inspect.isawaitable(result) else result
 
     def _keywords(self, delivery: Delivery) -> dict[str, object]:
-        """What the handler takes beside the mail and its content (`handler_spec`)."""
+        """The keyword arguments that the handler takes (`handler_spec`)."""
         loop, is_async = asyncio.get_running_loop(), self._handler.is_async
         message = delivery.message
         offers: dict[str, Callable[[], object]] = {
@@ -327,12 +327,12 @@ class HandlerPool:
 
     def _failed(self, delivery: Delivery, error: BaseException) -> Retry:
         self._metrics.handler_failed()
-        where, enqueue_id = f"{type(error).__name__} at {_where(error)}", delivery.item.enqueue_id
-        # A message may name addresses: it, and the traceback that ends in it, are for DEBUG.
+        why, enqueue_id = f"{type(error).__name__} at {_where(error)}", delivery.item.enqueue_id
+        # The error's text may name addresses: only DEBUG logs it, with its traceback.
         text = "handler failed: %s; the mail is tried again later (enqueue id %s)"
-        log.warning(text, where, enqueue_id, extra=about("handler_failed", enqueue_id))
+        log.warning(text, why, enqueue_id, extra=about("handler_failed", enqueue_id))
         log.debug("handler failed", exc_info=error)
-        return Retry(back_off=True, why=where)
+        return Retry(back_off=True, why=why)
 
     async def _store_outcome(
         self, delivery: Delivery, action: Callable[[], Awaitable[Disposition]]
@@ -340,7 +340,7 @@ class HandlerPool:
         """Repeats `action` until the stores have taken it: the mail must not be handled again.
 
         It repeats after any error: a mail given up here would stay unsettled and unacknowledged.
-        Only the end of the worker stops it, with None; `drain` returns what is not settled.
+        Only the end of the worker stops it, with None; then the broker gets the mail back.
         """
         began = time.monotonic()
         pauses = self._policy.settle_pauses
@@ -351,7 +351,7 @@ class HandlerPool:
             try:
                 return await action()
             except MailsliceError as error:
-                delivery.stage = "settling"  # stuck_mails leaves it
+                delivery.stage = "settling"  # stuck_mails leaves such mails
                 log.warning("outcome not stored, again in %d s: %s", pause, error, extra=extra)
             except Exception:
                 text = "outcome not stored, by a fault of mailslice; again in %d s"
@@ -422,8 +422,8 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "recipients": (
         "a tuple of text",
-        lambda one: (
-            isinstance(one, list | tuple | set | frozenset | None) and _are_texts(one or ())
+        lambda value: (
+            isinstance(value, list | tuple | set | frozenset | None) and _are_texts(value or ())
         ),
     ),
 }
@@ -431,7 +431,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def _wrong_field(outcome: object) -> str | None:
-    """What is wrong with an outcome's fields: no one else checks what handlers give."""
+    """What is wrong with an outcome's fields: nothing else checks what handlers return."""
     for name, (allowed, is_allowed) in _FIELDS.items():
         if hasattr(outcome, name) and not is_allowed(value := getattr(outcome, name)):
             return f"the {name} of an outcome is {allowed}, not a {type(value).__name__}"

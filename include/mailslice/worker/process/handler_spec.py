@@ -1,7 +1,7 @@
-"""From `package.module:function` to something that can be called for each mail.
+"""Loads a handler: from `package.module:function` to a callable for each mail.
 
-A handler is `def handle(mail, content)` or `async def handle(mail, content)`. By keywords that it
-names it gets more:
+A handler is `def handle(mail, content)` or `async def handle(mail, content)`. It gets more by
+keywords that it names:
 
 - `enqueue_id`: the identity of the queue entry, the same whenever the mail is delivered again;
 - `stage`: to mark its progress with (`handler_stage`);
@@ -38,7 +38,7 @@ _BY_NAME = ("redelivered", "arrived", "stopping", "throttle")
 
 @dataclass(frozen=True, slots=True)
 class LoadedHandler:
-    """A handler, called as (mail, content, what it `takes`): an outcome, or an awaitable of one."""
+    """A handler. `call` takes mail, content, and what it `takes`; gives an outcome or awaitable."""
 
     call: Callable[..., Any]
     is_async: bool
@@ -78,7 +78,7 @@ def _module(spec: str, name: str, *, own: bool) -> Any:
             sys.path.append(folder)
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # a script that is no module ends the process
+    except (Exception, SystemExit) as error:  # SystemExit: a script ends at its import
         raise BadInput(
             f"--handler {spec!r}: module {name!r} cannot be imported: "
             f"{type(error).__name__}: {error}; {_ALLOWED}"
@@ -114,7 +114,7 @@ def _keywords(subject: str, handler: Callable[..., Any]) -> frozenset[str]:
     """Names of the optional keywords that the handler takes."""
     try:
         parameters = inspect.signature(handler).parameters
-    except ValueError:  # a built-in that tells no signature: believed
+    except ValueError:  # a built-in without a signature: not checked
         return frozenset()
     any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     takes = {name for name in _BY_ANY_KEYWORD if any_keyword or name in parameters}

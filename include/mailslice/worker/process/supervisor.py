@@ -37,7 +37,7 @@ _SETTLED_AFTER = 60.0
 """A process that lived for so many seconds is restarted with the shortest pause."""
 _TRIES_BEFORE_FIRST_BEAT = 3
 _KILL_AFTER_DRAIN = 15.0
-"""What closing connections to stores that do not answer may take."""
+"""Seconds more, for closing connections to stores that do not answer."""
 
 
 @dataclass(slots=True)
@@ -64,16 +64,16 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
     drain: timedelta | None = None,
     health_port: int | None = None,
 ) -> None:
-    """Consumes until SIGTERM or SIGINT, then drains and returns. To be called in the main thread.
+    """Consumes until SIGTERM or SIGINT, then drains and returns. Must run in the main thread.
 
     Each of the `processes` has up to `prefetch` mails, `concurrency` of them in handlers. On a
     signal running handlers may finish for `drain` (default: `drain_for`), the rest goes back to the
     broker. `health_port` (default: the setting) serves /livez, /readyz and /metrics; 0 = none.
-    Raises BadInput (handler, numbers, queue), Refused, or StoreUnavailable when no process got as
-    far as consuming; afterwards faults only restart.
+    Raises BadInput (handler, numbers, queue), Refused, or StoreUnavailable if no process ever began
+    to consume. After that a fault only restarts its process.
     """
-    given = {"--processes": processes, "--prefetch": prefetch, "--concurrency": concurrency}
-    for name, value in given.items():
+    numbers = {"--processes": processes, "--prefetch": prefetch, "--concurrency": concurrency}
+    for name, value in numbers.items():
         if value < 1:
             raise BadInput(f"{name} {value}: allowed are whole numbers from 1")
     task = ConsumerTask(
@@ -106,7 +106,7 @@ class Supervisor:
         self._failure: MailsliceError | None = None
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT, or until a first start fails (raises then)."""
+        """Runs until SIGTERM or SIGINT. Raises the error of a failed first start."""
         figures = str(scratch_folder("mailslice-metrics"))
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = figures  # the processes inherit it
         signals = (signal.SIGTERM, signal.SIGINT)
@@ -165,7 +165,7 @@ class Supervisor:
         self._liveness.started(slot.number, process.pid)
 
     def _listen(self, longest: float) -> None:
-        """Waits for news of any process, at most `longest` seconds, and takes it in."""
+        """Waits up to `longest` seconds for messages or ends of processes, and handles them."""
         pipes = {slot.pipe: slot for slot in self._slots if slot.pipe is not None}
         sentinels = [slot.process.sentinel for slot in self._slots if slot.process is not None]
         if not sentinels:
@@ -175,7 +175,7 @@ class Supervisor:
             if isinstance(source, connection.Connection):
                 self._take(pipes[source])
         for slot in self._slots:
-            # What a process forked has its sentinel, too.
+            # A forked child of the process keeps its sentinel open: the exit code decides.
             if (process := slot.process) is not None and process.exitcode is not None:
                 self._died(slot, process)
 
@@ -216,7 +216,7 @@ class Supervisor:
         self._start_later(slot, f"(pid {pid}) ended with {how}")
 
     def _start_later(self, slot: _Slot, why: str) -> None:
-        """After a pause; before anything consumed, for some times only."""
+        """Restarts after a growing pause. Before anything consumed it gives up after 3 deaths."""
         now = time.monotonic()
         slot.deaths = 1 if now - slot.started > _SETTLED_AFTER else slot.deaths + 1
         if not self._began and slot.deaths >= _TRIES_BEFORE_FIRST_BEAT:
@@ -235,7 +235,7 @@ class Supervisor:
         in_handlers = [] if slot.cells is None else InHandlers.ids(slot.cells)
         if not in_handlers:
             return
-        self._began = True  # whatever it had time to say
+        self._began = True  # it consumed, even if its report did not arrive
         struck = self._strikes.died(in_handlers)
         text = "process %d died with %d mails in handlers: %s; each is handled alone from now on"
         ids = ", ".join(map(str, in_handlers))

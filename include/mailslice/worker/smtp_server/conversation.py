@@ -18,21 +18,21 @@ from mailslice.worker.smtp_server.session import Intake
 
 _AUTH_TRIES = 5
 _ANSWER_WITHIN = 600.0
-"""Seconds that a client waits for the answer to its mail (RFC 5321 4.5.3.2.6), not idle."""
+"""Seconds that a client waits for the answer to its mail (RFC 5321 4.5.3.2.6): not idle time."""
 _LEAST_RATE = 100_000.0
 """Bytes a second: a mail that is slower for longer than `ServerTimes.mail` is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTimes:
-    """Seconds of an SMTP server that are no settings."""
+    """Time limits of an SMTP server that are not settings, in seconds."""
 
     drain: float = 30.0
     """For mails that are being received when the server ends."""
     goodbye: float = 2.0
     """For a dismissed client to read its 421."""
     wrong_password: float = 2.0
-    """Before a wrong password is answered: the one user's may be guessed from many connections."""
+    """Before a wrong password is answered: it may be guessed by many connections at once."""
     login: float = 300.0
     """Within which a client outside of the allowed networks has to log in."""
     mail: float = 600.0
@@ -41,7 +41,7 @@ class ServerTimes:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Connections at once: of strangers together, of allowed clients together; of each stranger."""
+    """Concurrent connections: `of_all` strangers and as many others; `of_client` of a stranger."""
 
     of_all: int
     of_client: int
@@ -69,7 +69,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         self.reservation = intake.reservation()
-        """Of the mail whose recipients are being named."""
+        """Memory of the mail whose recipients are being named."""
         super().__init__(
             intake,
             enable_SMTPUTF8=True,
@@ -89,7 +89,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         self._dismissed: float | None = None
         self._pause_ends = 0.0
         self.client = ""
-        """Of a stranger: what counts as one client."""
+        """Of a stranger: the key of what counts as one client."""
         self.receiving = False
         self.enqueuing = False
 
@@ -99,8 +99,8 @@ class Conversation(SMTP):  # type: ignore[misc]
     def _getparams(self, params: Sequence[str]) -> dict[str, str | bool] | None:
         """Drops AUTH= (RFC 4954 5), which clients that logged in may send: it means nothing here.
 
-        Digits beyond ASCII are no SIZE: int() takes only some of those that isdigit() does. A
-        parameter that is given twice is a syntax error: only its last value would be checked.
+        SIZE has ASCII digits only: int() takes only some of those that isdigit() does. A parameter
+        that is given twice is a syntax error: only its last value would be checked.
         """
         known: dict[str, str | bool] | None = super()._getparams(params)
         if known is None or not str(known.get("SIZE", "")).isascii() or len(known) < len(params):
@@ -123,7 +123,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         try:
             await super()._handle_client()
         finally:
-            # A client that hangs up and comes again would have no pause.
+            # Else a client could avoid the pause by hanging up and connecting again.
             self.loop.call_at(self._pause_ends, self._open_now.discard, self)
             if aged is not None:
                 aged.cancel()
@@ -142,18 +142,18 @@ class Conversation(SMTP):  # type: ignore[misc]
 
     @functools.wraps(SMTP.smtp_AUTH)
     async def smtp_AUTH(self, arg: str | None) -> None:
-        # A mechanism has no case (RFC 5321 2.4): the clients of .NET say `AUTH login`.
+        # A mechanism's name has no case (RFC 5321 2.4): .NET clients send `AUTH login`.
         words = (arg or "").split()
         try:
             await super().smtp_AUTH(" ".join([*map(str.upper, words[:1]), *words[1:]]))
-        except ValueError:  # its reader's
+        except ValueError:  # raised by aiosmtpd's reader
             await self.push("500 5.5.6 Authentication Exchange line is too long")
 
     async def push(self, status: str | bytes) -> None:
         if status[:3] in {"535", b"535"}:
             self._pause_ends = self.loop.time() + self._times.wrong_password
             await asyncio.sleep(self._times.wrong_password)
-        # An answer may repeat what came, which may be no UTF-8.
+        # An answer may repeat the client's bytes, which may not be UTF-8.
         await super().push(status.encode(errors="replace") if isinstance(status, str) else status)
 
     @functools.wraps(SMTP.smtp_DATA)
@@ -171,7 +171,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         await self.push("354 End data with <CR><LF>.<CR><LF>")
         self.receiving = True
         try:
-            # It outlives a client that hangs up, as the enqueue does.
+            # The reservation outlives a client that hangs up, as the enqueue does.
             reservation, self.reservation = self.reservation, self._intake.reservation()
             answer = await self._intake.take(
                 self.session, self.envelope, reservation, self._receive
@@ -186,8 +186,8 @@ class Conversation(SMTP):  # type: ignore[misc]
     async def _receive(self, reservation: Reservation, before: bytes) -> bytes | str:
         began = self.loop.time()
 
-        def progressed(came: int) -> None:
-            remaining = began + self._times.mail + came / _LEAST_RATE - self.loop.time()
+        def progressed(count: int) -> None:
+            remaining = began + self._times.mail + count / _LEAST_RATE - self.loop.time()
             self._reset_timeout(max(min(self._timeout_duration, remaining), 0.001))
 
         received = await receive(
@@ -196,7 +196,7 @@ class Conversation(SMTP):  # type: ignore[misc]
             reservation,
             progressed,
             before,
-            # Of strangers only: what is in the allowed networks may not know better.
+            # From strangers only: software in the allowed networks may send bare line ends.
             refuse_bare=self._policy.refuse_bare_line_ends and bool(self.client),
         )
         if self._dismissed is not None:
@@ -211,7 +211,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         super()._set_post_data_state()
 
     def eof_received(self) -> bool:
-        """Closes it, also where its task has not begun: uvloop reads first."""
+        """Closes it, also before its task has begun: uvloop reads first."""
         super().eof_received()
         return False
 
@@ -220,17 +220,17 @@ class Conversation(SMTP):  # type: ignore[misc]
         super().connection_lost(error)
 
     def _cut_off(self) -> None:
-        """Not in order: a close would wait for ever for a client that does not read."""
+        """Aborts it: an orderly close would wait for ever for a client that does not read."""
         (self._original_transport or self.transport).abort()
         if self._handler_coroutine is not None:
-            # asyncio reports no end of a connection within a TLS handshake.
+            # asyncio does not report that a connection ended within a TLS handshake.
             self._handler_coroutine.cancel()
         self.reservation.release()
 
     _timeout_cb = _cut_off
 
     def dismiss(self) -> None:
-        """Closes it with 421 (RFC 5321 3.8), called until it is: who reads not is cut off."""
+        """Closes it with 421 (RFC 5321 3.8). A later call cuts off a client that does not read."""
         now = self.loop.time()
         if self._dismissed is None:
             self._dismissed = now

@@ -25,8 +25,8 @@ NULL_PATH = "<>"
 
 
 def read_path(argument: str) -> tuple[str | None, str]:
-    """The address at the beginning of `argument` (`<>`: null path; None: none), without a source
-    route, and the parameters. A domain may be missing.
+    """The address at the start of `argument`, without a source route, and the parameters. `<>` is
+    the null path; None: there is no address. A domain may be missing.
     """
     match = _PATH.fullmatch(argument)
     if match is None:
@@ -49,10 +49,10 @@ async def receive(
     *,
     refuse_bare: bool = False,
 ) -> bytes | str:
-    """The mail with `before` in front of it (which does not count), or the refusal to answer with.
+    """The mail behind `before` (which does not count), or the refusal to answer with.
 
-    Takes memory from `reservation` as it grows; a refusal releases it. `on_progress` gets the count
-    of bytes, at first and for every 64 KiB: a slow client is not a lost one.
+    Takes memory from `reservation` as it grows; a refusal releases it. `on_progress` gets the
+    number of bytes, at first and for every 64 KiB: a slow client is not a lost one.
     """
     mail = _Mail(limit, reservation, before, refuse_bare=refuse_bare)
     reported = 0
@@ -66,13 +66,13 @@ async def receive(
             piece = piece[1:]
         line_begins = line_ends
         mail.add(piece, line_ends=line_ends)
-        if mail.came - reported >= _STEP:
-            reported = mail.came
+        if mail.received - reported >= _STEP:
+            reported = mail.received
             on_progress(reported)
 
 
 class _Mail:
-    """The bytes that have come, or why they are refused: then they are counted, and not kept."""
+    """The bytes received so far. Once they are refused, they are only counted."""
 
     def __init__(
         self, limit: int, reservation: Reservation, before: bytes, *, refuse_bare: bool
@@ -81,13 +81,13 @@ class _Mail:
         self._reservation = reservation
         self._refuse_bare = refuse_bare
         self._reserved = 0
-        self.came = 0
+        self.received = 0
         self.content = BytesIO()
         self.content.write(before)
         self.refusal: str | None = None
 
     def add(self, piece: bytes, *, line_ends: bool) -> None:
-        self.came += len(piece)
+        self.received += len(piece)
         if self.refusal is not None:
             return
         self.refusal = self._refused(piece, len(piece) - 2 * line_ends)
@@ -98,11 +98,11 @@ class _Mail:
             self._reservation.release()
 
     def _refused(self, piece: bytes, end: int) -> str | None:
-        if self.came > self._limit:
+        if self.received > self._limit:
             return TOO_LARGE
         if self._refuse_bare and (piece.find(b"\n", 0, end) >= 0 or piece.find(b"\r", 0, end) >= 0):
             return BARE
-        if self.came > self._reserved:
+        if self.received > self._reserved:
             if not self._reservation.grow(_STEP + len(piece)):
                 return BUSY
             self._reserved += _STEP + len(piece)
@@ -110,9 +110,9 @@ class _Mail:
 
 
 async def _piece(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
-    """A line, or a part beyond the reader's limit; whether it ends (no bare LF or CR does)."""
+    """A line, or a part beyond the reader's limit; and whether it ends with CRLF."""
     try:
         return await reader.readuntil(b"\r\n"), True
     except asyncio.LimitOverrunError as error:
-        # It never parts CR from LF: what may be the beginning of an end stays in the reader.
+        # It never parts CR from LF: a CR at the end stays in the reader.
         return await reader.read(error.consumed), False

@@ -23,7 +23,7 @@ _WIDEST = {4: 8, 6: 16}
 
 
 class RenewedTls:
-    """TLS as its files say it now: certificates are renewed. `make` gives None without TLS."""
+    """TLS by what its files say now: certificates are renewed. `make` gives None without TLS."""
 
     def __init__(self, make: Callable[[], ssl.SSLContext | None], *files: Path | None) -> None:
         self._make = make
@@ -31,11 +31,11 @@ class RenewedTls:
         self._times, self._context = self._file_times(), make()
 
     def context(self) -> ssl.SSLContext | None:
-        """Created again when one of the files was changed."""
+        """The context, created again when one of the files was changed."""
         try:
             if (times := self._file_times()) != self._times:
                 self._context, self._times = self._make(), times
-        except (BadSetting, OSError) as error:  # half of them may be written yet
+        except (BadSetting, OSError) as error:  # the files may be half written
             log.warning("TLS stays as it is: %s", error, extra={"action": "tls_unchanged"})
         return self._context
 
@@ -98,7 +98,7 @@ def policy_of(settings: SmtpInSettings) -> SmtpPolicy:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a port bound to `host`. Of names only localhost is."""
+    """Whether only this machine can reach a port at `host`. The only such name is localhost."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -106,7 +106,7 @@ def is_loopback(host: str) -> bool:
 
 
 def client_address(peer: object) -> IPAddress | None:
-    """The address in a socket's peer name; an IPv4 one that came through an IPv6 socket as IPv4."""
+    """The address in a socket's peer name. An IPv4-mapped IPv6 address becomes IPv4."""
     host = str(peer[0]).partition("%")[0] if isinstance(peer, tuple) else ""
     try:
         address = ipaddress.ip_address(host)
@@ -134,7 +134,7 @@ def _network(text: str) -> IPNetwork:
 
 
 def _refuse_open_relay(host: str, networks: tuple[IPNetwork, ...]) -> None:
-    """Two halves of the world are the world: networks are judged after joining neighbours."""
+    """Raises BadSetting. Neighbours are joined first: two halves of the internet are all of it."""
     v4 = ipaddress.collapse_addresses(n for n in networks if isinstance(n, ipaddress.IPv4Network))
     v6 = ipaddress.collapse_addresses(n for n in networks if isinstance(n, ipaddress.IPv6Network))
     joined: list[IPNetwork] = [*v4, *v6]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TRACE_ROOM = 4096
-"""Bytes: more than a Received line can have, whose parts come from commands of at most 512."""
+"""Bytes: more than a Received line has, whose parts come from commands of at most 512 bytes."""
 
 
 def run_smtp_in(
@@ -41,9 +41,8 @@ def run_smtp_in(
 ) -> None:
     """Listens until SIGTERM or SIGINT; mails that are being received may then end, for up to 30 s.
 
-    `on_listening` is told address and port (of port 0 the one that was taken). Before that it
-    raises BadSetting (open relay, incomplete TLS or AUTH, a taken port), UnknownQueue,
-    StoreUnavailable.
+    `on_listening` gets address and port (for port 0 the one the system chose). Before, it raises
+    BadSetting (open relay, incomplete TLS or AUTH, port in use), UnknownQueue, StoreUnavailable.
     """
     import uvloop
 
@@ -88,7 +87,7 @@ async def _until_signal(  # noqa: PLR0917
         watching = [asyncio.create_task(_stay_connected(worker))]
 
         def listening(host: str, port: int) -> None:
-            # /readyz answers 200 from the first beat: a client that came before would be refused.
+            # /readyz answers 200 from the first beat: before that, the port is not open yet.
             watching.append(asyncio.create_task(_beat(worker, liveness, metrics)))
             if on_listening is not None:
                 on_listening(host, port)
@@ -109,7 +108,7 @@ async def _until_signal(  # noqa: PLR0917
 
 
 async def _beat(worker: QueueWorker, liveness: Liveness, metrics: SmtpMetrics) -> None:
-    """The event loop turns, and reaches these stores."""
+    """Reports that the event loop runs, and which stores it reaches."""
     while True:
         metrics.observe(worker.context.statistics)
         liveness.beat(0, ProcessHealth(worker.reaches_rabbitmq, 0.0, 0, worker.reaches_cassandra))
@@ -117,7 +116,7 @@ async def _beat(worker: QueueWorker, liveness: Liveness, metrics: SmtpMetrics) -
 
 
 async def _stay_connected(worker: QueueWorker) -> None:
-    """Connects to the broker again: without it /readyz keeps mail away, and only mail would."""
+    """Reconnects to the broker: /readyz keeps mail away without it, and only mail would."""
     while True:
         with contextlib.suppress(MailsliceError):
             await worker.context.publisher.connect()
@@ -139,7 +138,7 @@ async def serve(
     on_listening: Callable[[str, int], None] | None = None,
     times: ServerTimes | None = None,
 ) -> None:
-    """Listens until `stop` is set, then finishes what is being received."""
+    """Listens until `stop` is set, then finishes mails that are being received."""
     smtp_in, times = settings.smtp_in, times or ServerTimes()
     hostname = smtp_in.hostname or socket.getfqdn()
     intake = Intake(
@@ -171,7 +170,7 @@ async def serve(
         server = await loop.create_server(
             conversation, smtp_in.host, smtp_in.port, backlog=smtp_in.max_connections
         )
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a host name
         raise BadSetting(
             f"MAILSLICE_SMTP_IN_HOST={smtp_in.host!r}, MAILSLICE_SMTP_IN_PORT={smtp_in.port}: "
             f"cannot listen there: {getattr(error, 'strerror', None) or error}; choose another"
@@ -188,7 +187,7 @@ async def serve(
 
 
 async def _finish(open_now: set[Conversation], intake: Intake, drain: float) -> None:
-    """Idle clients get 421 at once, those that send may end. No 421 to whom sent a whole mail."""
+    """421 to idle clients at once, to sending ones after `drain`; a whole mail gets its answer."""
     deadline = time.monotonic() + drain
     while open_now:
         for conversation in list(open_now):

@@ -1,4 +1,4 @@
-"""What SMTP commands are answered, and a mail's bytes as they came, behind Received."""
+"""The answers to SMTP commands. A mail is enqueued as it came, behind a Received line."""
 
 # ruff: noqa: N802 - aiosmtpd calls hooks by the names of the commands
 import asyncio
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _NO_STORE = "451 4.3.0 The mail cannot be stored now, try again later"
 _MOST_HOPS = 100
-"""Received lines, after which a mail is taken to go round in circles (RFC 5321 6.3)."""
+"""Received lines above which a mail is taken for one that loops (RFC 5321 6.3)."""
 _FREE_RECIPIENTS = 100
 """Recipients that every server takes (RFC 5321 4.5.3.1.8); further ones count as memory."""
 _HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
@@ -84,7 +84,7 @@ class Intake:
     ) -> str:
         declared = next((int(o.removeprefix("SIZE=")) for o in options if o.startswith("SIZE=")), 0)
         if not self.budget.fits(declared):
-            return BUSY  # said before the client sends it all in vain
+            return BUSY  # before the client sends the mail in vain
         if address != NULL_PATH and (problem := self._wrong_address(address, envelope)):
             return problem
         envelope.mail_from = address
@@ -115,7 +115,7 @@ class Intake:
         reservation: Reservation,
         receiving: Callable[[Reservation, bytes], Awaitable[bytes | str]],
     ) -> str:
-        """Receives a mail behind a Received line; the answer (250: durable). Ends `reservation`."""
+        """Receives a mail behind a Received line. The answer (250: durable). Ends `reservation`."""
         try:
             mail = self._mail(session, envelope)
             content = await receiving(reservation, self._trace(session, envelope, mail.name))
@@ -157,7 +157,7 @@ class Intake:
             await asyncio.wait(set(self._enqueuing))
 
     async def _answer(self, mail: Mail, content: bytes | str, reservation: Reservation) -> str:
-        """Counts the answer, too: a client that hung up does not wait for it."""
+        """The answer, which is counted here: a client that hung up does not wait for it."""
         answer = content if isinstance(content, str) else await self._enqueue(mail, content)
         reservation.release()
         self.metrics.answered(answer)
@@ -168,11 +168,11 @@ class Intake:
             queued = await self.worker.enqueue(mail, content)
         except MailsliceError as error:
             log.warning("mail not stored: %s", error, extra={"action": "smtp_refused"})
-            # Bad input is a lasting fault of the mail. A bad setting (say, a changed password) is
-            # ours, and gets corrected.
+            # Bad input is a permanent fault of the mail. A bad setting (say, a changed password)
+            # is a fault of this server, which gets corrected.
             its_fault = isinstance(error, BadInput) and not isinstance(error, BadSetting)
             return "554 5.6.0 The mail cannot be accepted" if its_fault else _NO_STORE
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client keeps the mail
+        except Exception as error:  # noqa: BLE001 - after any error the client keeps the mail
             return await self.handle_exception(error)
         self.metrics.bytes.inc(len(content))
         extra = about("smtp_accepted", queued.enqueue_id)
@@ -224,7 +224,7 @@ class Intake:
 
 
 def _hops(content: bytes) -> int:
-    """Received lines, but for ours."""
+    """Received lines without the one of this server."""
     return len(_HOP.findall(content, 0, header_end(content[:_TRACE]))) - 1
 
 

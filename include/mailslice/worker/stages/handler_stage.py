@@ -1,11 +1,12 @@
-"""What a handler marks its progress with: `def handle(mail, content, *, stage)`.
+"""The `stage` with which a handler marks its progress: `def handle(mail, content, *, stage)`.
 
-Before the first step that cannot be taken back: `stage.sending(recipients)`, durable when it
-returns. Right after it: `stage.sent(recipients)`, or `stage.not_sent(recipients)` when it surely
-did not happen. When the worker dies, or the handler ends, in between, these recipients are failed
-and reported, never sent to twice. Without recipients each call means all possible ones. `sending`
-raises TakenOver when another one has the mail. Without stage marks on the queue all do nothing. A
-plain handler gets a BlockingStage, an async one an AsyncStage, whose methods are awaited.
+A handler calls `stage.sending(recipients)` before the first step that cannot be taken back: it is
+durable when it returns. Right after the step it calls `stage.sent(recipients)`, or
+`stage.not_sent(recipients)` if the step surely did not happen. If the worker dies, or the handler
+ends, in between, these recipients fail and are reported; they are never sent to twice. Without
+recipients each call means all possible ones. `sending` raises TakenOver if another worker has the
+mail. Without stage marks on the queue all calls do nothing. A plain handler gets a BlockingStage,
+an async one an AsyncStage, whose methods are awaited.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from mailslice.worker.stages.stage_log import StageMarks
 
 
 class _Stage:
-    """Of a delivery. `age` None: unknown; `attempt` from 1, by retries that count."""
+    """The stage of a delivery. `age` None: unknown; `attempt`: from 1, by retries that count."""
 
     def __init__(
         self,
@@ -33,10 +34,10 @@ class _Stage:
 
 
 class BlockingStage(_Stage):
-    """For a thread."""
+    """For handlers in a thread."""
 
     def sending(self, recipients: Iterable[str] | None = None) -> None:
-        """About to send to these. Raises TakenOver, StoreUnavailable: then do not."""
+        """Call before sending to these. Raises TakenOver, StoreUnavailable: send nothing then."""
         if self._marks is not None and self._loop is not None:
             call_from_thread(self._loop, self._marks.sending(recipients))
 
@@ -52,20 +53,17 @@ class BlockingStage(_Stage):
 
 
 class AsyncStage(_Stage):
-    """The same for a coroutine on the worker's loop."""
+    """The same for a coroutine on the worker's loop. The methods are awaited."""
 
     async def sending(self, recipients: Iterable[str] | None = None) -> None:
-        """About to send to these. Raises TakenOver, StoreUnavailable: then do not."""
         if self._marks is not None:
             await self._marks.sending(recipients)
 
     async def sent(self, recipients: Iterable[str] | None = None) -> None:
-        """These recipients have the mail."""
         if self._marks is not None:
             await self._marks.sent(recipients)
 
     async def not_sent(self, recipients: Iterable[str] | None = None) -> None:
-        """These surely do not have it, and may be tried again."""
         if self._marks is not None:
             await self._marks.not_sent(recipients)
 

@@ -1,8 +1,8 @@
 """Stage marks: read at each delivery, written conditionally by the worker that has the mail.
 
 `sending` is durable before the first irreversible step; `sent` follows it. A delivery
-(`StageMarks`) knows at least what the table has. The next mark, or the end of the delivery, writes
-a `sent` that could not be written.
+(`StageMarks`) knows at least what the table has. If a `sent` cannot be written, the next mark, or
+the end of the delivery, writes it.
 """
 
 import asyncio
@@ -22,28 +22,29 @@ from mailslice.worker.io.context import QueueContext
 from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
-_Hears = Callable[[MailStage, tuple[str, ...]], Awaitable[None]]
+_Listener = Callable[[MailStage, tuple[str, ...]], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class StageMarks:
-    """One delivery's. `taken`: a write was refused, or the delivery is over. `on_stage` hears of
-    stages, `on_doubt` of recipients that fail next, `on_late` of those sent to after they had.
+    """The marks of one delivery. `taken`: a write was refused, or the delivery is over. Called:
+    `on_stage` with each new stage, `on_doubt` with recipients that are about to fail, `on_late`
+    with recipients that were sent to after they had failed.
     """
 
     stages: "Stages"
     known: MailStage
-    """The stage of each recipient: at once; it is written by one call at a time."""
+    """The stage of each recipient. It changes at once; one call at a time writes it."""
     on_stage: Callable[[Stage], None]
-    on_doubt: _Hears
-    on_late: _Hears
+    on_doubt: _Listener
+    on_late: _Listener
     next_record: MailStage | None = field(init=False, default=None)
     """The record of the next attempt, once it is written."""
     taken: bool = field(init=False, default=False)
     _written: MailStage = field(init=False)
     _writing: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    _told: tuple[MailStage, tuple[str, ...]] | None = field(init=False, default=None)
-    """What was known, and who was in doubt, when that was reported."""
+    _reported: tuple[MailStage, tuple[str, ...]] | None = field(init=False, default=None)
+    """The record, and the recipients in doubt, as they were reported."""
 
     def __post_init__(self) -> None:
         self._written = self.known
@@ -54,7 +55,7 @@ class StageMarks:
         return self.known.those(Stage.SENDING)
 
     async def sending(self, recipients: Iterable[str] | None = None) -> None:
-        """Durable when it returns (None: all left). TakenOver, StoreUnavailable: send nothing."""
+        """Marks these (None: all left) durably. TakenOver, StoreUnavailable: send nothing."""
         async with self._writing:
             left = self.known.remaining
             requested = tuple(dict.fromkeys(left if recipients is None else recipients))
@@ -65,19 +66,19 @@ class StageMarks:
                 raise BadInput(f"mail {self.known.enqueue_id}: {why}")
             await self._write(self._moved(requested, Stage.SENDING))
             crash.point("stage:sending-written")
-            self.known = self._moved(requested, Stage.SENDING)  # others were sent meanwhile
+            self.known = self._moved(requested, Stage.SENDING)  # `known` may have changed meanwhile
         self.on_stage(Stage.SENDING)
 
     async def sent(self, recipients: Iterable[str] | None = None) -> None:
-        """These (None: all being sent to) have the mail. A store that is away raises nothing."""
+        """Marks these (None: all in stage sending) as sent. Raises nothing if a store is away."""
         requested = self._begun(recipients)
         before, self.known = self.known, self._moved(requested, Stage.SENT)
         self.on_stage(self.known.stage)
         try:
             async with self._writing:
-                told = set(self._told[1]) if self._told else set()
-                if self.next_record is not None or not told.isdisjoint(requested):
-                    # It was ended under its handler: these are told as failed.
+                reported = set(self._reported[1]) if self._reported else set()
+                if self.next_record is not None or not reported.isdisjoint(requested):
+                    # The delivery was settled under its handler: these were reported as failed.
                     raise _taken(self.known.enqueue_id)
                 await self._write(self.known)
                 crash.point("stage:sent-written")
@@ -90,14 +91,14 @@ class StageMarks:
                 await self.on_late(before, requested)
 
     async def not_sent(self, recipients: Iterable[str] | None = None) -> None:
-        """These surely do not have the mail, and remain to be tried. The next mark writes that."""
+        """These surely do not have the mail: they are left to try. The next mark writes that."""
         back, known = dict.fromkeys(self._begun(recipients)), self.known
-        states = {one: stage for one, stage in known.recipients.items() if one not in back}
+        states = {r: stage for r, stage in known.recipients.items() if r not in back}
         self.known = replace(known, remaining=(*known.remaining, *back), recipients=states)
         self.on_stage(self.known.stage)
 
     async def finish(self, stage: Stage = Stage.SENT) -> None:
-        """All recipients remaining or begun are now at `stage`. Raises TakenOver."""
+        """Moves all recipients, left or begun, to `stage`. Raises TakenOver."""
         async with self._writing:
             if self.taken:
                 raise _taken(self.known.enqueue_id)
@@ -106,17 +107,19 @@ class StageMarks:
                 crash.point("stage:finished")
 
     async def begin_next_attempt(self, remaining: Iterable[str]) -> MailStage:
-        """The next record: those of `remaining` not begun; who is in doubt fails. TakenOver."""
+        """Writes the next attempt's record: recipients of `remaining` that were not begun.
+        Recipients in doubt fail. Raises TakenOver.
+        """
         async with self._writing:
             if self.taken:
                 raise _taken(self.known.enqueue_id)
             if self.next_record is None:
-                if self._told is None:
-                    told = self.known, self.doubtful  # as they are told: a `sent` may come
-                    await self.on_doubt(*told)
-                    self._told = told
-                known, failed = self._told
-                untouched = [one for one in remaining if one not in known.recipients]
+                if self._reported is None:
+                    reported = self.known, self.doubtful  # as of now: a `sent` may come
+                    await self.on_doubt(*reported)
+                    self._reported = reported
+                known, failed = self._reported
+                untouched = [r for r in remaining if r not in known.recipients]
                 by, now = self.stages.worker, self.stages.clock()
                 after = next_attempt(known, untouched, failed, by=by, now=now)
                 await self._write(after)
@@ -135,7 +138,7 @@ class StageMarks:
         return self.known.moved(recipients, stage, by=by, now=now)
 
     async def _write(self, after: MailStage) -> None:
-        """Writes it. After a lost answer the table may be ahead, under our name and attempt."""
+        """Writes it. If an answer was lost the table may be ahead, with our name and attempt."""
         after = replace(after, step=self._written.step + 1)
         while not await self.stages.advance(self._written, after):
             existing = await self.stages.fetch(after.enqueue_id)
@@ -153,18 +156,18 @@ class StageMarks:
 
 
 def _taken(enqueue_id: EnqueueId) -> TakenOver:
-    return TakenOver(f"mail {enqueue_id}: another one has it now")
+    return TakenOver(f"mail {enqueue_id}: another worker or duty has it now")
 
 
 WAIT_SECONDS = 1.0
 """Between two checks of a mail whose sender may be alive."""
 _LONGEST_WAIT = 15 * 60.0
-"""Seconds for which a living sender is waited for; then it is stuck_mails' business."""
+"""Seconds for which a living sender is waited for. After that its recipients fail as in doubt."""
 
 
 @dataclass(slots=True)
 class Doubt:
-    """Since when a mail waits for an unchanged record in stage sending; a parked one's header."""
+    """Since when a mail waits for an unchanged record in stage sending; header of a parked mail."""
 
     owner: str
     step: int
@@ -172,12 +175,11 @@ class Doubt:
 
     @property
     def header(self) -> str:
-        """As the header of a parked message."""
         return f"{epoch_ms(self.since)} {self.step} {self.owner}"
 
     @classmethod
     def of(cls, header: object) -> "Doubt | None":
-        """By a message's header; None without one, and for what is none."""
+        """By a message's header; None if it is missing or malformed."""
         parts = header.split(" ", 2) if isinstance(header, str) else []
         try:
             since, step, owner = parts
@@ -201,7 +203,7 @@ class Stages:
         self._first_check_seconds = 1.0 + 2 * min(1.0, every)
 
     def ask(self, enqueue_id: EnqueueId) -> asyncio.Future[Rows]:
-        """Asks for the mail's record, for `record_of`. It shows the write to which one has lost."""
+        """Reads the mail's record, for `record_of`: after a lost race it is the winner's."""
         return self._bridge.rows(self._table.read_future(self._queue, enqueue_id))
 
     def record_of(self, enqueue_id: EnqueueId, rows: Rows) -> MailStage | None:
@@ -233,7 +235,7 @@ class Stages:
         return decision, doubt if decision.verdict is DeliveryVerdict.WAIT else None
 
     async def _may_live(self, doubt: Doubt) -> bool:
-        """Whether the sender may be alive; not asked of this worker, whose mails are in hand."""
+        """Whether the sender may be alive. Never asked of this worker: it has its mails in hand."""
         waited = (self.clock() - doubt.since).total_seconds()
         if waited < self._first_check_seconds:
             return True
