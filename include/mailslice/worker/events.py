@@ -28,7 +28,7 @@ _BATCH_SECONDS = 0.05
 """Seconds for which lines are collected; a killed process loses so much of its log."""
 _ATOMIC = 4096
 """PIPE_BUF: bytes that a pipe takes whole, however many processes write to it."""
-_FULL = {errno.EAGAIN, errno.ENOSPC, errno.EDQUOT}  # room may come: lines wait
+_FULL = {errno.EAGAIN, errno.ENOSPC, errno.EDQUOT}  # lines wait for room
 _LONGEST_TEXT = 500
 _MOST_ADDRESSES = 50
 _RUN = r"[^\s<>()\[\]\",;:]"

@@ -115,7 +115,7 @@ class QueueWorker:
         await self.context.discarder.close()
 
     async def close(self) -> None:
-        """Gives back unsettled mails (leased ones come when that ends), deletes blobs, closes."""
+        """Gives back unsettled mails (leased ones when the lease ends), deletes blobs, closes."""
         for deliveries in [*self._open_deliveries]:
             await deliveries.disconnect()
         if self._watching is not None:
@@ -208,7 +208,7 @@ async def worker_of(
 
 
 def _prepared(stores: Stores, queue: QueueName) -> Shape:
-    """Checks and prepares; the view's shape. Declares dead letters, which James 3.5 does not."""
+    """Checks the queue and declares its dead letters, as James 3.5 does not. The view's shape."""
     require(stores, queue)
     stores.rabbitmq.declare_dead_letter(queue)
     ConfigurationGuard(stores.tables, stores.settings).ensure()

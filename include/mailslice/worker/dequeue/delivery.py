@@ -249,8 +249,8 @@ class Delivery:
 
     async def _is_parked(self, to_serve: tuple[str, ...], why: StoreUnavailable) -> bool:
         """Parks the mail after a store has refused its retry for half a minute; it would occupy its
-        handler. An open row forbids that: its copy may exist. A parked mail is handed out as soon
-        as its rows can be read (`Preparer`), so it loses its pause.
+        handler. An open row in delayed_mails forbids that: its copy may exist. A parked mail is
+        handed out as soon as its rows can be read (`Preparer`), so it loses its pause.
         """
         if not self._is_refused_for_long() or not self.lease.has_message:
             return False

@@ -27,7 +27,7 @@ from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
 LENGTH = timedelta(minutes=10)
-"""How long a mail waits whose process died in a long handler. Renewed at half of it."""
+"""How long a mail waits if its process dies in a long handler. Renewed at half of it."""
 LAST_RESORT = 900.0
 """Seconds until a message that can get no lease, because Cassandra is away, is parked. Its mail may
 be handled twice. (A delay level would not do: without the row's token the copy is dropped.)
@@ -64,7 +64,7 @@ class Lease:
         return not self.is_out and not self.message.link.is_open
 
     def adopt(self, message: Message) -> bool:
-        """Whether it takes this message of the mail in place of the lost one, or of the copy."""
+        """Replaces the lost message, or the copy, by this one. False: this one may not do so."""
         replaces = self.is_out or (self.is_lost and message.redelivered)
         if message.body != self.message.body or not replaces:
             return False
@@ -154,7 +154,7 @@ class Lease:
         if row is None or row.due is None or row.leased or row.published:
             return False
         age = timedelta(seconds=asyncio.get_running_loop().time() - self.message.arrived)
-        return row.due > self._context.clock() - age  # else it is the row of the delay before
+        return row.due > self._context.clock() - age  # if older, it is that of the delay before
 
     def _log_warning(self, text: str, error: BaseException) -> None:
         log.warning(text, error, extra=about("lease", self._enqueue_id))

@@ -135,7 +135,7 @@ class Preparer:
             await self.prepare(slot)
 
     def delay_held(self) -> None:
-        """Prepares ready mails of domains that are held now again, which delays them."""
+        """Withdraws ready mails of held domains and prepares them again, which delays them."""
         for slot in list(self._slots):
             ready = slot.ready
             if ready is None or self._hold_of(ready.item.mail.recipients) is None:

@@ -309,7 +309,7 @@ class Delays:
         ids: Collection[EnqueueId] | None = None,
         is_wanted: Callable[[DelayedMail], bool] = lambda _row: True,
     ) -> int:
-        """Calls `work(lock, row)` for each open row that `is_wanted`; how many calls gave True.
+        """Calls `work(lock, row)` for open rows that are wanted. Returns how many calls gave True.
 
         `lease` None: `work` only reads, and no lock is taken. Else `work` calls `lock.require()`
         before it writes. One call at a time for a queue: waits a minute (two leases) for a holder

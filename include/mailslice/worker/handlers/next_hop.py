@@ -274,7 +274,9 @@ def _base64(text: str) -> str:
 
 
 def login_of(hop: RelaySettings) -> tuple[str, str] | None:
-    """User and password. Raises BadSetting if one is missing, or would cross in the clear."""
+    """User and password, None without a user. Raises BadSetting if one is set without the other, or
+    if the password would cross the network in the clear.
+    """
     password = hop.password.get_secret_value() if hop.password else None
     require_both("MAILSLICE_RELAY", USERNAME=hop.username, PASSWORD=password)
     if hop.username is None or password is None:

@@ -79,10 +79,10 @@ class Relay:
         began = time.monotonic() if arrived is None else arrived
         timeouts = Timeouts(step, answer, began, stopping, self._begin_within)
         with throttle.entering({domain_of(recipient) for recipient in mail.recipients}) as waits:
-            free = tuple(r for r in mail.recipients if domain_of(r) not in waits)
-            to_free = replace(mail, recipients=free)
-            unsent = self._send(to_free, content, refused, stage, timeouts) if free else frozenset()
-        throttled = frozenset(mail.recipients) - frozenset(free)
+            allowed = tuple(r for r in mail.recipients if domain_of(r) not in waits)
+            part = replace(mail, recipients=allowed)
+            unsent = self._send(part, content, refused, stage, timeouts) if allowed else frozenset()
+        throttled = frozenset(mail.recipients) - frozenset(allowed)
         if unsent:
             remaining = {*unsent, *throttled, *refused.for_now, *refused.for_good}
             return Retry(

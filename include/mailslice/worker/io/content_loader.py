@@ -87,8 +87,8 @@ class ContentBudget:
 
 @cache
 def return_large_blocks() -> bool:
-    """Returns memory of large contents to the system at once: fixes glibc's mmap threshold at 2
-    MiB, once a process. False where the C library has no mallopt.
+    """Makes glibc return the memory of large contents at once: fixes its mmap threshold at 2 MiB,
+    once a process. False where the C library has no mallopt.
 
     Else glibc raises it to the size of each freed block. Mails of 25 MB then come from its arenas,
     one a thread, which keep freed memory: 64 mails ended at 390 MiB resident, not at 210.

@@ -41,9 +41,9 @@ async def delivery_status(
     """The deleted check and, where marks may have been dropped, a search for the row.
 
     There is no search while the message's slice is open by the current window. After a change of
-    the window a cleanup uses the new one once all workers were restarted (`--restarted`). Other
-    workers may write into the slice until the largest window ends: until then the search waits
-    longer.
+    the window a cleanup uses the new one once all workers were restarted (`--restarted`). Workers
+    that were not may write into the slice until the largest window ends; the search waits longer
+    till then.
     """
     if await context.is_marked(item.enqueue_id):
         return DeliveryStatus.DONE
@@ -104,7 +104,7 @@ async def _wait(context: QueueContext, pause: float) -> None:
 async def _is_in_one(
     context: QueueContext, partitions: Iterable[Partition], enqueue_id: EnqueueId
 ) -> bool:
-    """Compares ids alone: a row that cannot be read counts, too."""
+    """Whether a partition has the id. Compares ids only: an unreadable row counts, too."""
     ids = [(partition, [enqueue_id]) for partition in partitions]
 
     def has_row(rows: EnqueuedMails) -> bool:

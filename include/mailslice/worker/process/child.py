@@ -94,14 +94,14 @@ def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], stru
     # What handlers print is seen at once, and is not lost with a process that is killed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     import uvloop
-    from prometheus_client import values
+    from prometheus_client import values as val
 
     from mailslice.stores.cassandra.lean import without_numpy
 
     without_numpy()
-    if values.ValueClass is not values.MutexValue:
+    if val.ValueClass is not val.MutexValue:
         # Files named by process id would pile up with each start, and every scrape reads them all.
-        values.ValueClass = values.MultiProcessValue(lambda: task.number)  # type: ignore[no-untyped-call]
+        val.ValueClass = val.MultiProcessValue(lambda: task.number)  # type: ignore[no-untyped-call]
     link = ParentLink(pipe, task.drain.total_seconds())
     link.struck = struck
     in_handlers = InHandlers(cells)

@@ -41,7 +41,9 @@ class ServerTimes:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Concurrent connections: `of_all` strangers and as many others; `of_client` of a stranger."""
+    """Limits of connections at once. `of_all`: for strangers together, and for allowed clients
+    together. `of_client`: for each stranger.
+    """
 
     of_all: int
     of_client: int

@@ -23,7 +23,7 @@ _WIDEST = {4: 8, 6: 16}
 
 
 class RenewedTls:
-    """TLS by what its files say now: certificates are renewed. `make` gives None without TLS."""
+    """A TLS context that follows its files: certificates are renewed. `make`: None without TLS."""
 
     def __init__(self, make: Callable[[], ssl.SSLContext | None], *files: Path | None) -> None:
         self._make = make

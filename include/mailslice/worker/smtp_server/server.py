@@ -116,7 +116,7 @@ async def _beat(worker: QueueWorker, liveness: Liveness, metrics: SmtpMetrics) -
 
 
 async def _stay_connected(worker: QueueWorker) -> None:
-    """Reconnects to the broker: /readyz keeps mail away without it, and only mail would."""
+    """Reconnects to the broker. Else only mail would, and /readyz keeps mail away meanwhile."""
     while True:
         with contextlib.suppress(MailsliceError):
             await worker.context.publisher.connect()
@@ -187,7 +187,9 @@ async def serve(
 
 
 async def _finish(open_now: set[Conversation], intake: Intake, drain: float) -> None:
-    """421 to idle clients at once, to sending ones after `drain`; a whole mail gets its answer."""
+    """Sends 421 to idle clients at once, to sending clients after `drain` seconds. A client that
+    sent a whole mail gets its answer first.
+    """
     deadline = time.monotonic() + drain
     while open_now:
         for conversation in list(open_now):

@@ -55,7 +55,9 @@ class StageMarks:
         return self.known.those(Stage.SENDING)
 
     async def sending(self, recipients: Iterable[str] | None = None) -> None:
-        """Marks these (None: all left) durably. TakenOver, StoreUnavailable: send nothing."""
+        """Marks these (None: all left) as sending; durable when it returns. Raises TakenOver,
+        StoreUnavailable: then send nothing.
+        """
         async with self._writing:
             left = self.known.remaining
             requested = tuple(dict.fromkeys(left if recipients is None else recipients))
