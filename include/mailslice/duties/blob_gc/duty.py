@@ -1,4 +1,4 @@
-"""The duty: two runs delete a blob without a reference; a copy is kept for a while."""
+"""The duty: delete blobs without a reference in two runs, and keep copies for a while."""
 
 import time
 from collections.abc import Callable, Collection, Iterable

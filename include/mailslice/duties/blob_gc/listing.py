@@ -55,7 +55,7 @@ class _Group:
 def key_ranges(blobs: BlobStore, keys_a_range: float = _KEYS_A_RANGE) -> list[KeyRange]:
     """Ranges that cover every possible key: one if the bucket has one page or cannot list ranges.
 
-    Otherwise each generation with many keys is cut. Lists about one page of each generation.
+    Otherwise a generation with many keys has several. Lists about one page of each generation.
     """
     page, more = blobs.first_page()
     if not more or not blobs.lists_ranges:

@@ -22,7 +22,7 @@ REPORTS = 10
 def live_mails(newest: Iterable[Iterable[RunRow]], now: datetime) -> int:
     """The sum of each queue's newest count that is not older than MAX_AGE.
 
-    The next count of a drained queue is 0. A cleanup does not lower the count of live mails.
+    The next count of a drained queue is 0. A cleanup deletes only rows that it counted as dead.
     """
     young = (row for row in chain.from_iterable(newest) if now - row.started <= MAX_AGE)
     counts = ((row.started, live, row.queue) for row in young if (live := _live(row)) is not None)

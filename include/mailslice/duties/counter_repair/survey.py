@@ -296,7 +296,7 @@ def survey(
     files: tuple[RowFile, ...] = ()
     counts = dict.fromkeys(KINDS, 0)
     if differing:
-        if sum(file.rows for file in truth) != totals.truth:  # a file of a task was lost
+        if sum(file.rows for file in truth) != totals.truth:  # a repeated task named a new file
             raise TryAgain("a Spark executor was lost during the scan: plan again")
         deleted = frozenset(mailbox for mailbox, is_deleted in differing.items() if is_deleted)
         comparison = ComparisonSpec(

@@ -247,8 +247,8 @@ class Verification:
         """Unmarked rows before this run's browseStart that were live when the plan was made.
 
         A live row was written before the plan, in a slice that was in view. Reads the partitions
-        again in which the plan or the read after the deletes saw such rows. If James raised
-        browseStart before or after this run nothing is judged, because James drops marks there.
+        again in which the plan or the read after the deletes saw such rows. Rows before a
+        browseStart that James wrote, earlier or later, are not judged: James drops marks there.
         """
         written_start, fields = self._wrote("browseStart"), self.result.fields
         if written_start is None or not (raised := fields.get("browseStartBefore")):

@@ -36,7 +36,7 @@ from mailslice.view.sharing import is_alone
 
 K = TypeVar("K")
 _MARKS_A_SLOT, _ROUND_S = 25_000, 8.0
-"""The size of a round: marks a Spark slot; if the rate is limited, at most so many seconds."""
+"""Marks of a round for each Spark slot; with a rate, at most the marks of `_ROUND_S` seconds."""
 _V3 = "enqueuedMailsV3 still holds rows of the queue"
 _UNCOUNTED = "the dead letters could not be counted"
 _NOT_AGREED = (

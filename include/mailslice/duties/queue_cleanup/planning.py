@@ -81,9 +81,9 @@ class _Reading:
             return
         browse, window = self.browse, self.shape.window
         live = (
-            one
-            for one in self.partitions
-            if one.unmarked and is_live(one.slice_start, browse, window)
+            partition
+            for partition in self.partitions
+            if partition.unmarked and is_live(partition.slice_start, browse, window)
         )
         for number, partition in enumerate(sorted(live, key=_order)):
             most = _LIVE_IDS if number < _LIVE_PARTITIONS else 1
@@ -91,8 +91,8 @@ class _Reading:
 
     def orphan_rows(self) -> tuple[RowKey, ...]:
         """The first MAX_ORPHAN_ROWS rows without a mark in the swept slices."""
-        swept = (one for one in self.partitions if one.slice_start in self.swept)
-        rows = chain.from_iterable(RowKey.of(one, one.survivors) for one in swept)
+        swept = (scanned for scanned in self.partitions if scanned.slice_start in self.swept)
+        rows = chain.from_iterable(RowKey.of(scanned, scanned.survivors) for scanned in swept)
         return tuple(islice(rows, MAX_ORPHAN_ROWS))
 
 
@@ -118,19 +118,19 @@ def make_plan(run: Run) -> CleanupPlan:
         ranged=params.ranged,
         browse_start=reading.browse,
         new_browse_start=None if params.ranged else reading.new_browse_start(grace),
-        rows=sum((one.digest for one in partitions), Digest()),
-        row_files=tuple(sorted({one.file for one in planned})),
+        rows=sum((partition.digest for partition in partitions), Digest()),
+        row_files=tuple(sorted({partition.file for partition in planned})),
         partitions=run.write_rows("partitions", planned, PlannedPartition),
         live=run.write_rows("live", reading.live_rows(), RowKey),
         strays=orphan_rows if params.aside else (),
         candidates=None if params.ranged else candidates.recorded(run),
-        reads=Reads.of(reading.requested, [one.name for one in partitions]),
+        reads=Reads.of(reading.requested, [partition.name for partition in partitions]),
     )
     _expect_marks(run, plan)
     counts = reading.counts
     run.report(
         unproven=counts.unproven,
-        undated=sum(one.undated for one in partitions),
+        undated=sum(partition.undated for partition in partitions),
         before={
             "browseStart": iso(plan.browse_start),
             "contentStart": iso(reading.starts.content),
@@ -220,7 +220,7 @@ def _words(
         yield "nothing to do: the queue has no browseStart, so no mail was ever put into it"
         return
     browse, oldest, unproven = iso(plan.browse_start), reading.oldest_live, reading.counts.unproven
-    slices = len({one.slice_ms for one in planned})
+    slices = len({partition.slice_ms for partition in planned})
     yield f"{plan.planned} dead rows in {slices} slices can go" if planned else "no dead row can go"
     if plan.ranged:
         yield "the starts stay, as the run is held to a range of slices"
@@ -245,10 +245,10 @@ def _bytes_a_row(run: Run, planned: Sequence[PlannedPartition]) -> float:
     step = max(1, len(planned) // _SAMPLED_PARTITIONS)
     sizes: list[int] = []
     with suppress(MailsliceError):  # only the report needs it
-        for one in planned[::step][:_SAMPLED_PARTITIONS]:
-            table = rows_of(run.stores, one.table)
-            first = islice(table.ids(run.queue, one.partition), _SAMPLED_ROWS)
-            rows = table.by_ids(run.queue, [(one.partition, [row.enqueue_id for row in first])])
+        for key in planned[::step][:_SAMPLED_PARTITIONS]:
+            table = rows_of(run.stores, key.table)
+            first = islice(table.ids(run.queue, key.partition), _SAMPLED_ROWS)
+            rows = table.by_ids(run.queue, [(key.partition, [row.enqueue_id for row in first])])
             sizes += [len(message.encode(row.item)) for row in rows]
     return sum(sizes) / max(1, len(sizes))
 
@@ -264,7 +264,7 @@ def unrepaired_tables(
     that cannot be read counts as unknown, not as recent.
     """
     start = plan.new_browse_start or plan.browse_start
-    if start is None or not any(one.slice_start >= start for one in partitions):
+    if start is None or not any(partition.slice_start >= start for partition in partitions):
         return []
     tables = (*(table.cql for table in plan.tables), DELETED_MAILS)
     try:

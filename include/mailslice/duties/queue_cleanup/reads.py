@@ -107,9 +107,9 @@ def second_read(run: Run, plan: CleanupPlan, planned: Planned) -> SecondRead:
     low = min(plan.browse_start, stored) if stored and plan.browse_start else None
     keys, spare = _keys(run, plan, planned, low), run.time_left() / 4
     now, unread_from = _in_time(run, plan, keys, compare, spare=spare)
-    digest = sum((one.digest for one in now.values()), Digest())
-    parts = (one.digest for one in planned if one.slice_start < unread_from)
-    if digest != (expected := sum(map(Digest.parse, parts), Digest())):
+    digest = sum((partition.digest for partition in now.values()), Digest())
+    digests = (part.digest for part in planned if part.slice_start < unread_from)
+    if digest != (expected := sum(map(Digest.parse, digests), Digest())):
         raise PlanRefused(
             f"the files of the plan were changed: their rows have the digest {digest}, "
             f"the plan says {expected}; plan again"
@@ -209,7 +209,7 @@ class Remaining:
 
     def save(self, run: Run) -> None:
         """Write the partitions that have rows, without their ids, to the run's folder."""
-        rows = [astuple(one)[:-1] for one in self.partitions.values() if one.rows]
+        rows = [astuple(partition)[:-1] for partition in self.partitions.values() if partition.rows]
         times = {"readAt": iso(self.read_at), "unreadFrom": iso(self.unread_from)}
         run.folder.write_json(_READ_BACK_FILE, {**times, "places": rows})
 
@@ -221,7 +221,7 @@ class Remaining:
             return cls({}, otherwise)
         rows = [UnmarkedPartition(*[*row[:-1], tuple(row[-1]), b""]) for row in value["places"]]
         times = (value["readAt"], value.get("unreadFrom") or iso(END_OF_TIME))
-        return cls({one.name: one for one in rows}, *map(datetime.fromisoformat, times))
+        return cls({row.name: row for row in rows}, *map(datetime.fromisoformat, times))
 
 
 def read_remaining(run: Run, second: SecondRead, planned: Planned, deleted: Planned) -> Remaining:
