@@ -77,8 +77,8 @@ def view(plan: GcPlan, settings: Settings, max_shrink: float) -> Frame:
     least = 0.0 if free else 2 * plan.live_mails * (1 - max_shrink)
     sentence = (
         f"The queue view has two references for each of {plan.live_mails} live mails, less at most "
-        f"{max_shrink:g} of them (max_shrink). Mails that are gone since queue_size counted them "
-        "are gone from its next report: then run this again."
+        f"{max_shrink:g} of them (max_shrink). If mails were delivered since queue_size counted "
+        "them, run queue_size, then plan again."
     )
     return Frame.facts("view", view_references=(plan.view_references, least, None, sentence))
 

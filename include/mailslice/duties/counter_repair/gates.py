@@ -130,7 +130,7 @@ _ALWAYS_ALLOWED = 20
 def totals(run: Run, plan: CounterPlan) -> Frame:
     scan, share = plan.scan, _most_share(run)
     comparable = not plan.trust_projection and scan.projected >= MANY
-    lost = "is a truth that was lost."
+    lost = "means that the truth was lost."
     half = f"imapUidTable holds at least half as many messages as messageIdTable: less {lost}"
     most = f"At most {share:g} of {{}} (max_share): more {lost}"
     corrected = most.format("all mailboxes are to be corrected")

@@ -40,14 +40,14 @@ _MARKS_A_SLOT, _ROUND_S = 25_000, 8.0
 _V3 = "enqueuedMailsV3 still holds rows of the queue"
 _UNCOUNTED = "the dead letters could not be counted"
 _NOT_AGREED = (
-    "MAILSLICE_QUEUE_SHARED was changed since this run began, or a worker of the last day goes by "
-    "another, or is of an earlier version"
+    "MAILSLICE_QUEUE_SHARED was changed since this run began, or a worker of the last day has "
+    "another value of it or is of an earlier version"
 )
 _DEAD_LETTER = "the mail is among the dead letters"
 DRAINED, CLEANED_CHECK = "drained", "cleaned_check"
 _UNPROVED = {
     DRAINED: "the broker was not seen empty since the marks were read",
-    CLEANED_CHECK: "they have no row, and a slice of the time when that was seen is not closed yet",
+    CLEANED_CHECK: "they have no row, and slices of the time of the sweep are not closed yet",
 }
 
 
