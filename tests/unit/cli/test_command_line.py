@@ -399,7 +399,7 @@ def test_a_run_that_changed_something_is_not_made_a_dry_run_afterwards(
 def test_the_list_of_duties_shows_defaults_as_they_are_typed(capsys):
     assert run(["duty", "list"]) == 0
     shown = capsys.readouterr().out
-    assert "grace: blobs modified less long ago are left alone" in shown
+    assert "grace: blobs younger than this are left alone" in shown
     assert "(90s, 15m, 24h) (default 1d)" in shown
     assert "dry_run: plan and check only: nothing is changed (default no)" in shown
     assert not any(word in shown for word in ("day, 0:00:00", "None", "False", "()"))

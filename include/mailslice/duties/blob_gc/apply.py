@@ -1,8 +1,8 @@
 """Restores missing blobs, reads references again, records candidates, deletes, restores once more.
 
-A kill may end the run at any stage. Completed groups are recorded, and this run or any later one
-restores a copy whose blob is referenced. A copy is deleted only when its blob is known to exist or
-to have no reference, however long ago the copy expired.
+A run may be killed at any stage. Completed groups are recorded. This run or any later one restores
+a copy whose blob is referenced. A copy is deleted only after it expired, and only when its blob
+exists or has no reference.
 """
 
 import time
@@ -39,14 +39,14 @@ CHANGED = "changed since the listing"
 ALREADY_DELETED = "gone already"
 REFERENCED = "referred to again"
 NAMED = 20
-"""The most failures, and the most missed blobs, that a report names."""
+"""A report names at most so many failures, and so many blobs that could not be restored."""
 _AT_ONCE = 2
 """Groups that one task handles concurrently: HEADs of one overlap with DELETEs of another."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteSpec:
-    """What to delete: the run, the location of its files, when copies expire (None: no copies)."""
+    """The run, where its files are, and when copies expire (None: no copies are made)."""
 
     settings: Settings
     run: str
@@ -58,7 +58,7 @@ class DeleteSpec:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """The outcome of one group. JSON values: the run's progress file stores it."""
+    """The outcome of one group. All values are JSON: the run's progress file stores them."""
 
     deleted: int
     bytes: int
@@ -66,7 +66,7 @@ class GroupOutcome:
     """By reason."""
     failed: int
     failures: dict[str, str] = field(default_factory=dict)
-    """Some of the failed keys, and why."""
+    """At most NAMED of the failed keys, and why."""
 
 
 def group_name(group: RowGroup) -> str:
@@ -77,12 +77,12 @@ def group_name(group: RowGroup) -> str:
 def delete_groups(
     spark: Session, spec: DeleteSpec, groups: Sequence[RowGroup], rereferenced: frozenset[str]
 ) -> dict[str, GroupOutcome]:
-    """Delete the blobs of these groups, except the keys in `rereferenced`: outcomes by group."""
-    beside = 1 if isinstance(spark, InProcess) else min(len(groups), slots_of(spark))
+    """Delete the blobs of these groups, except the keys in `rereferenced`. Outcomes by group."""
+    tasks = 1 if isinstance(spark, InProcess) else min(len(groups), slots_of(spark))
     with shared(spark, rereferenced) as rereferenced_keys:
 
         def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[tuple[str, GroupOutcome]]:
-            turns = spec.throttle.share(beside).take
+            turns = spec.throttle.share(tasks).take
             with KeptBlobs(spec.settings, turns) as trash, ThreadPoolExecutor(_AT_ONCE) as pool:
 
                 def outcome(planned: tuple[RowGroup, pa.Table]) -> tuple[str, GroupOutcome]:
@@ -106,22 +106,22 @@ def _delete(
         places = {key: Kept(spec.expires, spec.run, key, 0, bucket).place for key in requested}
     problems = trash.own.copies(bucket, places)
     crash.point("apply:after-copies")
-    # HEAD after the copies: an object that is still as listed was so when it was copied.
-    now = trash.james.heads(list(requested))
-    same = {key for key, blob in requested.items() if blob.is_still(now[key])}
-    absent = [key for key, stored in now.items() if stored is None]
-    # Missing blobs that have a copy of this run: an earlier try deleted them.
-    kept = trash.own.heads([places[key] for key in absent if key in places])
-    deleted_before = {key for key in absent if key in places and kept[places[key]] is not None}
-    uncopied = {key: why for key, why in problems.items() if key in same}
-    to_delete = [key for key in requested if key in same and key not in uncopied]
+    # HEAD comes after the copies: a blob that is unchanged now was unchanged when it was copied.
+    stored = trash.james.heads(list(requested))
+    unchanged = {key for key, blob in requested.items() if blob.is_still(stored[key])}
+    absent = [key for key, blob in stored.items() if blob is None]
+    # An absent blob with a copy of this run was deleted by an earlier try of this run.
+    copies = trash.own.heads([places[key] for key in absent if key in places])
+    deleted_before = {key for key in absent if key in places and copies[places[key]] is not None}
+    uncopied = {key: why for key, why in problems.items() if key in unchanged}
+    to_delete = [key for key in requested if key in unchanged and key not in uncopied]
     failed = {**uncopied, **trash.james.delete_many(to_delete)}
     crash.point("apply:inside-deletes")
-    done = (same - failed.keys()) | deleted_before
+    done = (unchanged - failed.keys()) | deleted_before
     skipped = {
         REFERENCED: len(blobs) - len(requested),
         ALREADY_DELETED: len(absent) - len(deleted_before),
-        CHANGED: len(requested) - len(same) - len(absent),
+        CHANGED: len(requested) - len(unchanged) - len(absent),
     }
     failures: dict[str, str] = dict(islice(failed.items(), NAMED))
     size = sum(requested[key].size for key in done)
@@ -131,16 +131,16 @@ def _delete(
 GROUPS, EXPIRES = "groups", "copiesExpire"
 """Report fields that a second try reads: the outcome of each group, and when the copies expire."""
 _GROUPS_A_SLOT = 4
-"""Of the first round. The lock and the time limit are checked between two rounds."""
+"""In the first round. Apply checks the lock and the time limit between two rounds."""
 _SHORT_ROUND_S, _LONG_ROUND_S = 4.0, 8.0
 _SMALL_PLAN = 2
-"""Up to this many groups of candidates are read in this process, not by Spark."""
+"""This process reads up to so many groups of candidates; Spark reads more."""
 
 
 def collect(
     run: Run, plan: GcPlan, progress: Progress, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Apply the plan. Raises PlanRefused: it is about another bucket, or its files changed."""
+    """Apply the plan. Raises PlanRefused if it is about another bucket or its files changed."""
     bucket = run.settings.s3.bucket
     if plan.bucket != bucket:
         raise PlanRefused(
@@ -169,18 +169,18 @@ class _Collection:
         self._spark = run.spark()
         self._restored = int(progress.earlier.get("restored", 0))
         self._problems: dict[BlobId, str] = {}
-        """Blobs that are missed and could not be put back: why not."""
+        """Referenced blobs that could not be restored, with the reason."""
         earlier = progress.earlier
         self._groups: dict[str, dict[str, Any]] = dict(earlier.get(GROUPS, {}))
-        """Outcomes by group. What is saved is this very dict: no count without its group."""
+        """Outcomes by group. The progress file stores this dict, so counts always match groups."""
         run.report(**{GROUPS: self._groups})
         expires = earlier.get(EXPIRES) or iso(run.clock() + plan.keep)
-        # A second try makes the copies of the first one under the same names.
+        # A second try writes its copies to the same object keys as the first.
         self._expires = datetime.fromisoformat(str(expires)) if plan.keep else None
 
     def collect(self) -> None:
         run, plan, timings = self._run, self._plan, Timings()
-        self._count([GroupOutcome(**one) for one in self._groups.values()])
+        self._count([GroupOutcome(**outcome) for outcome in self._groups.values()])
         copies = run.read_rows(plan.restores, CopyToRestore)
         self._put_back(copy.key for copy in copies)
         self._save()
@@ -196,8 +196,8 @@ class _Collection:
         timings.on("deleting")
         crash.point("apply:after-deletes")
 
-        # References may be newer than a delete: of this try, of a killed one, or of a run whose
-        # copies are about to be deleted. Their blobs are restored.
+        # A reference may have been written after a delete of this run, or of an earlier run whose
+        # copies are about to be deleted. Its blob is restored.
         expired_folders = self._trash.expired(run.clock(), but_of=plan.run)
         if self._groups or expired_folders:
             self._wait_for_inserts()
@@ -213,7 +213,7 @@ class _Collection:
         progress = self._progress
         self._run.report(
             **{EXPIRES: iso(self._expires)},
-            bytesDeleted=sum(one["bytes"] for one in self._groups.values()),
+            bytesDeleted=sum(outcome["bytes"] for outcome in self._groups.values()),
             keptUntil=iso(self._expires) if progress.applied else None,
             restored=self._restored,
             blobsMissing=len(self._problems),
@@ -222,7 +222,7 @@ class _Collection:
         progress.save()
 
     def _count(self, groups: Sequence[GroupOutcome]) -> None:
-        """Count outcomes of blobs; failures without a key count with the first of their group."""
+        """Count blobs. Failures that a group does not name count with its first named failure."""
         progress = self._progress
         progress.done(count=sum(outcome.deleted for outcome in groups))
         for reason in (REFERENCED, ALREADY_DELETED, CHANGED):
@@ -233,7 +233,7 @@ class _Collection:
                 progress.fail(key, why, 1 if number else 1 + unnamed)
 
     def _put_back(self, places: Iterable[str]) -> None:
-        """Restore copies, by their own key."""
+        """Restore the copies that have these object keys."""
         copies = (Kept.of(place, 0) for place in places)
         self._note(self._trash.restore(filter(None, copies)))
 
@@ -249,7 +249,7 @@ class _Collection:
     def _rereferenced(self) -> frozenset[str]:
         """Planned keys that are referenced now.
 
-        All files of the plan are read and checked against their digests before any is acted on.
+        Reads all files of the plan and checks their digests before apply acts on any of them.
         """
         with ExitStack() as frames:
             plan, spark = self._plan, self._spark
@@ -281,23 +281,23 @@ class _Collection:
         spec = DeleteSpec(
             run.settings, self._plan.run, folder.artifacts, folder.name, self._expires, throttle
         )
-        waiting = [one for one in self._plan.deletes if group_name(one) not in self._groups]
-        a_round = 1 if isinstance(spark, InProcess) else _GROUPS_A_SLOT * slots_of(spark)
+        waiting = [group for group in self._plan.deletes if group_name(group) not in self._groups]
+        size = 1 if isinstance(spark, InProcess) else _GROUPS_A_SLOT * slots_of(spark)
         while waiting and not run.out_of_time():
             run.require_lock()
-            now, waiting = waiting[:a_round], waiting[a_round:]
+            groups, waiting = waiting[:size], waiting[size:]
             began = elapsed_seconds()
-            outcomes = delete_groups(spark, spec, now, rereferenced)
+            outcomes = delete_groups(spark, spec, groups, rereferenced)
             if not isinstance(spark, InProcess):
-                a_round = next_round(a_round, elapsed_seconds() - began)
+                size = next_round(size, elapsed_seconds() - began)
             self._groups |= {name: asdict(outcome) for name, outcome in outcomes.items()}
             self._count([*outcomes.values()])
             self._save()
 
     def _wait_for_inserts(self) -> None:
-        """Wait until rows of mails that were being saved during the deletes are visible.
+        """Wait until rows that were being inserted during the deletes are visible.
 
-        An insert lasts no longer than the longest statement.
+        An insert takes no longer than the longest statement.
         """
         progress = self._progress
         if progress.applied or progress.failed or progress.skipped[ALREADY_DELETED]:
@@ -305,16 +305,16 @@ class _Collection:
             self._sleep(min(self._plan.grace, longest).total_seconds())
 
     def _restore_missed(self, expired_folders: Sequence[str], rereferenced: frozenset[str]) -> None:
-        """Restore referenced blobs: copies of this run, and those in `expired_folders`.
+        """Restore referenced blobs from copies of this run and copies in `expired_folders`.
 
-        Without copies, report what is missing.
+        If the run keeps no copies, report the referenced blobs that are missing.
         """
         run, plan, spark, trash = self._run, self._plan, self._spark, self._trash
         with ExitStack() as frames:
             references = self._references(frames)
             folders = [
                 *expired_folders,
-                *(one.folder for one in trash.runs() if one.run == plan.run),
+                *(copy.folder for copy in trash.runs() if copy.run == plan.run),
             ]
             copies = frames.enter_context(read_copies(spark, run.settings, folders))
             missed = collected(referenced(copies, references))
@@ -337,9 +337,9 @@ class _Collection:
 
 
 def next_round(groups: int, seconds: float) -> int:
-    """Groups of the next round, after one of `groups` that took `seconds`.
+    """The number of groups of the next round, after a round of `groups` that took `seconds`.
 
-    Each round costs a Spark job, 0.2 s of CPU. A long round goes on after its lock is lost.
+    Each round costs a Spark job, 0.2 s of CPU. A round does not notice that the lock is lost.
     """
     if seconds < _SHORT_ROUND_S:
         return 2 * groups

@@ -1,4 +1,4 @@
-"""The duty: delete blobs that nothing refers to, in two runs, and keep them for a while."""
+"""The duty: delete blobs without a reference in two runs, and keep copies for a while."""
 
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -20,7 +20,7 @@ from mailslice.stores.blobs.key_ranges import KeyRange
 from mailslice.stores.blobs.store import BlobStore
 
 _LONG = ("sources", "samples", "byGeneration", "byAge")
-"""Fields of the plan that the report includes and the terminal does not show."""
+"""Fields of the plan that are in the report but not on the terminal."""
 _COUNTS = (
     *("referenceSourceCount", "references", "blobCount", "blobBytes", "orphans", "orphanBytes"),
     *("bytes", "candidates", "restored"),
@@ -28,7 +28,7 @@ _COUNTS = (
 
 
 class BlobGc(Duty[GcPlan]):
-    """Candidates first; a later run that still finds no reference deletes them."""
+    """A run records candidates. A later run that still finds no reference deletes them."""
 
     plan_type = GcPlan
     items = "blobs"
@@ -46,7 +46,7 @@ class BlobGc(Duty[GcPlan]):
         return make_plan(run, self._key_ranges)
 
     def retained(self, run: Run) -> Collection[str]:
-        """The files that this run has recorded, when it is planned again."""
+        """The files in the candidate record, if an earlier apply of this run wrote it."""
         earlier = recorded_candidates(run.folder.artifacts)
         if earlier is None or earlier.run != run.request.run:
             return ()
@@ -62,7 +62,7 @@ class BlobGc(Duty[GcPlan]):
         yield from usual_frames(run, plan.planned, gates.MANY, unusual=params.unusual)
 
     def apply(self, run: Run, plan: GcPlan, progress: Progress) -> None:
-        """A killed run's groups are recorded; the next run restores its copies."""
+        """Records the groups that are done. After a kill the next run restores copies."""
         collect(run, plan, progress, self._sleep)
 
     def verify(self, run: Run, plan: GcPlan, result: Result) -> Iterable[Frame]:
@@ -91,7 +91,7 @@ class BlobGc(Duty[GcPlan]):
         return f"nothing to do: {super().nothing(steps)}"
 
     def problem(self, steps: Summaries) -> str | None:
-        """Also blobs that could not be restored, first, and copies that could not be deleted."""
+        """Names blobs that could not be restored first, and copies that could not be deleted."""
         fields = steps.result.fields
         if missed := fields["notRestored"]:
             count = fields.get("blobsMissing", len(missed))
@@ -105,7 +105,7 @@ class BlobGc(Duty[GcPlan]):
         return problem and f"{problem}; the next run tries them again"
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """`gcedBlobCount` and `errorCount` are James' names; `failures` is a list for scripts."""
+        """`gcedBlobCount` and `errorCount` are James' names. `failures` is a list for scripts."""
         plan, result = steps.plan, steps.result
         known = {**plan, **result.fields}
         not_done = known.get("blobsMissing", 0) + known.get("copiesNotDeleted", 0)

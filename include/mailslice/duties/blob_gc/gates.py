@@ -1,6 +1,6 @@
-"""The gates: complete scans and every blob to delete; then whether S3 has what apply left.
+"""The gates of check (complete scans, every blob to delete) and of verify (what S3 holds now).
 
-Concurrent writes of others are not checked.
+They do not judge what other clients write at the same time.
 """
 
 from functools import partial
@@ -24,11 +24,11 @@ from mailslice.model.settings import Settings
 MANY = 10_000
 """A plan of up to this many blobs is never unusual."""
 VOLATILE = ("deadLetters", "ownBucket", "own.")
-"""Sources whose references vanish normally: letters are redriven, delayed mails delivered."""
+"""Sources that normally lose references: dead letters are redriven, delayed mails delivered."""
 
 
 def sources(plan: GcPlan, settings: Settings, max_shrink: float) -> Frame:
-    """One row for each source: its scan was complete, and it lost few references."""
+    """One row a source: whether its scan was complete, and the share of references it lost."""
     volatile = _volatile(settings)
     rows = [
         {
@@ -62,23 +62,23 @@ def _volatile(settings: Settings) -> set[str]:
 
 
 def lost_share(scan: SourceScan) -> float:
-    """The share of the last run's references that went without a cleanup of mailslice, or 0."""
+    """The share of the last run's references that disappeared without a cleanup of mailslice."""
     if not scan.before:
         return 0.0
     return max(0.0, (scan.before - scan.references - scan.cleaned) / scan.before)
 
 
 def view(plan: GcPlan, settings: Settings, max_shrink: float) -> Frame:
-    """The queue view refers to the content of the mails that were live shortly before its scan.
+    """Whether the scan of the queue view found the references of the mails that were live then.
 
-    `lost_share` cannot say so: cleanups delete more rows than `before` counted, newer ones, too.
+    `lost_share` cannot tell: cleanups also delete rows that are newer than the last run's count.
     """
     free = _volatile(settings).intersection(map(str.lower, VIEW))
     least = 0.0 if free else 2 * plan.live_mails * (1 - max_shrink)
     sentence = (
         f"The queue view has two references for each of {plan.live_mails} live mails, less at most "
-        f"{max_shrink:g} of them (max_shrink). Mails that are gone since queue_size counted them "
-        "are gone from its next report: then run this again."
+        f"{max_shrink:g} of them (max_shrink). If mails were delivered since queue_size counted "
+        "them, run queue_size, then plan again."
     )
     return Frame.facts("view", view_references=(plan.view_references, least, None, sentence))
 
@@ -143,28 +143,28 @@ _SAMPLED, _GROUPS = 500, 10
 
 
 def after(run: Run, plan: GcPlan, result: Result) -> Frame:
-    """What S3 says of a sample of what was to be deleted, and of what was to be put back."""
+    """What S3 holds of a sample of the planned deletes, and of a sample of the planned restores."""
     sample, returned = _sample(run, plan), _returned(run, plan, result)
     with KeptBlobs(run.settings) as trash:
         stored = trash.james.heads([blob.key for blob in sample])
         missing = [blob.key for blob in sample if stored[blob.key] is None]
-        # Apply began after the plan was made, so copies expire later than this.
+        # Copies expire `keep` after apply began, which is later than the plan's time.
         copied = run.clock() < plan.made_at + plan.keep
         copies = len(trash.of_keys(missing) if copied else missing)
         still_lost = sum(blob is None for blob in trash.james.heads(returned).values())
     as_planned = sum(blob.is_still(stored[blob.key]) for blob in sample)
-    as_they_were = (
-        "No planned blob is there as it was, but those that were not tried, or were put back."
+    unchanged_sentence = (
+        "No planned blob is stored as it was listed, except those not deleted or put back."
     )
     back = result.fields["restored"]
     untried = result.remaining + result.skipped.get(ALREADY_DELETED, 0)
-    known = "Every deleted blob has its kept copy."
-    returned_all = "Every deleted blob that is referred to was put back."
+    copied_sentence = "Every deleted blob has its kept copy."
+    returned_sentence = "Every deleted blob that is referred to was put back."
     return Frame.facts(
         "after",
-        planned_still_there=(as_planned, 0, result.not_done + back, as_they_were),
-        deleted_without_copy=(len(missing) - copies, 0, untried, known),
-        referred_to_and_missing=(still_lost, 0, 0, returned_all),
+        planned_still_there=(as_planned, 0, result.not_done + back, unchanged_sentence),
+        deleted_without_copy=(len(missing) - copies, 0, untried, copied_sentence),
+        referred_to_and_missing=(still_lost, 0, 0, returned_sentence),
     )
 
 
@@ -176,7 +176,7 @@ def _sample(run: Run, plan: GcPlan) -> list[PlannedBlob]:
 
 
 def _returned(run: Run, plan: GcPlan, result: Result) -> list[BlobId]:
-    """A sample of the blobs that the plan puts back, and those that apply could not."""
+    """A sample of the blobs that the plan restores, and all that apply could not restore."""
     rows = run.read_rows(plan.restores, CopyToRestore)[:: max(1, plan.restores.rows // _SAMPLED)]
     planned = [copy.key for row in rows if (copy := Kept.of(row.key, 0)) is not None]
     failed = [BlobId(problem.partition(": ")[0]) for problem in result.fields["notRestored"]]

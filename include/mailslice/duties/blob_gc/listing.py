@@ -1,8 +1,8 @@
 """All blobs of the bucket: listed by key ranges, or read from an S3 Inventory.
 
 The key ranges together cover every possible key. An inventory (Parquet or CSV files, on S3 or in a
-folder) may be days old. That is safe: a HEAD precedes every delete. It cannot show that a deleted
-blob is missing.
+folder) may be days old. That is safe, because a HEAD precedes every delete. An inventory cannot
+show that a deleted blob is missing.
 """
 
 import csv
@@ -37,14 +37,14 @@ from mailslice.stores.blobs.store import BlobStore, StoredBlob
 COLUMNS = {"key": "string", "size": "long", "modified_s": "long"}
 _HEX = "0123456789abcdef"
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-"""What hashes and UUIDs begin with. The few of base64 that do not are in the ranges between."""
-_KEYS_A_RANGE, _MOST_RANGES, _DEEPEST = 1500, 3000, 3
+"""First characters of hashes and UUIDs. Base64 has two more: the ranges between cover them."""
+_KEYS_A_RANGE, _MOST_RANGES, _MAX_DEPTH = 1500, 3000, 3
 _MOST_GENERATIONS, _MOST_STRANGE = 2000, 10
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """About so many keys that begin with `prefix`. Hashes, spread evenly, come behind `start`."""
+    """About `keys` keys that begin with `prefix`. Evenly distributed hashes follow `start`."""
 
     prefix: str
     start: str
@@ -53,9 +53,9 @@ class _Group:
 
 
 def key_ranges(blobs: BlobStore, keys_a_range: float = _KEYS_A_RANGE) -> list[KeyRange]:
-    """Ranges that together hold every key: one for a bucket of a single page, or without ranges.
+    """Ranges that cover every possible key: one if the bucket has one page or cannot list ranges.
 
-    Else those of each generation, cut where its keys are many. Asks for a page of each, and a few.
+    Otherwise a generation with many keys has several. Lists about one page of each generation.
     """
     page, more = blobs.first_page()
     if not more or not blobs.lists_ranges:
@@ -67,7 +67,7 @@ def key_ranges(blobs: BlobStore, keys_a_range: float = _KEYS_A_RANGE) -> list[Ke
 
 
 def read_listing(spark: Session, settings: Settings, ranges: Sequence[KeyRange]) -> Dataset:
-    """List the ranges; one summary each, `{"range", "blobs", "bytes"}`."""
+    """List the ranges. Each has one summary, `{"range", "blobs", "bytes"}`."""
 
     def work(batches: Iterator[Sequence[tuple[int, KeyRange]]]) -> Iterator[RowBatch | Summary]:
         with open_patient_store(settings.s3, settings.s3.bucket) as blobs:
@@ -90,14 +90,14 @@ def read_listing(spark: Session, settings: Settings, ranges: Sequence[KeyRange])
 
 
 def _plain(page: Sequence[BlobId]) -> Iterator[_Group]:
-    """The ids without a generation, when the bucket begins with many of them."""
+    """The ids without a generation, if most keys of the bucket's first page are such ids."""
     plain = [key for key in page if parse(key).family is None and is_blob_id(key)]
     if len(plain) > len(page) // 2:
         yield _group("", "", plain, complete=False)
 
 
 def _generations(blobs: BlobStore) -> Iterator[_Group]:
-    """The generations of the families of one digit. What it misses is in the ranges between."""
+    """The generations of families 0 to 9. The ranges between them cover all other keys."""
     for family in (f"{digit}{mark}" for digit in range(10) for mark in "_/"):
         page, more = blobs.first_page(family, behind(family))
         strange = generations = 0
@@ -118,9 +118,9 @@ def _generations(blobs: BlobStore) -> Iterator[_Group]:
 def _next(
     blobs: BlobStore, family: str, prefix: str, following: str
 ) -> tuple[Sequence[StoredBlob], bool]:
-    """The first page behind a generation.
+    """The first page after a generation.
 
-    The one that follows is asked for by itself: cheap where a bucket is walked for each page.
+    Asks for the `following` generation first: cheap if a store walks the bucket for each page.
     """
     if following == behind(prefix):
         page = blobs.first_page(following, behind(following))
@@ -131,7 +131,7 @@ def _next(
 
 
 def _group(prefix: str, start: str, keys: Sequence[BlobId], *, complete: bool) -> _Group:
-    """The group of these first keys, or all: how far they reach among hashes tells its size."""
+    """The group of these first keys. Unless `complete`, their last hash gives its size."""
     hashes = [
         key[len(start) :].replace("/", "") if start.endswith("/") else key[len(start) :]
         for key in keys
@@ -139,25 +139,25 @@ def _group(prefix: str, start: str, keys: Sequence[BlobId], *, complete: bool) -
     alphabet = _HEX if set().union(*hashes) <= {*_HEX, "-"} else _LETTERS
     reached = sum(
         (bisect_left(alphabet, letter) + 1) / len(alphabet) ** place
-        for place, letter in enumerate(hashes[-1][:_DEEPEST], 1)
+        for place, letter in enumerate(hashes[-1][:_MAX_DEPTH], 1)
     )
     return _Group(
         prefix,
         start,
-        len(keys) if complete else round(len(keys) / max(reached, len(alphabet) ** -_DEEPEST)),
+        len(keys) if complete else round(len(keys) / max(reached, len(alphabet) ** -_MAX_DEPTH)),
         alphabet,
     )
 
 
 def _edges(group: _Group, most: float) -> Iterator[str]:
-    """Where the group begins and ends, and cuts within: a range has about `most` keys."""
+    """The group's two ends, and the cuts between them that give ranges of about `most` keys."""
     yield from (group.prefix, behind(group.prefix))
     depth = 0
-    while depth < _DEEPEST and group.keys / len(group.alphabet) ** (depth + 0.5) > most:
+    while depth < _MAX_DEPTH and group.keys / len(group.alphabet) ** (depth + 0.5) > most:
         depth += 1
     for length in range(1, depth + 1):
         for letters in product(group.alphabet, repeat=length):
-            # MinIO's form has a slash behind the first letter of a hash.
+            # In the key layout for MinIO a slash follows the first letter of a hash.
             slash = "/" if length > 1 and group.start.endswith("/") else ""
             word = letters[0] + slash + "".join(letters[1:])
             yield from (group.start + word, behind(group.start + word))
@@ -172,12 +172,12 @@ _UNREADABLE = (
     *(EOFError, OSError, ValueError, KeyError, IndexError, TypeError),
     *(csv.Error, zlib.error),
 )
-"""What a file that is damaged, or no inventory, raises."""
+"""Raised by a file that is damaged or is no inventory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Files of one inventory, as paths of its location, and the columns of its CSV files."""
+    """Files of one inventory, relative to `place`, and the columns of its CSV files."""
 
     place: Artifacts
     files: tuple[str, ...]
@@ -185,7 +185,7 @@ class Inventory:
 
 
 def find_inventory(settings: Settings, where: str) -> Inventory:
-    """The inventory that a param names. Raises BadInput when it is not one, or has no files."""
+    """The inventory at `where` (`--inventory`). Raises BadInput if it is none or has no files."""
     scheme, _, rest = where.partition("://")
     if scheme in {"s3", "s3a", "s3n"} and rest:
         location, _, name = rest.rpartition("/")
@@ -211,7 +211,7 @@ def find_inventory(settings: Settings, where: str) -> Inventory:
 
 
 def read_inventory(spark: Session, settings: Settings, inventory: Inventory) -> Dataset:
-    """The bucket's objects; summaries as of `read_listing`. Raises BadInput for another file."""
+    """The bucket's objects. Summaries as in `read_listing`. Raises BadInput for other files."""
     bucket = settings.s3.bucket
 
     def work(batches: Iterator[Sequence[tuple[int, str]]]) -> Iterator[RowBatch | Summary]:
@@ -252,14 +252,14 @@ def _of_manifest(settings: Settings, place: Artifacts, name: str, where: str) ->
     if place.bucket is not None and bucket:
         place = Artifacts(f"s3a://{bucket}", settings.s3)
     elif place.bucket is None:
-        # A copy in a folder: the files lie where their keys say, or beside the manifest.
+        # A copy in a folder has the files at their keys, or beside the manifest.
         files = [file if place.exists(file) else file.rpartition("/")[2] for file in files]
     columns = tuple(word.strip() for word in schema.split(",")) if kind.lower() == "csv" else _USUAL
     return Inventory(place, tuple(files), columns)
 
 
 def _objects(inventory: Inventory, file: str, bucket: str) -> Iterator[tuple[str, int, int]]:
-    """(key, size, modified) of the bucket's own current objects."""
+    """(key, size, modified) of the bucket's current objects, without delete markers."""
     rows = _parquet if file.endswith(".parquet") else _csv
     path = inventory.place.path(file)
     try:
@@ -281,7 +281,7 @@ def _objects(inventory: Inventory, file: str, bucket: str) -> Iterator[tuple[str
 def _parquet(
     filesystem: FileSystem, path: str, _columns: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Its rows by column, in lower case and without underscores."""
+    """The rows by column name, in lower case and without underscores."""
     with pq.ParquetFile(filesystem.open_input_file(path)) as file:
         for batch in file.iter_batches(_ROWS):
             named = {name.replace("_", "").lower(): name for name in batch.schema.names}

@@ -1,7 +1,7 @@
-"""How many mails are live in all queues, as queue_size and queue_cleanup have counted them.
+"""How many mails are live in all queues, by the counts of queue_size and queue_cleanup.
 
-A cleanup takes all rows of the last run's references from a busy queue within a week. So what the
-view has lost cannot be told from its past; the rows of live mails are there whatever was cleaned.
+On a busy queue, cleanups delete within a week every row that the last run counted. A comparison
+with the last run cannot show lost rows then. Rows of live mails must exist after any cleanup.
 """
 
 import json
@@ -14,16 +14,15 @@ from mailslice.maintenance.report import counts_whole_queue
 from mailslice.stores.own.runs import RunRow
 
 MAX_AGE = timedelta(days=1)
-"""An older count says nothing: its mails may be delivered and cleaned."""
+"""An older count is not used: its mails may be delivered and their rows deleted."""
 REPORTS = 10
-"""Of a duty and queue, newest first: those that failed count nothing."""
+"""The newest reports of a duty and queue to look at: a failed run has no count."""
 
 
 def live_mails(newest: Iterable[Iterable[RunRow]], now: datetime) -> int:
-    """The sum of each queue's newest count that is not too old.
+    """The sum of each queue's newest count that is not older than MAX_AGE.
 
-    A queue that was drained is shown so by its next count. What a cleanup deletes was dead when it
-    counted.
+    The next count of a drained queue is 0. A cleanup deletes only rows that it counted as dead.
     """
     young = (row for row in chain.from_iterable(newest) if now - row.started <= MAX_AGE)
     counts = ((row.started, live, row.queue) for row in young if (live := _live(row)) is not None)
@@ -31,7 +30,7 @@ def live_mails(newest: Iterable[Iterable[RunRow]], now: datetime) -> int:
 
 
 def _live(row: RunRow) -> int | None:
-    """What the run counted in the whole queue; None: nothing."""
+    """The live mails that the run counted in the whole queue; None if it did not count."""
     report: Mapping[str, Any] = json.loads(row.report)
     if row.duty not in {"queue_size", "queue_cleanup"} or not counts_whole_queue(report):
         return None

@@ -1,6 +1,6 @@
-"""Classifies unreferenced blobs by key and age, and writes the files of a plan.
+"""Classifies unreferenced blobs by key and age, and writes them to the files of a plan.
 
-The files: blobs to delete, 1,000 to a row group (one request to S3), and candidates.
+A file holds candidates, or blobs to delete: 1,000 to a row group, which is one request to S3.
 """
 
 from collections import Counter
@@ -22,10 +22,10 @@ from mailslice.stores.blobs.store import StoredBlob
 
 UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN = "unknown", "doubtful", "active", "young", "orphan"
 KINDS = (UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN)
-"""`unknown`: no blob id; `doubtful`: a reference spells the same id in another way; `active`: of a
-present generation; `young`: within the grace."""
+"""`unknown`: the key is no blob id. `doubtful`: a reference spells the same id in another way.
+`active`: of a generation in use. `young`: within the grace."""
 DELETE, CANDIDATE = "delete", "candidate"
-"""What is planned for an orphan."""
+"""What a plan does with an orphan."""
 _AGES = (
     ("under 1 day", 1),
     ("1 to 7 days", 7),
@@ -42,7 +42,7 @@ SAMPLE = 20
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of a run; `family` and `generation` are the current ones."""
+    """The rules of a run. `family` and `generation` are those of new blobs."""
 
     now: datetime
     grace: timedelta
@@ -57,7 +57,7 @@ class Rules:
             return DOUBTFUL
         if is_active(parse(key), self.family, self.generation):
             return ACTIVE
-        # S3's times are whole seconds; rounding must make a blob younger, never older.
+        # S3's times are whole seconds. Rounding must make a blob younger, never older.
         age = self.now.timestamp() - modified_s
         return ORPHAN if age > self.grace.total_seconds() + 1 else YOUNG
 
@@ -69,7 +69,7 @@ class Rules:
         )
 
     def age(self, modified_s: int) -> str:
-        """The age of a blob, in words of a few columns."""
+        """The age of a blob as a column name of the report."""
         days = (self.now.timestamp() - modified_s) / _DAY
         return next((name for name, most in _AGES if days < most), _OLDEST)
 
@@ -82,7 +82,7 @@ def generation_of(key: str) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Unreferenced blobs by kind, orphans by generation and age: counts, bytes. They add up."""
+    """Counts and bytes: of unreferenced blobs by kind, of orphans by generation and by age."""
 
     blobs: Counter[str] = field(default_factory=Counter)
     size: Counter[str] = field(default_factory=Counter)
@@ -114,7 +114,7 @@ class Tally:
         }
 
     def as_json(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
 
     def merge(self, part: dict[str, Any]) -> None:
         self.blobs.update(part["blobs"])
@@ -133,15 +133,15 @@ def _shares(counts: dict[str, list[int]]) -> dict[str, dict[str, int]]:
 
 def _count(into: dict[str, list[int]], name: str, blobs: int, size: int) -> None:
     # Keys are arbitrary: a bucket full of invented generations must not fill a report.
-    known = into.setdefault(
+    totals = into.setdefault(
         name if name in into or len(into) < _MOST_GENERATIONS else _OTHERS, [0, 0]
     )
-    known[0] += blobs
-    known[1] += size
+    totals[0] += blobs
+    totals[1] += size
 
 
 def modified_seconds(modified: datetime) -> int:
-    """Whole seconds since the epoch: what listing, HEAD and inventory agree on."""
+    """Whole seconds since the epoch: the precision that listing, HEAD and inventory share."""
     return int(modified.timestamp() // 1)
 
 
@@ -151,7 +151,7 @@ GROUP_ROWS = {DELETE: 1000, CANDIDATE: 20_000}
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlob:
-    """One blob as it was listed. `since_ms`: when a run first recorded it; None: this one."""
+    """One blob as it was listed. `since_ms`: when an earlier run recorded it, None if none did."""
 
     key: BlobId
     size: int
@@ -160,8 +160,8 @@ class PlannedBlob:
 
     def is_still(self, stored: StoredBlob | None) -> bool:
         """Whether the object is as it was listed."""
-        found = stored and (stored.size, modified_seconds(stored.modified))
-        return found == (self.size, self.modified_s)
+        now = stored and (stored.size, modified_seconds(stored.modified))
+        return now == (self.size, self.modified_s)
 
 
 def blobs_of(rows: pa.Table) -> list[PlannedBlob]:
@@ -170,7 +170,7 @@ def blobs_of(rows: pa.Table) -> list[PlannedBlob]:
 
 
 class BlobWriter:
-    """Writes one file of one kind, in full row groups."""
+    """Writes one file of one kind (`GROUP_ROWS`), in full row groups."""
 
     def __init__(self, location: Location, folder: str, kind: str) -> None:
         file = f"{PLAN_FOLDER}/{kind}-{uuid4()}.parquet"
@@ -199,10 +199,10 @@ class BlobWriter:
 def write_orphans(
     blobs: Any, location: Location, folder: str, rules: Rules, *, rereferenced: frozenset[str]
 ) -> tuple[Tally, list[RowGroup]]:
-    """Write the orphans among unreferenced blobs: a tally of all kinds, and the row groups.
+    """Write the orphans among unreferenced blobs. Gives a tally of all kinds, and the row groups.
 
-    `blobs` has the columns key, size, modified_s, doubtful and since_ms. A candidate whose key is
-    in `rereferenced` was referred to meanwhile: it waits anew.
+    `blobs` has the columns key, size, modified_s, doubtful and since_ms. A reference to the keys in
+    `rereferenced` existed in between, so their time as a candidate starts again.
     """
 
     def work(batches: Iterator[pa.Table]) -> Iterator[Summary]:

@@ -17,17 +17,16 @@ class Params(DutyParams):
 
     grace: Time = Field(
         timedelta(days=1),
-        description="blobs modified less long ago are left alone: "
-        "their row may be on its way (90s, 15m, 24h)",
+        description="blobs younger than this are left alone: "
+        "their row may not be written yet (90s, 15m, 24h)",
     )
     delete_after: Time = Field(
         timedelta(hours=24),
-        description="a candidate is deleted by a run that comes so long after "
-        "the one that recorded it",
+        description="how long after a run recorded a candidate a later run may delete it",
     )
     keep: Duration = Field(
         timedelta(days=7),
-        description="deleted content stays so long in mailslice's own bucket "
+        description="how long copies of deleted content stay in mailslice's own bucket "
         "(`mailslice blobs restore`); 0s = no copy",
     )
     unusual: Unusual = False
@@ -39,10 +38,10 @@ class Params(DutyParams):
     max_shrink: Share = Field(
         0.5,
         description="share of its references that a source may have lost since the last run; "
-        "more fails the gate, 1 lets it pass",
+        "more fails the gate; 1 = no limit",
     )
     inventory: str | None = Field(
         None,
-        description="an S3 Inventory in place of listing: its manifest.json, "
+        description="read an S3 Inventory and do not list the bucket: its manifest.json, "
         "or a folder of its Parquet or CSV files (s3://bucket/prefix, or a path)",
     )

@@ -1,9 +1,9 @@
-"""What one run may do, the facts for its gate, and the candidates of earlier runs.
+"""The plan of a run with the facts for its gate, and the candidates of earlier runs.
 
 The plan files of the last applied run list the candidates: blobs that it found unreferenced, and
 since when. A record below the artifacts location names these files. If the record is lost or was
-changed, no candidate is known and every blob waits anew. The same holds for a record of an earlier
-version of mailslice, whose digests are of another kind.
+changed, no candidate is known and every blob starts to wait again. The same holds for a record of
+an earlier version of mailslice, whose digests are of another kind.
 """
 
 import json
@@ -20,19 +20,19 @@ from mailslice.maintenance.plan import Plan, digest_of
 from mailslice.maintenance.run_request import NO_QUEUE
 
 VIEW = ("enqueuedMailsV3", "enqueuedMailsV4")
-"""Sources: the tables of the queue view, which hold two references for each row."""
+"""The sources that are tables of the queue view. Each row holds two references."""
 
 
 class SourceScan(JsonModel):
-    """The scan of one source: what it had to read, and what it read."""
+    """The scan of one source: `parts` to read, and what was read."""
 
     source: str
     rows: int = 0
     references: int = 0
     before: int | None
-    """References that the last run read; None: it read none of this source."""
+    """References that the last run read; None if it did not read this source."""
     cleaned: int = 0
-    """References that mailslice's own cleanups have taken since, also of rows written since."""
+    """References that mailslice's cleanups deleted since, including rows written since."""
     parts: int = 0
     read: int = 0
     twice: int = 0
@@ -40,11 +40,11 @@ class SourceScan(JsonModel):
     holes: int = 0
     """Gaps and overlaps of its parts."""
     vanished: bool = False
-    """The last run read this source, and this run has no such source."""
+    """Whether the last run read this source and this run has no such source."""
 
 
 class Listing(JsonModel):
-    """Ranges of keys: how many were to be listed, and how many were. Of an inventory: its files."""
+    """Key ranges, or files of an inventory: how many were to be read, and how many were."""
 
     inventory: str | None
     wanted: int
@@ -54,24 +54,24 @@ class Listing(JsonModel):
 
 
 class GcPlan(Plan):
-    """It may delete the blobs of `deletes`, record `candidates`, put the copies `restores` back."""
+    """Apply may delete the blobs of `deletes`, record `candidates` and restore `restores`."""
 
     bucket: str
     grace: timedelta
     delete_after: timedelta
     keep: timedelta
     blobs: int
-    """In the bucket."""
+    """The number of blobs in the bucket."""
     deletes: tuple[RowGroup, ...]
     candidates: tuple[RowGroup, ...]
     restores: RowFile
-    """Of `CopyToRestore`."""
+    """Rows of `CopyToRestore`."""
     scans: tuple[SourceScan, ...]
     listing: Listing
     unread_columns: tuple[str, ...]
-    """Columns with rows that are named like blob ids, and that no source reads."""
+    """Columns that are named like blob ids, have rows, and are read by no source."""
     live_mails: int = 0
-    """Of all queues, as they were counted before the references were read."""
+    """The live mails of all queues, counted before the references were read."""
 
     @property
     def planned(self) -> int:
@@ -83,7 +83,7 @@ class GcPlan(Plan):
 
     @property
     def has_work(self) -> bool:
-        """Every run records its candidates, even none: they replace those of the run before."""
+        """Always true: a run records its candidates, even none, in place of the last run's."""
         return True
 
     @property
@@ -92,7 +92,6 @@ class GcPlan(Plan):
 
     @property
     def view_references(self) -> int:
-        """References of the queue view."""
         return sum(self.sources.get(name, 0) for name in VIEW)
 
 
@@ -108,33 +107,33 @@ _RECORD_PATH = f"{_RUNS}/candidates.json"
 
 
 class CandidateRecord(JsonModel):
-    """What the last applied run recorded: blobs of its plan's files except the keys `spared`."""
+    """The candidates of the last applied run: blobs of its plan's files except keys in `spared`."""
 
     run: str
     recorded: AwareDatetime
     groups: tuple[RowGroup, ...]
     spared: frozenset[str]
     sources: Mapping[str, int]
-    """How many references each source had then."""
+    """The number of references of each source at that time."""
     forgotten: str = Field("", exclude=True)
-    """Why the record is not trusted; empty when it is."""
+    """Why the record is not trusted; empty if it is."""
 
     @property
     def folder(self) -> str:
-        """The folder of that run, relative to the artifacts location."""
+        """The folder of the recording run, relative to the artifacts location."""
         return f"{_RUNS}/{self.run}"
 
 
 def record_candidates(artifacts: Artifacts, candidates: CandidateRecord) -> None:
-    """Replace the record. Written completely or not at all."""
+    """Replace the record, atomically."""
     value = candidates.as_json()
     artifacts.write(_RECORD_PATH, json.dumps({**value, "digest": digest_of(value)}).encode())
 
 
 def recorded_candidates(artifacts: Artifacts) -> CandidateRecord | None:
-    """The record; None when no run wrote one, or it cannot be read.
+    """The record; None if no run wrote one or it cannot be read.
 
-    A record that is not trusted keeps only `sources`, for the check of lost references.
+    A record that is not trusted has no candidates, only `sources` for the check of lost references.
     """
     try:
         value = json.loads(artifacts.read(_RECORD_PATH) or b"")

@@ -1,6 +1,6 @@
-"""Lists the bucket, then reads every reference, and records the blobs without one.
+"""Lists the bucket, then reads all references, and plans the blobs without a reference.
 
-The listing comes first, so that a reference written after it is still read.
+The listing comes first, so the scan still reads a reference that is written after the listing.
 """
 
 import json
@@ -58,7 +58,7 @@ from mailslice.stores.blobs.store import BlobStore
 
 
 class Timings:
-    """Seconds by part of a step, measured from the previous call of `on`."""
+    """The seconds that each part of a step took: from the previous call of `on` to its own."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -72,8 +72,8 @@ class Timings:
 
 _LEAST_SKEW = timedelta(seconds=5)
 _CLEANUP, _RUNS = "queue_cleanup", 10_000
-"""Cleanups remove references from the view; the ledger counts them, so they are not lost."""
-_SAME = (KEY, "size", "modified_s")
+"""Cleanups delete references from the view. The ledger counts them: they are not lost ones."""
+_UNCHANGED = (KEY, "size", "modified_s")
 
 
 def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_ranges) -> GcPlan:
@@ -86,7 +86,7 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
     with ExitStack() as frames:
         ranges, blobs, folders = _listed(run, spark, frames, key_ranges)
         timings.on("listing")
-        # Before the references: a mail that comes later may be missed by the scan.
+        # Counted before the references are read: the scan may miss mails that arrive later.
         live = live_mails(run.stores.own.runs.newest(REPORTS), run.clock())
         references = read_references(frames, spark, run.settings, sources)
         timings.on("references")
@@ -98,7 +98,7 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
         blob = run.settings.blob
         generation = BlobIds(blob, lambda: now).generation()
         tally, groups = write_orphans(
-            with_known(orphans, known, _SAME, ("since_ms",)),
+            with_known(orphans, known, _UNCHANGED, ("since_ms",)),
             run.folder.artifacts,
             run.folder.name,
             Rules(now, params.grace, params.delete_after, blob.family, generation),
@@ -146,7 +146,7 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
 
 
 def require_bucket(run: Run, blobs: BlobStore, grace: timedelta) -> None:
-    """Raises BadSetting for a bucket that is missing, ClockSkew when S3's times are not ours."""
+    """Raises BadSetting if the bucket is missing, ClockSkew if S3's clock differs from this one."""
     if not blobs.bucket_exists():
         raise BadSetting(
             f"MAILSLICE_S3_BUCKET={blobs.bucket}: there is no such bucket "
@@ -164,7 +164,7 @@ def require_bucket(run: Run, blobs: BlobStore, grace: timedelta) -> None:
 def _listed(
     run: Run, spark: Session, frames: ExitStack, key_ranges: Callable[[BlobStore], list[KeyRange]]
 ) -> tuple[list[KeyRange] | None, Dataset, list[str]]:
-    """Ranges of keys (None: an inventory), the bucket's blobs, the folders of kept copies."""
+    """Key ranges (None for an inventory), the bucket's blobs, the folders of copies."""
     settings, inventory_path = run.settings, run.params(Params).inventory
     with KeptBlobs(settings) as trash:
         ranges = None if inventory_path is not None else key_ranges(trash.james)
@@ -175,11 +175,11 @@ def _listed(
         )
         frames.enter_context(blobs)
         runs = trash.runs() if trash.own.bucket_exists() else ()
-        return ranges, blobs, [one.folder for one in runs]
+        return ranges, blobs, [copy.folder for copy in runs]
 
 
 def _known(run: Run, earlier: CandidateRecord | None, spark: Session) -> tuple[Dataset, str]:
-    """The candidates of earlier runs; without them, why."""
+    """The candidates of earlier runs, and why there are none (empty if there are)."""
     location, why = run.folder.artifacts, "no earlier run recorded candidates"
     if earlier is not None and earlier.forgotten:
         why = earlier.forgotten
@@ -192,7 +192,7 @@ def _known(run: Run, earlier: CandidateRecord | None, spark: Session) -> tuple[D
     return read_planned(spark, location, "", []), why
 
 
-def _missed(  # noqa: PLR0917 - what is joined
+def _missed(  # noqa: PLR0917 - the frames to join
     run: Run,
     spark: Session,
     frames: ExitStack,
@@ -202,7 +202,7 @@ def _missed(  # noqa: PLR0917 - what is joined
 ) -> list[str]:
     """Object keys of copies whose blob is referenced and missing.
 
-    An inventory may predate the deletes of the last run and list deleted blobs. S3 is asked then.
+    An inventory may be older than the last run's deletes and list their blobs: S3 is asked instead.
     """
     if not folders:
         return []
@@ -222,7 +222,7 @@ def _scans(
     earlier: CandidateRecord | None,
     cleaned: int,
 ) -> tuple[SourceScan, ...]:
-    """One scan for each source, also for those that only the last run read."""
+    """One scan a source, including sources that only the last run read."""
     summaries = [summary for frame in references for summary in frame.summaries]
     before = dict(earlier.sources) if earlier else {}
     scans = []
@@ -247,7 +247,7 @@ def _scans(
 
 
 def _cleaned(run: Run, earlier: CandidateRecord | None) -> int:
-    """References that mailslice's own cleanups took from the view since the last run: two a row."""
+    """References that mailslice's cleanups deleted since the last run: two for each row."""
     if earlier is None:
         return 0
     reports = (

@@ -1,4 +1,4 @@
-"""Scans by workers: references of all sources, planned blobs, copies in the trash."""
+"""Scans by Spark workers: references of all sources, planned blobs, copies in the trash."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -12,15 +12,15 @@ from mailslice.model.settings import Settings
 
 _PLANNED = {KEY: "string", "size": "long", "modified_s": "long", "since_ms": "long"}
 _FIRST = ("deadLetters", "ownBucket", "own.", "mailRepositoryContentV2")
-"""Sources from which mails move to another one. Read first, so that no moving mail is missed."""
+"""Mails move from these sources to others. They are read first, so no moving mail is missed."""
 
 
 def read_references(
     frames: ExitStack, spark: Session, settings: Settings, sources: Sequence[ReferenceSource]
 ) -> list[Dataset]:
-    """All references; a summary for each part of each source. Raises when one part cannot be read.
+    """All references. Raises if a part of a source cannot be read.
 
-    A summary is `{"source", "part", "rows", "references"}`.
+    Each part of a source has one summary, `{"source", "part", "rows", "references"}`.
     """
     first = [source for source in sources if source.name.startswith(_FIRST)]
     rest = [source for source in sources if source not in first]
@@ -38,7 +38,7 @@ def _read(spark: Session, settings: Settings, sources: Sequence[ReferenceSource]
                     counts[part][1] += len(ids)
                     if ids:
                         yield RowBatch({REFERENCE: ids})
-                # Every part was read to its end only here.
+                # Only here every part has been read to its end.
                 for part, (rows, references) in counts.items():
                     yield {
                         "source": sources[number].name,
@@ -58,7 +58,7 @@ def read_planned(
     groups: Sequence[RowGroup],
     recorded_ms: int | None = None,
 ) -> Dataset:
-    """The blobs of these groups; `recorded_ms` in place of no `since_ms`. Raises PlanRefused."""
+    """The blobs of these groups. A missing `since_ms` becomes `recorded_ms`. Raises PlanRefused."""
 
     def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[RowBatch | Summary]:
         for batch in batches:
@@ -72,7 +72,7 @@ def read_planned(
 
 
 def read_copies(spark: Session, settings: Settings, folders: Sequence[str]) -> Dataset:
-    """Copies below these folders: `key` of the blob, `place` (the copy's object key)."""
+    """Copies below these folders: `key` is the blob's object key, `place` the copy's."""
 
     def work(batches: Iterator[Sequence[str]]) -> Iterator[RowBatch | Summary]:
         with KeptBlobs(settings) as trash:

@@ -1,7 +1,7 @@
 """Sources of references to blobs. Each source has one scan, in parts that workers share.
 
-A part is read to its end, or the scan raises. James' tables, the columns that an operator adds, and
-always mailslice's own tables and bucket and the dead letters.
+A part is read to its end, or the scan raises. Sources are James' tables, columns that an operator
+names, mailslice's own tables and bucket, and the dead letters.
 """
 
 import json
@@ -41,38 +41,38 @@ JAMES: Mapping[str, tuple[str, ...]] = {
     "messageV3": ("headercontent", "bodycontent"),
     "attachmentV2": ("blobid",),
 }
-"""James' tables, in the order in which a mail passes them: what moves on meanwhile is met again."""
+"""James' tables in the order in which a mail passes them: a mail that moves is read again later."""
 OWN_WITHOUT_REFERENCES = frozenset(
     "runs locks queue_samples pending_marks slice_statistics deletions undeleted_mails".split()
 )
-"""Own tables that name no blob whose content is still needed: a report's sample is no reference,
-and deleted mails have copies.
+"""Own tables whose blob ids are no references: a report only samples ids, and a deleted mail has
+its own copy of the content.
 """
 _MOST_RANGES, _PARTITIONS_A_RANGE, _BYTES_A_RANGE = 4096, 25_000, 2**24
 _NOT_ESTIMATED = (8 * _PARTITIONS_A_RANGE, 0)
-"""A range costs a request. Cassandra estimates a table's (partitions, bytes) each five minutes."""
+"""(partitions, bytes) until Cassandra's estimate, made every five minutes. A range is a request."""
 _ABSENT = "MAILSLICE_GC_ABSENT_SOURCES"
 _SOURCES = "MAILSLICE_GC_SOURCES"
 _GRAMMAR = "allowed is table:column,column;keyspace.table:column"
 _TEXT = frozenset({"text", "ascii", "varchar"})
-_LIKE_BLOBS = re.compile(r"blob_?id|^(header|body)content$", re.IGNORECASE)
+_BLOB_ID_NAME = re.compile(r"blob_?id|^(header|body)content$", re.IGNORECASE)
 _COPIES = frozenset({"imapuidtable", "messageidtable"})
-"""Their headerContent is that of messageV3."""
+"""Tables whose headerContent repeats that of messageV3."""
 _OTHER_BUCKETS = frozenset({"storageinformation", "uploads", "uploadv2"})
-"""Of James' deleted messages vault and uploads, which have buckets of their own."""
+"""Tables of James' deleted messages vault and uploads, which have buckets of their own."""
 _NO_BLOB = "enqueueId"
-"""In messages: a UUID, as a blob's id may be, and not one."""
+"""A field of messages. Its UUID could be a blob id, but is none."""
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 Page = tuple[int, int, list[str]]
 """(part, rows, blob ids) of one page of a scan."""
 Ranges = Callable[[str, str], tuple[TokenRange, ...]]
-"""How the ring is cut for a table of a keyspace."""
+"""(keyspace, table) -> the token ranges in which the table is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Columns of a table, by token range. `plain`: values are ids; `buried`: ids are in them."""
+    """Columns of a table, by token range. `plain`: a value is an id. `buried`: it contains ids."""
 
     name: str
     where: ReferenceColumns
@@ -89,7 +89,7 @@ class TableSource:
         return holes(self.ranges)
 
     def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
-        """At the consistency of the settings, LOCAL_QUORUM or better."""
+        """Reads at the consistency of the settings, LOCAL_QUORUM or better."""
         numbers = {self.ranges[part]: part for part in parts}
         for token_range, rows in self.where.rows(stores_of(settings).cassandra, list(numbers)):
             values = [value for row in rows for value in row if value]
@@ -111,7 +111,7 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterQueues:
-    """The messages on the dead letter queue of every mail queue, read and requeued."""
+    """The messages of the dead letter queue of every mail queue. A scan requeues them."""
 
     queues: tuple[QueueName, ...]
     name: str = "deadLetters"
@@ -122,7 +122,7 @@ class DeadLetterQueues:
         return len(self.queues)
 
     def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
-        """All messages of each queue; one that is no mail counts for the ids in it, too."""
+        """Reads all messages of each queue, also ids in messages that are no mails."""
         for part in parts:
             messages, ids = 0, list[str]()
             for body in dead_letters(settings, self.queues[part]):
@@ -133,7 +133,7 @@ class DeadLetterQueues:
 
 @dataclass(frozen=True, slots=True)
 class OwnBucket:
-    """mailslice's own bucket without copies and deleted mails: keys end with what they refer to."""
+    """mailslice's own bucket without trash and deleted mails. A key ends with a referenced id."""
 
     name: str = "ownBucket"
     parts: int = 1
@@ -152,16 +152,16 @@ class OwnBucket:
 
 
 ReferenceSource: TypeAlias = TableSource | DeadLetterQueues | OwnBucket
-"""What refers to blobs, by the name in reports and MAILSLICE_GC_ABSENT_SOURCES. Workers `scan` its
-parts, page by page, each to its end; `holes`: what the parts leave out or overlap in.
+"""A source by its `name` in reports and MAILSLICE_GC_ABSENT_SOURCES. Workers `scan` its `parts`,
+page by page, each to its end. `holes`: gaps and overlaps of the parts.
 """
 
 
 def sources_of(stores: Stores) -> tuple[list[ReferenceSource], list[str]]:
-    """All sources, in the order of scanning, and the names of those that settings call absent.
+    """All sources in the order of scanning, and the names of those that settings declare absent.
 
-    Raises Refused for one whose table is missing and which no setting names as absent: nothing is
-    known of its references. BadSetting for a source of MAILSLICE_GC_SOURCES that cannot be scanned.
+    Raises Refused if a table is missing and no setting declares it absent: its references are
+    unknown. Raises BadSetting if a source of MAILSLICE_GC_SOURCES cannot be scanned.
     """
     settings, session = stores.settings, stores.cassandra
     estimates = cache(partial(estimated_sizes, session))
@@ -189,7 +189,7 @@ def sources_of(stores: Stores) -> tuple[list[ReferenceSource], list[str]]:
 def _named_tables(
     session: CassandraSession, settings: Settings, ranges: Ranges
 ) -> tuple[list[TableSource], list[str]]:
-    """James' tables and the operator's, each one scan of all its columns; those without a table."""
+    """One source for each of James' and the operator's tables, and the names of missing tables."""
     columns_in = cache(partial(columns_of, session))
     tables: dict[tuple[str, str], tuple[str, dict[str, None]]] = {}
     absent = []
@@ -211,7 +211,7 @@ def _named_tables(
 
 
 def _requested_tables(settings: Settings) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
-    """(name in reports, keyspace, table, columns) of each table that is to be read."""
+    """(name in reports, keyspace, table, columns) of James' tables and of MAILSLICE_GC_SOURCES."""
     james = settings.cassandra.keyspace.lower()
     for name, columns in JAMES.items():
         yield name, james, name.lower(), columns
@@ -220,9 +220,9 @@ def _requested_tables(settings: Settings) -> Iterator[tuple[str, str, str, tuple
 
 
 def unread_columns(stores: Stores, sources: Sequence[ReferenceSource]) -> list[str]:
-    """`table.column` of James' keyspace that are named like blob ids, and that no source reads.
+    """`table.column` of James' keyspace that is named like a blob id and that no source reads.
 
-    They are an extension's, or those of an older James. MAILSLICE_GC_UNREAD_COLUMNS excuses them.
+    It belongs to an extension or an older James. MAILSLICE_GC_UNREAD_COLUMNS excuses a column.
     """
     keyspace = stores.settings.cassandra.keyspace.lower()
     excused = {name.lower() for name in stores.settings.gc.unread_columns}
@@ -232,18 +232,18 @@ def unread_columns(stores: Stores, sources: Sequence[ReferenceSource]) -> list[s
         if isinstance(source, TableSource) and source.where.keyspace == keyspace
         for column in source.where.columns
     }
-    like = {
+    named_like_ids = {
         f"{table}.{column.name}"
         for table, columns in columns_of(stores.cassandra, keyspace).items()
         if table not in _COPIES | _OTHER_BUCKETS
         for column in columns
-        if _LIKE_BLOBS.search(column.name)
+        if _BLOB_ID_NAME.search(column.name)
     }
-    return sorted(name for name in like - read if name.lower() not in excused)
+    return sorted(name for name in named_like_ids - read if name.lower() not in excused)
 
 
 def with_rows(stores: Stores, columns: Sequence[str]) -> list[str]:
-    """Those `table.column` of James' keyspace whose table has a row: others refer to nothing."""
+    """The `table.column` of James' keyspace whose table has a row: an empty table cannot refer."""
     keyspace = stores.settings.cassandra.keyspace
     tables = {column.partition(".")[0] for column in columns}
     filled = {
@@ -282,7 +282,7 @@ def parse_sources(text: str) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def buried_ids(value: str | bytes) -> Iterator[str]:
-    """Blob ids in a value: it itself, texts of a JSON document, in no JSON what is quoted."""
+    """Blob ids in a value: the value itself, or strings of a JSON document, or quoted strings."""
     text = value if isinstance(value, str) else value.decode("utf-8", "replace")
     if is_blob_id(text):
         yield text
@@ -314,7 +314,7 @@ def _unescaped(text: str) -> str:
 
 
 def _endings(key: str) -> Iterator[str]:
-    """The key, and what follows each of its slashes: standard base64 has slashes of its own."""
+    """The key, and the rest after each slash: an id in standard base64 contains slashes, too."""
     yield key
     at = key.find("/")
     while at >= 0:
@@ -323,7 +323,7 @@ def _endings(key: str) -> Iterator[str]:
 
 
 def _checked(name: str, columns: Sequence[str], existing: Sequence[Column]) -> tuple[str, ...]:
-    """The columns as they are on disk. Raises BadSetting for one that can hold no reference."""
+    """The columns as the schema names them. Raises BadSetting if one can hold no reference."""
     known = {column.name: column for column in existing}
     names = []
     for requested in columns:

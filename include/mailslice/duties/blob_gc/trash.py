@@ -1,9 +1,9 @@
-"""Deleted content that is kept for a while in the own bucket: `kept/EXPIRES/RUN@BUCKET/KEY`.
+"""Copies of deleted blobs in mailslice's own bucket: `kept/EXPIRES/RUN@BUCKET/KEY`.
 
-Keys are in the order of EXPIRES. BUCKET is James': copies of another one are another deployment's,
-and left alone. Copies of earlier versions have no BUCKET.
+Keys sort by EXPIRES. BUCKET is James' bucket. Copies with another BUCKET belong to another
+deployment and stay. Copies of earlier versions have no BUCKET.
 
-Copies are made within S3, so that what James keeps in an object's metadata comes back with it.
+S3 makes the copies itself, so a restored object has the metadata that James wrote.
 """
 
 import re
@@ -28,9 +28,9 @@ RESTORED, PRESENT, EXPIRED = "restored", "present", "no copy"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One copy: of the blob `key` of `bucket`, deleted by `run`, kept until `expires`.
+    """The copy of a blob `key` of `bucket` that `run` deleted. It stays until `expires`.
 
-    `size` in bytes; `bucket` is empty in what an earlier version kept.
+    `size` is in bytes. `bucket` is empty in copies of earlier versions.
     """
 
     expires: datetime
@@ -45,26 +45,26 @@ class Kept:
 
     @property
     def folder(self) -> str:
-        """That of all copies of the run."""
-        of = f"{self.run}@{self.bucket}" if self.bucket else self.run
-        return f"{TRASH_PREFIX}{self.expires:{_TIME}}/{of}/"
+        """The prefix of all copies of the run."""
+        run = f"{self.run}@{self.bucket}" if self.bucket else self.run
+        return f"{TRASH_PREFIX}{self.expires:{_TIME}}/{run}/"
 
     @classmethod
     def of(cls, place: str, size: int) -> Self | None:
-        """The copy that has this key in the own bucket; None when it is not one."""
+        """The copy that has this object key in the own bucket; None if it is no copy's key."""
         if (match := _PLACE.fullmatch(place)) is None:
             return None
         try:
             expires = datetime.strptime(match[1], _TIME).replace(tzinfo=UTC)
-        except ValueError:  # digits that are no time
+        except ValueError:  # the digits are no time
             return None
         return cls(expires, match[2], BlobId(match[4]), size, (match[3] or "")[1:])
 
 
 class KeptBlobs:
-    """The kept copies, and the way back.
+    """The trash: finds, restores and deletes copies.
 
-    Raises BadSetting when the own bucket is James' bucket: copies there would be deleted, too.
+    Raises BadSetting if the own bucket is James' bucket: blob_gc would delete copies there, too.
     """
 
     def __init__(self, settings: Settings, turns: Turns | None = None) -> None:
@@ -84,7 +84,7 @@ class KeptBlobs:
         self.james.close()
 
     def runs(self) -> Iterator[Kept]:
-        """Of every run that has copies of James' bucket the first one, soonest to expire first."""
+        """The first copy of each run that has copies of James' bucket, in the order of expiry."""
         low = TRASH_PREFIX
         while (key := self.own.first(low, behind(TRASH_PREFIX))) is not None:
             copy = Kept.of(key, 0)
@@ -93,49 +93,49 @@ class KeptBlobs:
             low = behind(copy.folder) if copy else f"{key}\0"
 
     def pages(self, folders: Iterable[str]) -> Iterator[list[Kept]]:
-        """All copies below these folders of runs."""
+        """All copies below these folders (`Kept.folder`), page by page."""
         for folder in folders:
             for page in self.own.pages(folder, behind(folder)):
                 yield [copy for blob in page if (copy := Kept.of(blob.key, blob.size)) is not None]
 
     def of_run(self, run: str | None) -> Iterator[Kept]:
-        """All copies of one run, or of all."""
-        folders = (one.folder for one in self.runs() if run in {None, one.run})
+        """All copies of a run; None: of all runs."""
+        folders = (copy.folder for copy in self.runs() if run in {None, copy.run})
         return chain.from_iterable(self.pages(folders))
 
     def of_keys(self, keys: Iterable[BlobId]) -> dict[BlobId, Kept]:
-        """The copy of each key that has one; the one that is kept longest."""
+        """The copy of each key that has one. Of several copies, the one that expires last."""
         copies: dict[BlobId, Kept] = {}
         requested = list(keys)
         for run in self.runs():
             stored = self.own.heads([BlobId(f"{run.folder}{key}") for key in requested])
-            known = (
+            of_run = (
                 Kept.of(place, blob.size) for place, blob in stored.items() if blob is not None
             )
-            copies |= {copy.key: copy for copy in known if copy is not None}
+            copies |= {copy.key: copy for copy in of_run if copy is not None}
         return copies
 
     def restore(self, copies: Iterable[Kept], *, dry_run: bool = False) -> dict[BlobId, str]:
-        """Put copies back where no such blob is now: key -> `restored`, `present`, or why not."""
+        """Restore copies whose blob is missing. Key -> `restored`, `present`, or why it failed."""
         newest = {copy.key: copy for copy in sorted(copies, key=lambda copy: copy.expires)}
         stored = self.james.heads(list(newest))
         missing = {copy.place: key for key, copy in newest.items() if stored[key] is None}
         failed = {} if dry_run else self.james.copies(self.own.bucket, missing)
-        back = {key: failed.get(place, RESTORED) for place, key in missing.items()}
-        return {key: back.get(key, PRESENT) for key in newest}
+        outcomes = {key: failed.get(place, RESTORED) for place, key in missing.items()}
+        return {key: outcomes.get(key, PRESENT) for key in newest}
 
     def expired(self, now: datetime, but_of: str) -> list[str]:
-        """The folders of runs whose copies' time is over, but those of one run."""
-        return [one.folder for one in self.runs() if one.expires <= now and one.run != but_of]
+        """The folders of runs whose copies have expired, except the run `but_of`."""
+        return [copy.folder for copy in self.runs() if copy.expires <= now and copy.run != but_of]
 
     def forget(self, folders: Iterable[str], but: Collection[str]) -> tuple[int, int]:
-        """Delete the copies below these folders, but for those of the blobs in `but`.
+        """Delete the copies below these folders, except copies of the blobs in `but`.
 
-        How many, and how many could not be deleted.
+        Gives the number of deleted copies, and of copies that could not be deleted.
         """
         deleted = failed = 0
         for page in self.pages(folders):
-            over = [copy.place for copy in page if copy.key not in but]
-            problems = self.own.delete_many(over)
-            deleted, failed = deleted + len(over) - len(problems), failed + len(problems)
+            places = [copy.place for copy in page if copy.key not in but]
+            problems = self.own.delete_many(places)
+            deleted, failed = deleted + len(places) - len(problems), failed + len(problems)
         return deleted, failed

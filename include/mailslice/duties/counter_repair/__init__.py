@@ -1,6 +1,3 @@
-"""Counts the messages of every mailbox and corrects counters that drifted.
-
-Lists rows in which James' two message tables differ.
-"""
+"""Counts the messages of every mailbox, corrects wrong counters, lists differing message rows."""
 
 NEEDS_QUEUE = False

@@ -1,8 +1,8 @@
-"""Correct counters: second read, claim, last look at all replicas, one update for each mailbox.
+"""Corrects counters: second read, claim, last read of all replicas, one update for each mailbox.
 
-An outcome that is not known is reported as unknown, and this run never tries it again. The last
-look asks all replicas: an update of James on a replica that is away would be missed, so that
-mailbox is skipped. All of it runs in the process of the apply step: Spark could run it twice.
+If the outcome of an update is unknown it is reported so, and this run never repeats the update. The
+last read needs all replicas, because a replica that is down may hide an update of James: then the
+mailbox is skipped. All this runs in the process of the apply step: Spark could run it twice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,10 +42,9 @@ def reread_mailbox(
 ) -> MessageDigest:
     """The mailbox's messages now, in the truth or (`trust_projection`) in the projection.
 
-    imapUidTable has no index by mailbox. So the truth is read of the messages in the projection,
-    and of `also`: those that the plan found in the truth alone. A message that came since the first
-    read and is not projected yet is not seen here; its counters are not either, for whoever adds it
-    adds it to both.
+    imapUidTable has no index by mailbox. So the ids come from the projection and from `also`, the
+    messages that only the truth had when planned. This misses a message that arrived since the
+    first read and is not projected yet. Its counter update is missing then, too.
     """
     tables = stores.mailboxes
     layout = layout_of(tables.message_columns)
@@ -56,8 +55,8 @@ def reread_mailbox(
         return sum((message_digest(columns, tables.flags) for columns in pages), MessageDigest())
     projected = chain.from_iterable(ids_of(messages_of(page), "messageid") for page in pages)
     requested = (
-        [[UUID(bytes=one) for one in ids], mailbox]
-        # Each once: a message may have two rows.
+        [[UUID(bytes=key) for key in ids], mailbox]
+        # Without duplicates: a message may have two rows.
         for ids in batches(dict.fromkeys(chain(projected, also)), _IDS_A_READ)
     )
     digests = (
@@ -71,14 +70,14 @@ DONE, SKIPPED, FAILED, UNKNOWN, REMAINING = "applied", "skipped", "failed", "unk
 
 
 class MailboxOutcome(NamedTuple):
-    """What became of one mailbox, and why where it is not plain."""
+    """The outcome of one mailbox. `why`: the reason, unless it was corrected."""
 
     verdict: str
     why: str = ""
 
 
 class MailboxCorrector:
-    """Corrects mailboxes of one plan; threads may share it."""
+    """Corrects mailboxes of one plan. Thread-safe."""
 
     def __init__(self, run: Run, plan: CounterPlan) -> None:
         self._run, self._plan = run, plan
@@ -89,10 +88,10 @@ class MailboxCorrector:
         self._tables.prepare_to_add()
 
     def mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> MailboxOutcome:
-        """One mailbox. `unprojected`: its messages that the plan found in the truth alone.
+        """Correct one mailbox. `unprojected`: its messages that only the truth had when planned.
 
-        Raises LockLost, and nothing for a store that fails or refuses: before the update that is
-        `failed`, from then on `unknown`.
+        Raises LockLost. A store that fails or refuses gives the verdict `failed` before the update,
+        `unknown` from then on.
         """
         self._throttle.take()
         self._run.require_lock()
@@ -102,8 +101,8 @@ class MailboxCorrector:
             return MailboxOutcome(FAILED, str(error))
 
     def _mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> MailboxOutcome:
-        if (settled := self._earlier_claims(drift)) is not None:
-            return settled
+        if (outcome := self._earlier_claims(drift)) is not None:
+            return outcome
         if not self._tables.exists(drift.mailbox):
             return MailboxOutcome(SKIPPED, decide.NO_MAILBOX)
         stored = self._tables.counters(drift.mailbox)
@@ -120,7 +119,7 @@ class MailboxCorrector:
             self._plan.run, now, stored.count, stored.unseen, add.count, add.unseen
         )
         if not self._claims.claim(drift.mailbox, claim, self._ttl):
-            # Another process of this very run is at work.
+            # Another process of this run is working on the mailbox.
             return MailboxOutcome(UNKNOWN, decide.UNKNOWN_UPDATE)
         crash.point("apply:after-claim")
         return self._update(drift, stored)
@@ -139,7 +138,7 @@ class MailboxCorrector:
             return MailboxOutcome(SKIPPED, why)
         try:
             self._tables.add(drift.mailbox, drift.add.count, drift.add.unseen)
-        except Exception as error:  # noqa: BLE001 - it was sent: whatever came back, nobody knows
+        except Exception as error:  # noqa: BLE001 - it was sent: any error leaves it unknown
             self._try_to_settle(drift.mailbox, decide.UNKNOWN)
             return MailboxOutcome(UNKNOWN, f"{decide.UNKNOWN_UPDATE}: {error}")
         crash.point("apply:after-update")
@@ -147,7 +146,7 @@ class MailboxCorrector:
         return MailboxOutcome(DONE)
 
     def _differs(self, mailbox: UUID, stored: Counters) -> str | None:
-        """Why the counters are not those that all replicas have; None when they are."""
+        """Why all replicas cannot confirm the counters; None if they do."""
         try:
             everywhere = self._tables.counters_of_all_replicas(mailbox)
         except StoreUnavailable:
@@ -155,15 +154,15 @@ class MailboxCorrector:
         return None if everywhere == stored else decide.MOVED
 
     def _try_to_settle(self, mailbox: UUID, outcome: str) -> None:
-        """The update is out: whether its outcome could be written changes nothing of it.
+        """Record the outcome of an update that was sent.
 
-        A claim without one counts as unknown.
+        If that fails the update still happened. A claim without an outcome counts as unknown.
         """
         with suppress(StoreUnavailable, BadSetting):
             self._claims.settle(mailbox, self._plan.run, outcome, self._ttl)
 
     def _earlier_claims(self, drift: Drift) -> MailboxOutcome | None:
-        """What claims of this run, or of one that ended early, make of it; None: it is free."""
+        """The outcome that claims of this run or an earlier one decide; None: none of them does."""
         for claim in self._claims.list(drift.mailbox):
             if claim.run == self._plan.run:
                 return self._of_this_run(drift, claim)
@@ -172,7 +171,7 @@ class MailboxCorrector:
         return None
 
     def _of_this_run(self, drift: Drift, claim: CounterClaim) -> MailboxOutcome:
-        """A claim is for one update: this run sends no second one, whatever became of the first."""
+        """A claim allows one update: this run sends no second one, even if the first failed."""
         if claim.outcome == decide.APPLIED:
             return self._done_by(claim)
         if claim.outcome == decide.WITHDRAWN:
@@ -181,22 +180,22 @@ class MailboxCorrector:
             everywhere = self._tables.counters_of_all_replicas(drift.mailbox)
         except StoreUnavailable:
             return MailboxOutcome(UNKNOWN, decide.UNKNOWN_UPDATE)
-        # James may have changed them by as much: then the messages are others, too.
+        # James may have changed the counters by the same number: then the messages changed, too.
         if decide.was_done(claim, everywhere) and self._reread(drift) == drift.digest:
             self._try_to_settle(drift.mailbox, decide.APPLIED)
             return self._done_by(claim)
         return MailboxOutcome(UNKNOWN, decide.UNKNOWN_UPDATE)
 
     def _done_by(self, claim: CounterClaim) -> MailboxOutcome:
-        """The update of an earlier plan of this run corrected nothing that this plan lists."""
+        """DONE if the update belongs to this plan, SKIPPED if to an earlier plan of this run."""
         if decide.is_of_plan(claim, self._plan.made_at):
             return MailboxOutcome(DONE)
         return MailboxOutcome(SKIPPED, decide.EARLIER_PLAN)
 
     def _is_over(self, drift: Drift, claim: CounterClaim) -> bool:
-        """Whether nothing of an earlier run's update can come any more.
+        """Whether an earlier run's update can no longer change a counter.
 
-        It is old enough, and every replica was asked what it has.
+        It is older than SENT_FOR, and all replicas answer with the same counters.
         """
         if self._run.clock() - claim.claimed_at < decide.SENT_FOR:
             return False
@@ -215,7 +214,7 @@ AT_ONCE = 1_000
 THREADS = 8
 NOT_REACHED = "the step ended before it"
 _MAX_FAILURES = 20
-"""So many mailboxes one after the other: the store is away, and the rest is left."""
+"""After so many failures in a row the store counts as down, and other mailboxes are left."""
 
 
 class CounterWork:
@@ -240,8 +239,8 @@ class CounterWork:
         self._ended = False
 
     def correct_all(self, drifts: Sequence[Drift]) -> None:
-        """Reports `unknown` and the outcome of each, whatever ends it."""
-        # What an earlier try reported is found out again.
+        """Correct the mailboxes. Reports `unknown` and all outcomes, even after an exception."""
+        # A new try decides every mailbox again, so the report of the earlier try is dropped.
         self._run.report(unknown=0, outcomes={})
         try:
             with ThreadPoolExecutor(self._threads) as pool:
@@ -257,7 +256,7 @@ class CounterWork:
             self._run.report(outcomes=outcomes)
 
     def _correct(self, unprojected: Mapping[UUID, Sequence[bytes]], drift: Drift) -> None:
-        """One mailbox, unless it is too late for a new one. On any thread."""
+        """Correct one mailbox, unless it is too late to begin one. Thread-safe."""
         if self._ended:
             return
         try:

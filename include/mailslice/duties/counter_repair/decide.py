@@ -1,13 +1,13 @@
-"""Whether a drift may be applied, by what two reads saw. Pure: no store, no clock.
+"""Decides by two reads of a mailbox whether a drift may be applied. Pure: no store, no clock.
 
-Why a difference of two reads that agree is right although others go on writing: whoever adds or
-removes a message changes truth and counter by the same number, in some order. A mailbox that looks
-the same twice, `settle` apart, has no such change half done; what comes later adds to both.
+Users go on writing meanwhile. Each append or deletion changes truth and counter by the same number,
+in some order. If two reads, `settle` apart, give the same result, no such change was half done
+during them, and a later change adds to both. So the difference between the two is right.
 
-Looking the same is not enough where messages come and go: an append that one read saw half may be
-half undone again in the other, and one that is not projected yet hides the end of a deletion. Each
-append takes a modSeq first, so James' own highest modSeq, read before the first read and after the
-second, tells. (tests/unit/duties/counter_repair/test_walk.py found both.)
+Equal reads are not enough if messages come and go. The first read may see half of an append, and
+the second may see it half undone. An append that is not projected yet may hide the end of a
+deletion. Each append takes a modSeq first. So James' highest modSeq, read before the first read and
+after the second, must be equal, too. (tests/unit/duties/counter_repair/test_walk.py found both.)
 """
 
 from datetime import datetime, timedelta
@@ -28,9 +28,9 @@ EARLIER_OPEN = "an update of an earlier run may still come"
 TIME_OVER = "the time was over"
 UNKNOWN_UPDATE = "nobody knows whether the update was done"
 SENT_FOR = timedelta(seconds=30)
-"""Longer than Cassandra keeps a counter update that it has not begun: 5 s.
+"""After this time a counter update is done or never will be.
 
-That is counter_write_request_timeout. After this long it is done or never will be.
+Cassandra drops an update that it has not begun after counter_write_request_timeout, 5 s.
 """
 
 
@@ -39,9 +39,8 @@ def refused(
 ) -> str | None:
     """Why the drift must not be applied, by the second read.
 
-    None when both reads agree and nothing is newer than the beginning of the first.
-
-    `highest_modseq` is read after `stored` and `digest`.
+    None if both reads agree and nothing is newer than the beginning of the first read. The caller
+    reads `highest_modseq` after `stored` and `digest`.
     """
     if (stored.count, stored.unseen) == (digest.count, digest.unseen):
         return RIGHT_NOW
@@ -57,25 +56,23 @@ def refused(
 
 
 def was_done(claim: CounterClaim, stored: Counters) -> bool:
-    """Whether the counters that all replicas have prove that the claimed update was done."""
+    """Whether `stored`, the counters of all replicas, prove that the claimed update was done."""
     return stored == Counters(
         claim.stored_count + claim.add_count, claim.stored_unseen + claim.add_unseen
     )
 
 
 def is_of_plan(claim: CounterClaim, made_at: datetime) -> bool:
-    """Whether this run's claim is by the plan made then. A run may be planned again (a clear)."""
+    """Whether the claim was made by the plan of `made_at`: a cleared run is planned again."""
     return claim.claimed_at >= made_at
 
 
 def is_open(claim: CounterClaim) -> bool:
-    """Whether nobody wrote how the claimed update ended."""
+    """Whether the outcome of the claimed update is not recorded."""
     return claim.outcome not in {APPLIED, WITHDRAWN, OVER}
 
 
 APPLIED, WITHDRAWN, OVER, UNKNOWN = "applied", "not sent", "over", "unknown"
-"""Outcomes of a claim.
-
-`over`: whether it was done is not known, but it is in the counters that all replicas show, or never
-will be.
+"""Outcomes of a claim. `over`: nobody knows whether the update was done, but it can change the
+counters of no replica any more.
 """

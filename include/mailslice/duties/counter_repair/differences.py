@@ -1,7 +1,7 @@
-"""Which rows of both message tables differ, in mailboxes in which a scan saw a difference.
+"""Finds the rows in which the message tables differ, in mailboxes whose sums differ in the scan.
 
-The truth as the scan read it is joined, row by row, with the projection as it is now: in a mailbox
-that is being worked on, one or the other may be a message on its way.
+Spark joins the truth, as the scan read it, row by row with the projection, which is read again now.
+In a mailbox in use a listed row may be a message that James has only half written.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _Key: TypeAlias = RowFile | bytes
-"""What a task reads: a file of the truth, or the projection of a mailbox."""
+"""What a task reads: a file with rows of the truth, or the projection of a mailbox (16 bytes)."""
 _READS_IN_FLIGHT = 8
 _CHUNK = 20_000
 _ROWS = (
@@ -57,9 +57,9 @@ _WRITTEN = "kind string, rows long, file string, file_rows long, digest string"
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSpec:
-    """What to compare: these mailboxes (16 bytes each), of which `deleted` are not there any more.
+    """The mailboxes to compare (16 bytes each). `deleted` ones do not exist any more.
 
-    The files of the truth are below the run's `folder`; the differences are written there.
+    Files with the truth are below the run's `folder`. The files of differences go there, too.
     """
 
     settings: Settings
@@ -72,7 +72,7 @@ class ComparisonSpec:
 def differences(
     spark: SparkSession, spec: ComparisonSpec, truth: Sequence[RowFile]
 ) -> tuple[tuple[RowFile, ...], dict[str, int]]:
-    """The files with the rows that differ, and rows by kind. Raises what a worker raised."""
+    """Files of differing rows, and the number of rows by kind. Raises what a worker raised."""
     keys: list[_Key] = [*truth, *sorted(spec.mailboxes)]
     rows = frame_of_keys(spark, keys, partial(_read, spec), _ROWS)
     with translated():
@@ -85,9 +85,9 @@ def differences(
 
 
 def compared(rows: DataFrame) -> DataFrame:
-    """Rows of both sides, joined by mailbox, uid and message: those that differ, with how.
+    """The rows that differ between the sides, joined by mailbox, uid and message.
 
-    Columns as of `Difference`, ids as bytes.
+    The columns are those of `Difference`, with ids as bytes.
     """
     from pyspark.sql import functions as fn
 
@@ -160,7 +160,7 @@ def _batch(
         "side": pa.array([side] * len(rows), pa.string()),
         "mailbox": pa.array(mailboxes, pa.binary()),
         "uid": pa.array(columns["uid"], pa.int64()),
-        # A null is equal to nothing: such a row stays by itself in the join.
+        # A null equals nothing in a join: a row without an id has no match.
         "message": pa.array(ids_of(columns, "messageid"), pa.binary(), mask=without_id(columns)),
         "gone": pa.array([key in spec.deleted for key in mailboxes], pa.bool_()),
         "modseq": pa.array(columns["modseq"], pa.int64()),
@@ -171,7 +171,7 @@ def _batch(
 
 
 def _write(spec: ComparisonSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One file a task; how many rows of each kind are in it."""
+    """Write one file for each task. Gives the number of its rows by kind."""
     name = f"{PLAN_FOLDER}/differences-{uuid4()}.parquet"
     writer = RowWriter(spec.location, spec.folder, name)
     counts: Counter[str] = Counter()
@@ -195,5 +195,5 @@ def _as_planned(batch: pa.RecordBatch) -> pa.Table:
     columns = {name: batch.column(name) for name in schema.names}
     for name in ("mailbox", "message"):
         ids = columns[name].to_pylist()
-        columns[name] = pa.array([one and str(UUID(bytes=one)) for one in ids], pa.string())
+        columns[name] = pa.array([key and str(UUID(bytes=key)) for key in ids], pa.string())
     return pa.table(columns).cast(schema)

@@ -1,4 +1,4 @@
-"""The duty: count the messages of every mailbox, correct counters that drifted and stand still."""
+"""The duty: count the messages of every mailbox, correct wrong counters of quiet mailboxes."""
 
 import time
 from bisect import bisect_left
@@ -30,7 +30,7 @@ from mailslice.stores.cassandra.mailboxes import Counters
 
 _SAMPLED = 20
 _AFTER = "after.json"
-"""What verify read, also where its gate does not pass."""
+"""What verify read. The report has it even if verify's gate fails."""
 _WITHOUT_PLAN: dict[str, Any] = {
     "processedMailboxes": 0,
     "wrong": 0,
@@ -47,7 +47,7 @@ _WAS_COLOR, _NOW_COLOR = "#d9822b", "#2f9e6e"
 
 
 class CounterRepair(Duty[CounterPlan]):
-    """Adds to counters what they lack, once; on request rewrites rows of the projection."""
+    """Adds the difference to a wrong counter, once. On request rewrites rows of the projection."""
 
     plan_type = CounterPlan
     items = "mailboxes"
@@ -63,10 +63,11 @@ class CounterRepair(Duty[CounterPlan]):
         self._sleep, self._survey, self._work = sleep, survey, work
 
     def plan(self, run: Run) -> CounterPlan:
-        """Raises Refused when James' tables are not there."""
+        """Raises Refused if James' tables do not exist."""
         params, tables = run.params(Params), run.stores.mailboxes
         tables.require(truth=not params.trust_projection)
-        # `made_at` becomes a write time, and says what is newer; `read_at` begins the wait.
+        # `made_at` is compared with message times and used as a write time. The wait for `settle`
+        # starts at `read_at`.
         require_clock(run, params.settle)
         made_at = run.clock()
         scanned = self._survey(run, self._sleep)
@@ -94,7 +95,7 @@ class CounterRepair(Duty[CounterPlan]):
         return plan
 
     def check(self, run: Run, plan: CounterPlan) -> Iterable[Frame]:
-        """A scan that was not whole proves nothing; too many drifts are a truth that was lost."""
+        """An incomplete scan proves nothing. Too many drifts are a sign that the truth was lost."""
         yield gates.totals(run, plan)
         yield gates.drifts(run, plan)
         unusual = run.params(Params).unusual
@@ -103,18 +104,18 @@ class CounterRepair(Duty[CounterPlan]):
             yield gates.differences(run, plan)
 
     def locks(self, request: RunRequest) -> tuple[str, ...]:
-        """The name that it has always had: an older release's run excludes this one."""
+        """The lock name of earlier releases, so that their runs and this one exclude each other."""
         return (f"{request.duty}/{request.queue}",)
 
     def before_lock(self, run: Run, plan: CounterPlan) -> None:
-        """Wait until the second read is `settle` after the end of the first."""
+        """Wait until `settle` after the end of the first read, before the second read begins."""
         require_clock(run, plan.settle)
         remaining = (plan.read_at + plan.settle - run.clock()).total_seconds()
         if remaining > 0 and (plan.planned or plan.repairable):
             self._sleep(remaining)
 
     def apply(self, run: Run, plan: CounterPlan, progress: Progress) -> None:
-        """A mailbox that this run claimed gets no second update, whatever became of the first."""
+        """A mailbox that this run has claimed gets no second update, even if the first failed."""
         run.report(projection=None)
         self._work(run, plan, progress).correct_all(plan.read_drifts(run))
         crash.point("apply:after-counters")
@@ -127,8 +128,8 @@ class CounterRepair(Duty[CounterPlan]):
         run.folder.write_json(_AFTER, {"after": fields})
         run.report(
             after=fields,
-            movedSince=sum(one.moved for one in after if one.applied),
-            drifts={str(one.drift.mailbox): one.remaining_drift.count for one in after},
+            movedSince=sum(mailbox.moved for mailbox in after if mailbox.applied),
+            drifts={str(now.drift.mailbox): now.remaining_drift.count for now in after},
         )
         if after:
             yield gates.corrected(after)
@@ -159,7 +160,7 @@ class CounterRepair(Duty[CounterPlan]):
         )
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """`messages`: of the truth, or of the projection where that is trusted."""
+        """`messages`: rows of the truth, or of the projection if `trust_projection` is set."""
         plan, result = steps.plan, steps.result
         trusted = plan.get("decided", {}).get("trustProjection")
         after = steps.folder.read_json(_AFTER) or {}
@@ -173,7 +174,7 @@ class CounterRepair(Duty[CounterPlan]):
         }
 
     def conclude(self, run: Run, steps: Summaries) -> None:
-        """Draws the drifts. Raises PlanRefused for a plan that was changed."""
+        """Draws the drifts. Raises PlanRefused if the plan was changed."""
         plan = load_plan(run, self.plan_type)
         before = {str(drift.mailbox): -drift.add.count for drift in plan.read_drifts(run)}
         after = {} if steps.verified is None else {**before, **steps.verified["drifts"]}
@@ -186,13 +187,13 @@ DUTY = CounterRepair()
 
 
 def require_clock(run: Run, settle: timedelta) -> None:
-    """Raises ClockSkew. Hosts that differ by `settle` would not wait between the two reads."""
+    """Raises ClockSkew. Clocks that differ by `settle` would skip the wait between the reads."""
     run.require_clock()
     run.require_clock(max(settle, timedelta(seconds=1)), "settle")
 
 
 def _reported(run: Run, plan: CounterPlan) -> dict[str, Any]:
-    """What the plan comes to, with the largest drifts and a few of the rows that differ."""
+    """The plan's report fields: counts, the largest drifts, some of the rows that differ."""
     largest = nsmallest(
         _SAMPLED, run.stream_rows(plan.drifts, Drift), key=lambda drift: drift.order
     )
@@ -205,7 +206,7 @@ def _reported(run: Run, plan: CounterPlan) -> dict[str, Any]:
         "projectedMessages": plan.scan.projected,
         "before": {
             "wrong": plan.planned,
-            "largest": [as_report_entry(one.mailbox, one.stored, one.computed) for one in largest],
+            "largest": [as_report_entry(d.mailbox, d.stored, d.computed) for d in largest],
         },
         "inconsistencySample": [
             {"kind": row.kind, "mailbox": row.mailbox, "uid": row.uid, "message": row.message}
@@ -221,17 +222,17 @@ def _reported(run: Run, plan: CounterPlan) -> dict[str, Any]:
 
 
 def _after(after: list[After]) -> dict[str, Any]:
-    """Mailboxes that are wrong now, and the largest drifts of the plan as they are now."""
+    """The number of mailboxes that are wrong now, and the plan's largest drifts as they are now."""
     return {
-        "wrong": sum(one.remaining_drift != Counters(0, 0) for one in after),
+        "wrong": sum(now.remaining_drift != Counters(0, 0) for now in after),
         "largest": [
-            as_report_entry(one.drift.mailbox, one.stored, one.computed) for one in after[:_SAMPLED]
+            as_report_entry(now.drift.mailbox, now.stored, now.computed) for now in after[:_SAMPLED]
         ],
     }
 
 
 def _projection(steps: Summaries) -> Mapping[str, Any]:
-    """What became of rows of the projection, where apply was asked for it, and came to it."""
+    """The counts of `repair_projection`; empty if apply was not asked to or did not reach it."""
     return steps.result.fields.get("projection") or {}
 
 
@@ -245,7 +246,7 @@ def _rows_in_words(steps: Summaries) -> str:
 
 
 def histogram(drifts: Iterable[int]) -> list[int]:
-    """Drifts in each column of LABELS. Stored less computed: a negative one is too little."""
+    """The number of drifts in each column of LABELS. A drift is the stored less the real count."""
     counts = [0] * len(LABELS)
     for drift in drifts:
         counts[bisect_left(_EDGES, drift)] += 1

@@ -1,7 +1,7 @@
-"""What a set of messages looks like: counts, the newest of everything, a fingerprint. Pure.
+"""Digests of sets of messages: counts, maxima and a fingerprint. Pure.
 
-Any added, removed or changed row changes the fingerprint: two 64-bit hashes of each row, joined by
-exclusive or. The order of rows does not count, and parts of a mailbox that were read apart add up.
+The fingerprint is the exclusive or of two 64-bit hashes of each row. Adding, removing or changing a
+row changes it; the order of rows does not. Digests of parts of a mailbox can be added.
 """
 
 from collections.abc import Iterable
@@ -17,15 +17,15 @@ from mailslice.stores.cassandra.mailboxes import SEEN, USER_FLAGS
 _SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _GREGORIAN = datetime(1582, 10, 15, tzinfo=UTC)
-"""A timeuuid counts 100 ns from here."""
+"""The epoch of a timeuuid, which counts in units of 100 ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageDigest:
     """The messages of one mailbox in one table.
 
-    `unseen`: without the flag seen. `modseq`: the highest. `newest`: the newest message id's time
-    (100 ns since 1582), or 0. `first` and `second`: the fingerprint, as signed 64-bit numbers.
+    `unseen`: messages without the flag seen. `modseq`: the highest. `newest`: the newest time of a
+    message id (100 ns since 1582), or 0. `first`, `second`: the fingerprint, signed 64-bit numbers.
     """
 
     count: int = 0
@@ -47,12 +47,12 @@ class MessageDigest:
 
 
 def ticks(when: datetime) -> int:
-    """The time as a timeuuid has it."""
+    """The time of a timeuuid: units of 100 ns since 1582."""
     return (when - _GREGORIAN) // timedelta(microseconds=1) * 10
 
 
 def layout_of(columns: Iterable[str]) -> Layout:
-    """The layout of a statement that gives messages (`MailboxTables.message_columns`)."""
+    """The layout of pages with messages. `columns`: `MailboxTables.message_columns`."""
     widths = {"messageid": UUID, "mailboxid": UUID, "uid": LONG, "modseq": LONG}
     names = tuple(columns)
     return Layout(
@@ -62,16 +62,16 @@ def layout_of(columns: Iterable[str]) -> Layout:
 
 
 def without_id(columns: Columns) -> npt.NDArray[np.bool_]:
-    """Which rows have no message id: flags written after the row's deletion are left of them.
+    """Which rows have no message id: James wrote flags to them after they were deleted.
 
-    No message's id is 0, as which a null is decoded.
+    A null decodes to 0, which is no message's id.
     """
     missing: npt.NDArray[np.bool_] = (columns["messageid.high"] | columns["messageid.low"]) == 0
     return missing
 
 
 def messages_of(columns: Columns) -> Columns:
-    """The rows that are messages, as James counts them: those with a message id."""
+    """The rows with a message id, which James counts as messages."""
     lost = without_id(columns)
     return {name: values[~lost] for name, values in columns.items()} if lost.any() else columns
 
@@ -85,7 +85,7 @@ def flag_bits(columns: Columns, flags: Iterable[str]) -> npt.NDArray[np.int64]:
 
 
 def message_times(columns: Columns) -> npt.NDArray[np.int64]:
-    """When each message's id was made: a timeuuid's time, 100 ns since 1582."""
+    """When each message's id was made: the time of a timeuuid, 100 ns since 1582."""
     high = columns["messageid.high"]
     upper, middle, lower = (
         high & np.uint64(0xFFF),
@@ -122,7 +122,7 @@ def fingerprints(
 
 
 def message_digest(columns: Columns, flags: Iterable[str]) -> MessageDigest:
-    """All rows as one mailbox's; those without a message id are no messages."""
+    """The digest of all rows with a message id, as of one mailbox."""
     columns = messages_of(columns)
     count = len(columns["uid"])
     if not count:
@@ -139,7 +139,7 @@ def message_digest(columns: Columns, flags: Iterable[str]) -> MessageDigest:
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): an input bit moves half the output."""
+    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): an input bit flips half the output."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(_SECOND)
     return values ^ (values >> np.uint64(31))

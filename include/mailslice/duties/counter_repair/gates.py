@@ -1,7 +1,7 @@
-"""What the gates judge: the scan, every drift, every row that differs; what apply corrected.
+"""The gates of check (the scan, every drift, every differing row) and of verify (corrections).
 
-After apply every planned mailbox is read again: what the store says counts, not what apply says
-(ADR 4). Users go on working: a mailbox that moved since the plan is not judged.
+Verify reads every planned mailbox again and judges what the store says, not what apply reported
+(ADR 4). It does not judge a mailbox whose messages changed since the plan.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,9 +32,10 @@ from mailslice.stores.cassandra.mailboxes import Counters
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """A mailbox now: what is stored, what is there, and whether its messages moved since the plan.
+    """A mailbox now: its `stored` counters, its messages as `computed`.
 
-    `applied`: whether the update was done; None when it was sent and nobody knows.
+    `moved`: whether its messages changed since the plan. `applied`: whether the update was done;
+    None if it was sent and its outcome is unknown.
     """
 
     drift: Drift
@@ -51,13 +52,13 @@ class After:
 
     @property
     def wrong(self) -> Counters:
-        """`remaining_drift`; zero where an update of unknown outcome left the planned counters."""
+        """`remaining_drift`; zero if the update is unknown and the counters are as planned."""
         as_before = self.applied is None and self.stored == self.drift.stored
         return Counters(0, 0) if as_before else self.remaining_drift
 
 
 def read_after(run: Run, plan: CounterPlan, outcomes: Mapping[str, Sequence[str]]) -> list[After]:
-    """Every planned mailbox, the largest drift first. `outcomes`: what apply says, by mailbox."""
+    """Every planned mailbox, the largest drift first. `outcomes`: apply's report, by mailbox."""
 
     def read(drift: Drift, unprojected: Sequence[bytes]) -> After:
         verdict, *_ = outcomes.get(str(drift.mailbox), (REMAINING,))
@@ -74,9 +75,9 @@ def read_after(run: Run, plan: CounterPlan, outcomes: Mapping[str, Sequence[str]
 def _read(
     run: Run, plan: CounterPlan, drift: Drift, unprojected: Sequence[bytes], verdict: str
 ) -> After:
-    """The messages are not read where the counters suffice.
+    """Reads the counters, and the messages unless the counters suffice.
 
-    They do when what was to be stored is, and when the time limit left a mailbox as it was.
+    They suffice if they are correct, or as planned because apply did not reach the mailbox.
     """
     stored = run.stores.mailboxes.counters(drift.mailbox)
     applied = verdict == DONE or _was_applied(run, plan, drift.mailbox)
@@ -92,9 +93,9 @@ def _read(
 
 
 def _was_applied(run: Run, plan: CounterPlan, mailbox: UUID) -> bool | None:
-    """What the store says of the run's update by this plan.
+    """Whether the store has a record that this plan's update was done.
 
-    None when it was sent, or may have been, and nobody wrote how it ended.
+    None if the update may have been sent and its outcome is not recorded.
     """
     for claim in run.stores.own.counter_claims.list(mailbox):
         if (
@@ -107,7 +108,7 @@ def _was_applied(run: Run, plan: CounterPlan, mailbox: UUID) -> bool | None:
 
 
 def as_report_entry(mailbox: UUID, stored: Counters, computed: Counters) -> dict[str, Any]:
-    """A drift as reports show it: ids of mailboxes only, nobody's name."""
+    """A drift as reports show it: with the mailbox id, without a user's name."""
     return {
         "mailbox": str(mailbox),
         "stored": {"count": stored.count, "unseen": stored.unseen},
@@ -120,16 +121,16 @@ def as_report_entry(mailbox: UUID, stored: Counters, computed: Counters) -> dict
 
 
 MANY = 1_000
-"""From so many messages on, a truth with less than half of them counts as one that was lost."""
+"""With so many projected messages, a truth of less than half as many counts as lost."""
 _UNREAD = "Every token range of every table was read: an unread one is not an empty one."
 _ALWAYS_ALLOWED = 20
-"""So many mailboxes may be corrected, and rows deleted, whatever share of all they are."""
+"""A run may always correct so many mailboxes and delete so many rows: `max_share` starts above."""
 
 
 def totals(run: Run, plan: CounterPlan) -> Frame:
     scan, share = plan.scan, _most_share(run)
     comparable = not plan.trust_projection and scan.projected >= MANY
-    lost = "is a truth that was lost."
+    lost = "means that the truth was lost."
     half = f"imapUidTable holds at least half as many messages as messageIdTable: less {lost}"
     most = f"At most {share:g} of {{}} (max_share): more {lost}"
     corrected = most.format("all mailboxes are to be corrected")
@@ -152,7 +153,7 @@ def _share(count: int, of: int) -> float:
 
 
 def _most_share(run: Run) -> float:
-    """The share of all mailboxes that may be corrected; all of those that a person named."""
+    """The share of all mailboxes that may be corrected; 1 if the params name mailboxes or users."""
     params = run.params(Params)
     if params.max_share is not None:
         return params.max_share
@@ -176,7 +177,7 @@ def drifts(run: Run, plan: CounterPlan) -> Frame:
 
 
 def _with_sums(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of drifts with the number of seen messages, and by how much their counters are wrong."""
+    """The drifts with the number of seen messages, and by how much their counters are wrong."""
     named = {name: batch.column(name) for name in ("mailbox", "count", "unseen")}
     wrong = [
         pc.abs(pc.subtract(batch.column(name), batch.column(f"stored_{name}")))
@@ -187,7 +188,7 @@ def _with_sums(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def differences(run: Run, plan: CounterPlan) -> Frame:
-    """The rows in which the two tables differ, those that may be rewritten among them."""
+    """The rows in which the two tables differ, including rows that apply may rewrite."""
     files = [file.file for file in plan.differences]
     expect = [Expectation.one_of("kind", KINDS, "Every row that differs does so in a known way.")]
     rows = planned_rows(run, files, pa.schema([("kind", pa.string())]))
@@ -195,15 +196,15 @@ def differences(run: Run, plan: CounterPlan) -> Frame:
 
 
 def corrected(after: Iterable[After]) -> Frame:
-    """One row a mailbox that this run has sent an update to, and that did not move since."""
+    """One row a mailbox that this run sent an update to and whose messages did not change since."""
     rows = [
         {
-            "mailbox": str(one.drift.mailbox),
-            "left_count": one.wrong.count,
-            "left_unseen": one.wrong.unseen,
+            "mailbox": str(now.drift.mailbox),
+            "left_count": now.wrong.count,
+            "left_unseen": now.wrong.unseen,
         }
-        for one in after
-        if one.applied is not False and not one.moved
+        for now in after
+        if now.applied is not False and not now.moved
     ]
     sentence = "Every corrected mailbox that did not move since has the {} of its messages."
     expect = [

@@ -1,4 +1,4 @@
-"""What a run of counter_repair can be told."""
+"""Parameters of a counter_repair run."""
 
 from datetime import timedelta
 from typing import Annotated, ClassVar, Self
@@ -11,9 +11,9 @@ from mailslice.model.setting_types import Share, Time
 
 
 def _words(value: object) -> object:
-    """Names, each once: a list, or text with commas, or a list of such.
+    """Names without duplicates, from comma-separated text or a list of such texts.
 
-    Empty text is a form's field that nobody touched.
+    A form sends empty text for a field that the user left empty.
     """
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple):
@@ -54,8 +54,8 @@ class Params(DutyParams):
 
     settle: Time = Field(
         timedelta(minutes=5),
-        description="time between the two reads of a mailbox that must agree; only drifted ones "
-        "are read again",
+        description="time between the two reads of a mailbox that must agree; only mailboxes with "
+        "wrong counters are read again",
     )
     mailboxes: Annotated[tuple[str, ...], BeforeValidator(_ids)] = Field(
         (), description="ids of the mailboxes to look at, comma-separated; none = all"
@@ -65,8 +65,8 @@ class Params(DutyParams):
     )
     trust_projection: bool = Field(
         False,
-        description="count messageIdTable and do not read imapUidTable: cheaper, and blind to what "
-        "the two disagree in",
+        description="count messageIdTable and do not read imapUidTable: cheaper, but differences "
+        "between the two stay undetected",
     )
     repair_projection: bool = Field(
         False,

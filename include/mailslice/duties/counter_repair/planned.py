@@ -1,4 +1,4 @@
-"""What a run may do: counters to correct, rows that differ, facts that the gate judges."""
+"""The plan: counters to correct, rows that differ, facts that the gate judges."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -20,25 +20,25 @@ from mailslice.stores.cassandra.mailboxes import Counters
 ONLY_TRUTH, ONLY_PROJECTED = "onlyInImapUidTable", "onlyInMessageIdTable"
 FLAGS_DIFFER, MODSEQ_DIFFERS = "flagsDiffer", "modSeqDiffers"
 WITHOUT_ID = "withoutMessageId"
-"""A row of messageIdTable of which only flags are left, written after its deletion.
+"""A row of messageIdTable with flags alone, which James wrote after the row was deleted.
 
-James takes it for no message, and deletes it when it meets it.
+James does not count it as a message and deletes it when it reads it.
 """
 MAILBOX_MISSING, COUNTER_ORPHANED = "mailboxGone", "counterOfGoneMailbox"
 REPAIRABLE = (ONLY_TRUTH, ONLY_PROJECTED, FLAGS_DIFFER, MODSEQ_DIFFERS)
 KINDS = (*REPAIRABLE, WITHOUT_ID, MAILBOX_MISSING, COUNTER_ORPHANED)
-"""How a report calls them. A row counts once, under the first that fits.
+"""Names of differences in reports. A row counts once, under the first name that fits.
 
-The order is: gone, without message id, only in one, flags, modSeq.
+The order is: mailbox gone, without message id, in one table only, flags, modSeq.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A mailbox whose stored counters are not what was counted, and its messages at the first read.
+    """A mailbox whose stored counters are wrong, with the digest of its messages (first read).
 
-    `given_modseq` is the highest modSeq that James had given out there before that read began; 0
-    where James keeps none.
+    `given_modseq` is the highest modSeq that James had given out there before the read began; 0 if
+    James has no table of modSeqs.
     """
 
     mailbox: UUID
@@ -74,7 +74,7 @@ class Drift:
 
     @property
     def add(self) -> Counters:
-        """The difference: what must be added to the counters."""
+        """The numbers that must be added to the counters."""
         return Counters(self.count - self.stored_count, self.unseen - self.stored_unseen)
 
     @property
@@ -84,9 +84,9 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that differs: which, how, and what either table had.
+    """A row that differs: its key, how it differs, and its values in both tables.
 
-    None where a table had no such row, and for the message of a row without an id.
+    Values are None if a table has no such row. `message` is None for a row without an id.
     """
 
     kind: str
@@ -102,7 +102,7 @@ class Difference:
 
 
 class ScanFacts(JsonModel):
-    """What the scan came to: token ranges of all tables, mailboxes, messages by either table."""
+    """Facts of the scan: token ranges of all tables, mailboxes, messages of each table."""
 
     ranges: int
     read: int
@@ -114,10 +114,10 @@ class ScanFacts(JsonModel):
 
 
 class CounterPlan(Plan):
-    """What one run may do, and the facts that the gate judges it by.
+    """What one run may do, and the facts by which the gate judges it.
 
-    `made_at`: before anything was read; `read_at`: when the last counter had been read.
-    `inconsistencies`: rows by kind.
+    `made_at` is before the first read, `read_at` after the last. `inconsistencies` are numbers of
+    rows by kind.
     """
 
     read_at: AwareDatetime
@@ -125,9 +125,9 @@ class CounterPlan(Plan):
     trust_projection: bool
     repair_projection: bool
     drifts: RowFile
-    """Drift."""
+    """Rows of `Drift`."""
     differences: tuple[RowFile, ...]
-    """Difference, by whatever task wrote them."""
+    """Rows of `Difference`, one file a Spark task."""
     inconsistencies: Mapping[str, int]
     scan: ScanFacts
 
@@ -143,7 +143,7 @@ class CounterPlan(Plan):
 
     @property
     def has_work(self) -> bool:
-        """A repair of the projection says what it did, also where that is nothing."""
+        """A repair of the projection always runs apply, which reports its counts."""
         return self.repair_projection or self.planned > 0
 
     def read_drifts(self, run: Run) -> list[Drift]:
@@ -153,7 +153,7 @@ class CounterPlan(Plan):
     def read_differences(
         self, run: Run, kinds: Collection[str] = KINDS, mailboxes: Collection[UUID] | None = None
     ) -> Iterator[Difference]:
-        """Rows of these kinds and mailboxes (None: all), streamed. Raises PlanRefused."""
+        """Stream the rows of these kinds and mailboxes (None: all). Raises PlanRefused."""
         text = pa.string()
         for table in (table for file in self.differences for table in run.read_tables(file)):
             rows = table.filter(pc.is_in(table["kind"], pa.array(kinds, text)))
@@ -163,7 +163,7 @@ class CounterPlan(Plan):
             yield from (Difference(**row) for row in rows.to_pylist())
 
     def unprojected(self, run: Run, mailboxes: Collection[UUID]) -> dict[UUID, list[bytes]]:
-        """By mailbox, the messages (ids of 16 bytes) that the plan found in the truth alone."""
+        """By mailbox, the messages (ids of 16 bytes) that only the truth had when planned."""
         ids: dict[UUID, list[bytes]] = {}
         for row in self.read_differences(run, (ONLY_TRUTH,), mailboxes):
             ids.setdefault(UUID(row.mailbox), []).append(UUID(row.message).bytes)

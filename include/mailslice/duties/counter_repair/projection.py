@@ -1,14 +1,14 @@
-"""Rewrite rows of messageIdTable that the plan lists from the truth, read again; deletions last.
+"""Rewrites planned rows of messageIdTable from the truth, which is read again. Deletes rows last.
 
-A write is one microsecond newer than the newest of what it replaces and copies, never now: whatever
-James writes after it wins, whoever's clock is right.
+The timestamp of a write is one microsecond after the newest cell that it replaces or copies, not
+the current time. So any later write of James wins, even if the clocks differ.
 
-A row that James, or a person, deleted alone has left a tombstone, which may be newer than anything
-the truth has. Such a row is written with the time at which the plan began to read, and no sooner
-than `settle` after it. If the truth still has the message then, whatever deleted its projection
-before that time was no deletion of the message: that deletes both, one right after the other. A
-deletion of the message since then has a newer time and wins, unless the clock of who deletes is
-more than `settle` behind (ADR 17).
+If James or a person deleted only the row of the projection, its tombstone may be newer than all
+cells of the truth. Such a row is written with the time T at which the plan began to read, at the
+earliest `settle` after T. If the truth has the message then, a deletion of the projection before T
+did not delete the message, because James deletes both rows one right after the other. A deletion of
+the message after T has a newer timestamp and wins. This fails only if the deleting clock is more
+than `settle` behind (ADR 17).
 """
 
 import itertools
@@ -45,10 +45,10 @@ _MAX_WARNINGS = 20
 
 
 def repair_projection(run: Run, plan: CounterPlan) -> dict[str, Any]:
-    """What was done: planned, written, deleted, failed, left, skipped by reason.
+    """Gives counts of rows: planned, written, deleted, failed, left, skipped by reason.
 
-    Rows to delete go last: where the uid is another message's, its row has replaced them by then,
-    and a deletion would hide it.
+    Deletions come last. If the uid belongs to another message, a write has replaced the row by
+    then, and the deletion is skipped: it would hide the new row.
     """
     repair = _Projection(run, plan)
     counts: Counter[str] = Counter()
@@ -64,7 +64,7 @@ def repair_projection(run: Run, plan: CounterPlan) -> dict[str, Any]:
 
 
 class _Projection:
-    """Looks at rows again and rewrites them; threads may share it."""
+    """Reads rows again and rewrites them. Thread-safe."""
 
     def __init__(self, run: Run, plan: CounterPlan) -> None:
         self._run = run
@@ -74,7 +74,7 @@ class _Projection:
         self._refused = itertools.count()
 
     def row(self, row: Difference) -> str:
-        """What became of a row: one of the outcomes above, or why it was skipped."""
+        """Repair a row. Gives WRITTEN, DELETED, FAILED or REMAINING, or why it was skipped."""
         if self._run.out_of_time():
             return REMAINING
         self._throttle.take()

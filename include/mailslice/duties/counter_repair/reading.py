@@ -1,11 +1,11 @@
-"""What a task of the scan does: read token ranges, and give sums by mailbox, never messages.
+"""A task of the scan: reads token ranges and gives sums by mailbox, never messages.
 
-What is shuffled grows with the mailboxes, not with their mail. Each range comes back exactly once
-with its row count (rows without a message id are no messages, and not in it); a range that is
-missing was not read, and no sum is to be trusted then.
+So the shuffle grows with the number of mailboxes, not of messages. Each range comes back exactly
+once with its row count, which excludes rows without a message id: they are no messages. If a range
+is missing it was not read, and no sum can be trusted.
 
-The rows of the truth go to files besides: it cannot be asked for a mailbox, and to read it again
-costs more than all the rest (ADR 17).
+A task also writes the rows of the truth to files. The truth has no index by mailbox, and reading it
+a second time costs more than all the rest (ADR 17).
 """
 
 import json
@@ -48,9 +48,9 @@ Key: TypeAlias = tuple[str, int, int]
 _READS_IN_FLIGHT = 8
 _CHUNK = 100_000
 OF_MAILBOX, OF_FILE = "of mailbox", "of file"
-"""The `kind` of rows about a mailbox, and about a file of the truth's rows, which is their key.
+"""The `kind` of a row about a mailbox, and of a row whose key is a file with rows of the truth.
 
-The others are a table's name, for rows about a range.
+A row about a token range has the table's name as its `kind`.
 """
 SUMS = (
     "truth_count",
@@ -76,9 +76,9 @@ _SIDES = {IMAP_UID_TABLE: "truth", MESSAGE_ID_TABLE: "projected"}
 
 @dataclass(frozen=True, slots=True)
 class ScanSpec:
-    """Where to read, and the mailboxes (16 bytes each) that count, or None for all.
+    """Where to read. `only`: the mailboxes to count (16 bytes each), None for all.
 
-    The rows of the truth are written below the run's `folder`.
+    A task writes the rows of the truth below the run's `folder`.
     """
 
     settings: Settings
@@ -108,9 +108,10 @@ def _table(
             truth.add(pa.table({name: values[chosen] for name, values in columns.items()}))
         return _sums(stores, table, columns, spec.only)
 
-    for asked, page in stores.packed.pages(stores.mailboxes.scan(table), ranges, _READS_IN_FLIGHT):
+    statement = stores.mailboxes.scan(table)
+    for (low, high), page in stores.packed.pages(statement, ranges, _READS_IN_FLIGHT):
         columns = decode(page, layout)
-        rows[asked[0], asked[1]] += page.rows - (
+        rows[low, high] += page.rows - (
             int(without_id(columns).sum()) if table == MESSAGE_ID_TABLE else 0
         )
         chunk.add(columns)
@@ -148,7 +149,7 @@ def ids_of(columns: Columns, name: str) -> list[bytes]:
 
 
 class Chunk:
-    """Columns of pages, put together until they are worth a look."""
+    """Collects the columns of pages, so that numpy works on many rows at a time."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -159,7 +160,7 @@ class Chunk:
         self.rows += len(next(iter(columns.values())))
 
     def take(self) -> dict[str, npt.NDArray[Any]]:
-        """All columns so far; the chunk is empty then."""
+        """Give all columns and empty the chunk."""
         pages, self._pages, self.rows = self._pages, [], 0
         return (
             {name: np.concatenate([page[name] for page in pages]) for name in pages[0]}
@@ -171,7 +172,8 @@ class Chunk:
 class Groups:
     """Rows grouped by mailbox.
 
-    `order` sorts them, `starts` are where each mailbox's begin, `keys` the mailboxes as 16 bytes.
+    `order` sorts the rows by mailbox. `starts` are the first rows of each mailbox in that order.
+    `keys` are the mailboxes, 16 bytes each.
     """
 
     def __init__(self, columns: Columns) -> None:
@@ -198,9 +200,9 @@ class Groups:
 def _sums(
     stores: Stores, table: str, columns: Columns, only: frozenset[bytes] | None
 ) -> Iterator[pa.RecordBatch]:
-    """What the rows come to, by mailbox.
+    """The sums of the rows, by mailbox.
 
-    Rows without a message id are counted by themselves; the truth has none, for the id is its key.
+    Rows without a message id have a count of their own. The truth has none: the id is its key.
     """
     if not columns or not len(columns["mailboxid.high"]):
         return
@@ -221,7 +223,7 @@ def _ones(groups: Groups) -> npt.NDArray[np.int64]:
 def _table_sums(
     stores: Stores, table: str, columns: Columns, groups: Groups
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """By name of the sum, a number a mailbox."""
+    """For each name of a sum the values, one a mailbox."""
     if table in _SIDES:
         first, second = fingerprints(columns, stores.mailboxes.flags)
         side = _SIDES[table]
@@ -246,18 +248,18 @@ def _table_sums(
 def _of_mailboxes(
     groups: Groups, sums: dict[str, npt.NDArray[np.int64]], only: frozenset[bytes] | None
 ) -> Iterator[pa.RecordBatch]:
-    chosen = [at for at, key in enumerate(groups.keys) if only is None or key in only]
-    if chosen:
-        chosen_sums = {name: values[np.array(chosen)] for name, values in sums.items()}
-        yield _batch(OF_MAILBOX, [groups.keys[at] for at in chosen], chosen_sums)
+    requested = [at for at, key in enumerate(groups.keys) if only is None or key in only]
+    if requested:
+        requested_sums = {name: values[np.array(requested)] for name, values in sums.items()}
+        yield _batch(OF_MAILBOX, [groups.keys[at] for at in requested], requested_sums)
 
 
 def _batch(kind: str, keys: Sequence[bytes], values_by_name: dict[str, Any]) -> pa.RecordBatch:
-    """Rows of one kind; what is not given is 0."""
+    """Rows of one kind. A column that is not in `values_by_name` is 0."""
     zeros = np.zeros(len(keys), np.int64)
     columns = {
         name: pa.array(values_by_name.get(name, zeros), pa.int64())
         for name in (*SUMS, *MAXIMA, *XORS)
     }
-    of = {"kind": pa.array([kind] * len(keys), pa.string()), "key": pa.array(keys, pa.binary())}
-    return pa.RecordBatch.from_pydict({**of, **columns})
+    names = {"kind": pa.array([kind] * len(keys), pa.string()), "key": pa.array(keys, pa.binary())}
+    return pa.RecordBatch.from_pydict({**names, **columns})

@@ -1,4 +1,4 @@
-"""Read the tables of mailboxes by Spark: counters that drifted, rows that differ."""
+"""Reads the mailbox tables with Spark and finds wrong counters and differing rows."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ _MAX_COLLECTED = 100_000
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """A token range of a table: how many rows it had, and how often it was read.
+    """A token range of a table: the number of its rows, and how often it was read.
 
-    Rows of the projection that are no messages do not count.
+    `rows` excludes rows of the projection without a message id.
     """
 
     table: str
@@ -71,11 +71,11 @@ class RangeRead:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Over all mailboxes that were looked at.
+    """Numbers over all scanned mailboxes.
 
-    `orphan_messages` are rows of mailboxes that do not exist, `orphan_counters` their counter rows,
-    `without_id` rows of the projection that have no message id, in mailboxes that are there,
-    `truth` rows of the truth.
+    `orphan_messages` and `orphan_counters` are message rows and counter rows of mailboxes that do
+    not exist. `without_id` are rows of the projection without a message id in mailboxes that exist.
+    `truth` are rows of the truth.
     """
 
     mailboxes: int
@@ -88,7 +88,7 @@ class Totals:
 
 
 class Scanned:
-    """What a scan found, in Spark's memory and on its disks until `close`."""
+    """The result of a scan, in Spark's memory and on its disks until `close`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Scanned:
         trust_projection: bool,
         pause: Callable[[], None],
     ) -> None:
-        """The given modSeqs are read first. In `pause` what had taken one comes to its end."""
+        """Reads the given modSeqs first. During `pause` the appends that took them are finished."""
         work = partial(read, spec)
         self._side = "projected" if trust_projection else "truth"
         modseq_keys, others = modseq_keys_first(keys)
@@ -152,12 +152,15 @@ class Scanned:
         return Totals(**self._of_mailboxes().agg(*columns).collect()[0].asDict())
 
     def wrong(self) -> Iterator[Drift]:
-        """Mailboxes whose counters are not what was counted, a partition at a time."""
+        """Mailboxes with wrong counters, one Spark partition at a time if they are many."""
         rows = _rows(self._of_mailboxes().where(self._wrong()), self.totals.wrong)
         return (drift_of(row, self._side) for row in rows)
 
     def inconsistent(self) -> dict[bytes, bool]:
-        """Mailboxes (16 bytes each) that differ, or are gone and have messages -> whether gone."""
+        """Mailboxes (16 bytes each) whose tables differ, or that do not exist and have messages.
+
+        Each maps to whether it does not exist.
+        """
         orphaned = (~_exists()).alias("gone")
         frame = self._of_mailboxes().where(_inconsistent()).select("key", orphaned)
         return {bytes(row["key"]): row["gone"] for row in _rows(frame, self.totals.inconsistent)}
@@ -183,7 +186,9 @@ class Scanned:
 
 
 def _rows(frame: DataFrame, count: int) -> Iterable[Row]:
-    """The rows of a frame that has `count`: a few at once, as each partition by itself is a job."""
+    """The `count` rows of a frame. A few are collected at once: one partition at a time is a job
+    for each partition.
+    """
     if not count:
         return ()
     rows: Iterable[Row] = frame.collect() if count <= _MAX_COLLECTED else frame.toLocalIterator()
@@ -191,7 +196,7 @@ def _rows(frame: DataFrame, count: int) -> Iterable[Row]:
 
 
 def keys_of(tables: Sequence[str], ranges: Sequence[TokenRange]) -> list[Key]:
-    """Table by table, so that every n-th is of all tables: most rows are in two of them."""
+    """Keys table by table, so each task gets ranges of all tables: two tables have most rows."""
     return [(table, low, high) for table in tables for low, high in ranges]
 
 
@@ -200,7 +205,7 @@ def modseq_keys_first(keys: Sequence[Key]) -> tuple[list[Key], list[Key]]:
 
 
 def joined(parts: DataFrame) -> DataFrame:
-    """One row a mailbox (and a range) of the tasks' parts: an outer join of all tables, as sums."""
+    """The sums of all tasks, one row a mailbox and one a range: an outer join of all tables."""
     from pyspark.sql import functions as fn
 
     sums = [fn.sum(name).alias(name) for name in SUMS]
@@ -216,7 +221,7 @@ def _exists() -> Column:
 
 
 def _inconsistent() -> Column:
-    """Whether truth and projection differ, or rows have no message id; for scans that read both."""
+    """Whether truth and projection differ, or rows have no message id. Needs a scan of both."""
     from pyspark.sql import functions as fn
 
     differ = (
@@ -228,8 +233,8 @@ def _inconsistent() -> Column:
 
 
 def drift_of(row: Row, side: str) -> Drift:
-    """The mailbox of a joined row, by what `side` says of its messages."""
-    digest = MessageDigest(*(row[f"{side}_{one.name}"] for one in fields(MessageDigest)))
+    """The drift of a joined row. `side`: the table whose messages count."""
+    digest = MessageDigest(*(row[f"{side}_{part.name}"] for part in fields(MessageDigest)))
     stored = Counters(row["stored_count"], row["stored_unseen"])
     return Drift.of(UUID(bytes=bytes(row["key"])), stored, digest, row["given_modseq"])
 
@@ -237,12 +242,12 @@ def drift_of(row: Row, side: str) -> Drift:
 Sleep: TypeAlias = Callable[[float], None]
 _LEAST_RANGES = 32
 _OPERATION = timedelta(seconds=2)
-"""Longer than James takes from giving a modSeq to the last write of that message."""
+"""Longer than the time from James giving a modSeq to the last write of that message."""
 
 
 @dataclass(frozen=True, slots=True)
 class CounterSurvey:
-    """What was read, and what was written down of it. `inconsistencies`: rows by kind."""
+    """The facts of a scan, and the files with its results. `inconsistencies`: rows by kind."""
 
     facts: ScanFacts
     totals: Totals
@@ -251,7 +256,7 @@ class CounterSurvey:
     inconsistencies: dict[str, int]
 
     def message(self, *, absent: int, has_modseqs: bool) -> str:
-        """What it comes to, in words. `absent`: of what was named."""
+        """The plan's message. `absent`: how many requested mailboxes and users do not exist."""
         words = [f"{self.totals.wrong} of {self.totals.mailboxes} mailboxes have wrong counters"]
         differ = [f"{count} {kind}" for kind, count in self.inconsistencies.items() if count]
         words.append(
@@ -260,9 +265,7 @@ class CounterSurvey:
         if absent:
             words.append(f"{absent} of the given mailboxes and users are not there")
         if not has_modseqs:
-            words.append(
-                "without James' table modseq a mailbox that moves is told by its messages alone"
-            )
+            words.append("James has no table modseq: only its messages show that a mailbox moves")
         return "; ".join(words)
 
 
@@ -274,7 +277,7 @@ def survey(
     compare: Callable[..., tuple[tuple[RowFile, ...], dict[str, int]]] = differences,
     operation: timedelta = _OPERATION,
 ) -> CounterSurvey:
-    """All mailboxes, or those that were asked for; drifts and differences go to files."""
+    """Scan all mailboxes, or those of the params. Drifts and differences go to files."""
     params, spark = run.params(Params), run.spark()
     trust = params.trust_projection
     ranges = token_ranges(run.stores.cassandra, _LEAST_RANGES)
@@ -293,7 +296,7 @@ def survey(
     files: tuple[RowFile, ...] = ()
     counts = dict.fromkeys(KINDS, 0)
     if differing:
-        if sum(file.rows for file in truth) != totals.truth:  # their names are keys of the shuffle
+        if sum(file.rows for file in truth) != totals.truth:  # a repeated task named a new file
             raise TryAgain("a Spark executor was lost during the scan: plan again")
         deleted = frozenset(mailbox for mailbox, is_deleted in differing.items() if is_deleted)
         comparison = ComparisonSpec(
@@ -314,7 +317,7 @@ def _tables(run: Run, params: Params) -> list[str]:
 
 
 def _only(run: Run, params: Params) -> frozenset[bytes] | None:
-    """The mailboxes that were asked for, as 16 bytes; None for all. Both lists together add up."""
+    """The requested mailboxes and those of the requested users, 16 bytes each; None for all."""
     if not params.mailboxes and not params.users:
         return None
     owned = run.stores.mailboxes.of_users(params.users) if params.users else ()
@@ -322,9 +325,9 @@ def _only(run: Run, params: Params) -> frozenset[bytes] | None:
 
 
 def _facts(keys: Sequence[Key], reads: Sequence[RangeRead], totals: Totals) -> ScanFacts:
-    """For the gate: whether every range of every table was read, once; and what was counted.
+    """The gate's facts: whether every range of every table was read once, and the counts.
 
-    Rows of the projection without a message id do not count.
+    `projected` excludes rows of the projection without a message id.
     """
     by_table = {table: [one for one in reads if one.table == table] for table, _, _ in keys}
     rows = {table: sum(one.rows for one in table_reads) for table, table_reads in by_table.items()}

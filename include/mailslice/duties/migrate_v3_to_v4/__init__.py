@@ -1,1 +1,1 @@
-"""Copies live rows of enqueuedMailsV3 to enqueuedMailsV4; repeated, it adds what came since."""
+"""Copies live rows of enqueuedMailsV3 to enqueuedMailsV4. A repeated run copies newer rows."""

@@ -1,10 +1,10 @@
-"""Copies planned rows: each proved live again, written to V4 with its write time, and read back.
+"""Copies planned rows: checks again that each is live, writes it to V4, reads it back.
 
-The write time makes a copy harmless: what is written to V4 meanwhile is newer and stays, what
-deletes the partition there deletes the copy, too, and copying twice is copying once. A mail that is
-marked between the read and the write is a dead row in V4, as it is in V3.
+A copy has the write time of its row. So a row that is written to V4 meanwhile is newer and stays, a
+later delete of the partition deletes the copy, too, and copying is idempotent. If a mail is marked
+between the read and the write, its copy is a dead row in V4, as its row is in V3.
 
-Afterwards V3 is held against V4: every live row of V3 by a hash over all its columns.
+Verify compares every live row of V3 with V4 by a hash over all columns.
 """
 
 import hashlib
@@ -36,11 +36,11 @@ _ROWS_AT_A_TIME = 1000
 
 @dataclass(slots=True)
 class GroupCopied:
-    """Of planned rows: `copied` are in V4 now.
+    """Numbers of planned rows of a partition. `copied` ones are in V4 now.
 
-    Since the plan `marked` ones were deleted, `missing` ones left V3, `behind` ones fell behind
-    browseStart. `failed` were written and are not there: a later delete of the partition in V4
-    covers them. They stay in V3, which is still read.
+    Since the plan `marked` ones were deleted, `missing` ones left V3, browseStart passed `behind`
+    ones. `failed` ones were written but a later delete of the partition in V4 covers them. They
+    stay in V3, which is still read.
     """
 
     partition: Partition
@@ -53,14 +53,14 @@ class GroupCopied:
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """What to copy. `turn(n)` blocks until n more rows may be written."""
+    """Where to copy from. `turn(n)` blocks until n more rows may be written."""
 
     source: Source
     window: timedelta
     turn: Callable[[int], None] | None = None
 
     def copy(self, spark: Session, groups: Sequence[PlannedGroup]) -> list[GroupCopied]:
-        """Each group comes back once. Raises PlanRefused at one that is not as it was planned."""
+        """Copy the groups. Gives one result each. Raises PlanRefused if a group's file changed."""
 
         def copy(keys: Iterator[Sequence[PlannedGroup]]) -> Iterator[GroupCopied]:
             stores = stores_of(self.source.settings)
@@ -83,12 +83,12 @@ class Copying:
             self.turn(len(ids))
         partition, queue = result.partition, self.source.queue
         marked = stores.tables.deleted.marked(queue, ids, READS_IN_FLIGHT)
-        unmarked = [one for one in ids if one not in marked]
+        unmarked = [mail for mail in ids if mail not in marked]
         read = stores.tables.v3.written_by_ids(queue, [(partition, unmarked)])
         rows = [(row, at) for row, at in read if at is not None]
         result.marked += len(marked)
         result.missing += len(unmarked) - len(rows)
-        # After the marks: what lies behind this one proves nothing by having none.
+        # Read after the marks: a row before this slice may have lost its mark.
         first = first_slice(stores, queue, self.window)
         if first is not None and partition.slice_start < first:
             result.behind += len(rows)
@@ -101,15 +101,14 @@ class Copying:
 
 
 SAME, MISSING, NEWER, DIFFERING = OUTCOMES = ("same", "missing", "newer", "differing")
-"""In V4 as it is in V3; not there; written since the plan, there or not; something else."""
+"""How V4 has a row of V3: equal; not at all; written since the plan, copied or not; different."""
 
 
 @dataclass(slots=True)
 class PartitionCompared:
-    """The live rows of a partition of V3, by outcome.
+    """The numbers of live rows of a V3 partition by outcome.
 
-    `v3` and `v4` are digests over the rows that both tables have, as each has them, without the
-    newer ones.
+    `v3` and `v4` are each table's digest of the rows that both tables have, except newer rows.
     """
 
     partition: Partition
@@ -121,7 +120,7 @@ class PartitionCompared:
 def compare_partitions(
     spark: Session, source: Source, partitions: Sequence[Partition], planned_us: int
 ) -> list[PartitionCompared]:
-    """Each partition comes back once. `planned_us`: when the plan was made."""
+    """Compare the partitions. Gives one result each. `planned_us`: the time of the plan."""
 
     def compare(batches: Iterator[Sequence[Partition]]) -> Iterator[PartitionCompared]:
         stores = stores_of(source.settings)
@@ -132,7 +131,7 @@ def compare_partitions(
 
 
 def by_slice(compared: Iterable[PartitionCompared]) -> list[dict[str, Any]]:
-    """Counts and hashes of each slice with live rows over its buckets, oldest first."""
+    """Counts and digests of each slice with live rows, over all buckets, oldest first."""
     slices, start_of = [], attrgetter("partition.slice_start")
     for start, group in groupby(sorted(compared, key=start_of), key=start_of):
         partitions = list(group)
@@ -170,7 +169,7 @@ def _compared(
                 result.v3 += digest_of(row)
                 result.v4 += digest_of(copy)
     if result.rows[MISSING]:
-        # Of what lies behind browseStart James drops marks, and rows of V4 alone.
+        # Before browseStart James drops marks, and rows of V4 but not of V3.
         first = first_slice(stores, queue, view_shape(stores).window)
         if first is not None and partition.slice_start < first:
             return PartitionCompared(partition)
@@ -178,13 +177,13 @@ def _compared(
 
 
 def digest_of(row: ViewRow) -> Digest:
-    """Of one row; those of a set add up, in any order."""
+    """The digest of one row. Digests of several rows are added, in any order."""
     value = row_hash(row)
     return Digest(1, value, value)
 
 
 def row_hash(row: ViewRow) -> int:
-    """Of all columns, as both tables mean them: V3 reads an empty collection as null."""
+    """A hash over all columns. An empty collection, which V3 reads as null, equals null."""
     text = json.dumps(to_row(row), default=_plain, sort_keys=True, separators=(",", ":"))
     return int.from_bytes(
         hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little"

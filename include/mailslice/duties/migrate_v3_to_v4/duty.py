@@ -1,4 +1,4 @@
-"""The duty: copy the live rows of V3 that V4 has not, or has older."""
+"""The duty: copy the live rows of V3 that V4 does not have, or has with an older write time."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,7 +53,7 @@ _SKIPPED = {
 }
 _BYTES_A_ROW = 500
 _SLICES = 500
-"""Slices that a report shows."""
+"""The most slices of a report."""
 
 
 class MigrationPlan(QueuePlan):
@@ -61,9 +61,9 @@ class MigrationPlan(QueuePlan):
 
     rows: int
     groups: RowFile
-    """PlannedGroup."""
+    """Rows of PlannedGroup."""
     row_files: tuple[str, ...]
-    """That the groups are of; one file a task."""
+    """The files of the groups, one a Spark task."""
     reads: Reads
 
     @property
@@ -75,7 +75,7 @@ class MigrationPlan(QueuePlan):
 
 
 class Migration(Duty[MigrationPlan]):
-    """V3 is only read, and both starts and the marks stay; a repeated run adds what came since."""
+    """Writes only rows of V4: no row of V3, start or mark. A repeated run copies newer rows."""
 
     plan_type = MigrationPlan
     items = "rows"
@@ -83,16 +83,16 @@ class Migration(Duty[MigrationPlan]):
     unfinished = "run it again, what was copied is not copied twice"
 
     def locks(self, request: RunRequest) -> tuple[str, ...]:
-        """Its own, and that of cleanups of the queue.
+        """The duty's own lock, and the lock of cleanups of the queue.
 
-        Between the second read of a mail and our write a cleanup could remove row and mark, and the
-        mail would come back.
+        A cleanup could delete row and mark of a mail between our second read and our write. Then
+        the copy would be a live mail again.
         """
         return (*super().locks(request), f"queue_cleanup/{request.queue}")
 
     def plan(self, run: Run) -> MigrationPlan:
-        """Raises UnknownQueue, Refused when nobody asked for V4 yet."""
-        run.require_clock()  # rows that are newer than the plan are not judged
+        """Raises UnknownQueue, and Refused if V4 does not exist and the settings say v3."""
+        run.require_clock()  # verify does not judge rows that are newer than the plan
         stores, queue, now = run.stores, run.queue, run.clock()
         require(stores, queue)
         keys: list[tuple[Partition, str | None]] = []
@@ -100,9 +100,9 @@ class Migration(Duty[MigrationPlan]):
             source = _source(run, v4=require_v4(stores))
             keys = v3_partitions(stores, queue, view_shape(stores, checked=True))
         partitions = read_partitions(run.spark(), source, keys) if keys else []
-        partitions.sort(key=lambda one: astuple(one.partition))
+        partitions.sort(key=lambda read: astuple(read.partition))
         crash.point("plan:after-read")
-        groups = [group for one in partitions for group in one.groups]
+        groups = [group for read in partitions for group in read.groups]
         plan = MigrationPlan(
             run=run.request.run,
             queue=queue,
@@ -110,21 +110,21 @@ class Migration(Duty[MigrationPlan]):
             rows=sum(group.rows for group in groups),
             groups=run.write_rows("groups", groups, PlannedGroup),
             row_files=tuple(sorted({group.file for group in groups})),
-            reads=Reads.of(len(keys), [one.partition for one in partitions]),
+            reads=Reads.of(len(keys), [read.partition for read in partitions]),
         )
         _report_plan(run, plan, partitions, v3=v3)
         return plan
 
     def check(self, run: Run, plan: MigrationPlan) -> Iterable[Frame]:
-        """Whether V3 was read whole, and every planned row as the plan's files have it."""
+        """Judges whether all of V3 was read, and every planned row in the plan's files."""
         yield Frame.facts("totals", **plan.reads.facts())
         yield rows(run, plan)
 
     def apply(self, run: Run, plan: MigrationPlan, progress: Progress) -> None:
-        """In batches, the oldest first; each row is proved live once more."""
+        """Copies in batches, oldest first. Checks again that each row is live."""
         run.require_clock()
         if not require_v4(run.stores):
-            run.stores.tables.create()  # as the first start of a worker would
+            run.stores.tables.create()  # as the first start of a worker does
         window = view_shape(run.stores, checked=True).window
         throttle, spark = run.throttle("cassandra"), run.spark()
         turn = None if throttle.free else throttle.share(slots_of(spark)).take
@@ -144,9 +144,9 @@ class Migration(Duty[MigrationPlan]):
             crash.point("apply:after-batch")
 
     def verify(self, run: Run, plan: MigrationPlan, result: Result) -> Iterable[Frame]:
-        """Holds every live row of V3 that a browse comes to against V4, planned or not."""
+        """Compares every live row of V3 that a browse reads with V4, planned or not."""
         compared = _compare(run, plan)
-        counts = sum((one.rows for one in compared), Counter[str]())
+        counts = sum((partition.rows for partition in compared), Counter[str]())
         run.report(
             verified=counts[SAME],
             newer=counts[NEWER],
@@ -201,7 +201,7 @@ DUTY = Migration()
 
 
 def rows(run: Run, plan: MigrationPlan) -> Frame:
-    """One row a row of V3 that is to be copied."""
+    """One row for each planned row of V3."""
     number = pa.int64()
     key = {"slice_ms": number, "bucket": number, "enqueue_id": pa.string()}
     expect = [
@@ -222,11 +222,11 @@ def _source(run: Run, *, v4: bool = True) -> Source:
 def batches_of(
     groups: Iterable[PlannedGroup], most_groups: int = 2000, most_rows: int = 100_000
 ) -> Iterator[list[PlannedGroup]]:
-    """Batches that are not too large to be begun shortly before the time limit."""
+    """Batches so small that apply can begin one shortly before the time limit."""
     batch: list[PlannedGroup] = []
     for group in groups:
         batch.append(group)
-        if len(batch) >= most_groups or sum(one.rows for one in batch) >= most_rows:
+        if len(batch) >= most_groups or sum(planned.rows for planned in batch) >= most_rows:
             yield batch
             batch = []
     if batch:
@@ -247,11 +247,11 @@ def _compare(run: Run, plan: MigrationPlan) -> list[PartitionCompared]:
 def _report_plan(
     run: Run, plan: MigrationPlan, partitions: Sequence[V3Partition], *, v3: bool
 ) -> None:
-    total, skipped = sum(one.rows for one in partitions), Counter[str]()
-    for one in partitions:
-        skipped.update({DEAD: one.dead, COPIED: one.copied, UNDATED: one.undated})
-        if one.skip_reason:
-            skipped[one.skip_reason] += one.live
+    total, skipped = sum(read.rows for read in partitions), Counter[str]()
+    for read in partitions:
+        skipped.update({DEAD: read.dead, COPIED: read.copied, UNDATED: read.undated})
+        if read.skip_reason:
+            skipped[read.skip_reason] += read.live
     run.report(
         rows=total,
         skippedBy=dict(+skipped),
@@ -268,7 +268,7 @@ def _message(plan: MigrationPlan, total: int, skipped: Counter[str], *, v3: bool
     words = "nothing to do: every live row of enqueuedMailsV3 is in enqueuedMailsV4"
     if plan.planned:
         words = f"{plan.planned} live rows to copy, of {total} rows in enqueuedMailsV3"
-    # A James that reads V4 alone may have moved browseStart past mails of V3: it is not moved back.
+    # A James that reads only V4 may have moved browseStart past mails of V3. It is never lowered.
     if behind := skipped[BEHIND]:
         words += f"; {behind} rows without a mark lie behind browseStart and are left out"
     return words

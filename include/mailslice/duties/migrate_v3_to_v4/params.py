@@ -1,4 +1,4 @@
-"""What a run of migrate_v3_to_v4 can be told: nothing but what every duty takes."""
+"""Parameters of a migrate_v3_to_v4 run: only those that every duty has."""
 
 from mailslice.maintenance.params import DutyParams
 

@@ -1,8 +1,7 @@
-"""What V3 holds of a queue, a partition at a time. Ids to be copied go to the plan's files.
+"""Reads the rows of a queue in V3, a partition at a time. Ids to copy go to the plan's files.
 
-A row is copied to the very partition that it has: a slice of an older, larger window keeps its
-start in V4, a bucket its number, and the headers of its message, which say where the row is, stay
-true.
+A copy has the same partition as its row: the same slice start, also one of an older, larger window,
+and the same bucket. So the headers of its message, which name the partition, stay correct.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,14 +31,14 @@ BEHIND, UNREACHABLE = "behind browseStart", "no slice or bucket of the view"
 
 @dataclass(frozen=True, slots=True)
 class Source(PlanFiles):
-    """Which queue, and the run's folder. `v4`: whether that table exists."""
+    """The queue, and the run's folder. `v4`: whether enqueuedMailsV4 exists."""
 
     v4: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup(RowGroup):
-    """A row group of the plan: rows of one partition."""
+    """A row group of the plan, with rows of one partition."""
 
     slice_ms: int
     bucket: int
@@ -51,11 +50,11 @@ class PlannedGroup(RowGroup):
 
 @dataclass(slots=True)
 class V3Partition:
-    """A partition as it was read. Of its `rows` `dead` have a mark, `undated` no mark and no write
-    time.
+    """A partition as it was read.
 
-    The others are `live`: V4 has `copied` as they are, those in `groups` are to be copied. Neither
-    is known of a partition that has a `skip_reason`.
+    Of its `rows`, `dead` ones have a mark, `undated` ones neither mark nor write time. All others
+    are `live`: V4 has `copied` ones already, and `groups` has those to copy. Both stay empty if the
+    partition has a `skip_reason`.
     """
 
     partition: Partition
@@ -73,7 +72,7 @@ def has_table(stores: Stores, table: QueueTable) -> bool:
 
 
 def require_v4(stores: Stores) -> bool:
-    """Whether V4 exists. Raises Refused when it does not and the settings do not ask for it."""
+    """Whether V4 exists. Raises Refused if it does not and the settings do not ask for it."""
     existing = has_table(stores, QueueTable.V4)
     if not existing and stores.settings.queue.table is not QueueTable.V4:
         raise Refused(
@@ -84,7 +83,7 @@ def require_v4(stores: Stores) -> bool:
 
 
 def first_slice(stores: Stores, queue: QueueName, window: timedelta) -> datetime | None:
-    """The first slice that counts by browseStart now, floored as browse floors it; None: all do."""
+    """The first slice in view by the current browseStart, floored as browse does; None: all are."""
     start = stores.tables.browse_starts.get(queue)
     return None if start is None else slice_start(start.value, window)
 
@@ -92,7 +91,7 @@ def first_slice(stores: Stores, queue: QueueName, window: timedelta) -> datetime
 def v3_partitions(
     stores: Stores, queue: QueueName, view: Shape
 ) -> list[tuple[Partition, str | None]]:
-    """Every partition of V3, oldest first, and why a browse of V4 misses it (None: it does not)."""
+    """Every partition of V3, oldest first, and why a browse of V4 would miss it (None if not)."""
     first = first_slice(stores, queue, view.window)
 
     def skip_reason(partition: Partition) -> str | None:
@@ -109,7 +108,7 @@ def v3_partitions(
 def read_partitions(
     spark: Session, source: Source, keys: Sequence[tuple[Partition, str | None]]
 ) -> list[V3Partition]:
-    """Each partition of `v3_partitions`; every key comes back once."""
+    """Read each partition of `v3_partitions`. Gives one result for each key."""
 
     def read(batches: Iterator[Sequence[tuple[Partition, str | None]]]) -> Iterator[V3Partition]:
         writer = RowWriter(source.location, source.folder, f"plan/rows-{uuid4()}.parquet")
@@ -148,7 +147,7 @@ class _Scan:
             return
         times, queue = {row.enqueue_id: row.written_us for row in page}, self.source.queue
         marked = self.stores.tables.deleted.marked(queue, list(times), READS_IN_FLIGHT)
-        live = {one: at for one, at in times.items() if one not in marked and at is not None}
+        live = {mail: at for mail, at in times.items() if mail not in marked and at is not None}
         result.rows += len(page)
         result.dead += len(marked)
         result.live += len(live)
@@ -158,9 +157,9 @@ class _Scan:
             if self.source.v4:
                 copied = copies_in_v4(self.stores, queue, result.partition, live)
             result.copied += len(copied)
-            for one, at in live.items():
-                if one not in copied:
-                    spool.add(one, at)
+            for mail, at in live.items():
+                if mail not in copied:
+                    spool.add(mail, at)
 
     def _write(self, result: V3Partition, spool: Spool) -> None:
         first, number = len(self.writer.groups), pa.int64()
@@ -182,7 +181,7 @@ class _Scan:
 def copies_in_v4(
     stores: Stores, queue: QueueName, partition: Partition, written: Mapping[EnqueueId, int]
 ) -> set[EnqueueId]:
-    """Those that V4 has, written at the same time or later."""
+    """The ids that V4 has, with the write time in `written` (microseconds) or a later one."""
     pages = stores.tables.v4.existing_ids(queue, [(partition, list(written))], READS_IN_FLIGHT)
     return {
         row.enqueue_id

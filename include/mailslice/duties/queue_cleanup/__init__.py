@@ -1,4 +1,4 @@
-"""Empties what is done from a queue's view: rows, and marks with a proof; moves both starts on."""
+"""Deletes dead rows and proved deleted marks from a queue's view, and raises both starts."""
 
 SMALL_FIRST = True
-"""Small work is done without Spark: all that it asks of Spark is `run_on_keys`."""
+"""Small work runs without Spark: `run_on_keys` is all that the duty needs of Spark."""

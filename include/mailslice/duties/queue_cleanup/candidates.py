@@ -1,7 +1,7 @@
-"""Marks without a row, as the last sweep listed them: a later run drops them with a proof (ADR 41).
+"""Marks without a row that the last sweep listed. A later run drops them with a proof (ADR 41).
 
-The list is in the folder of the sweep's run, this note says which. Where either is lost or changed
-nothing is dropped by it, and the next sweep lists those marks again.
+The list is in the folder of the sweep's run, which a note names. If the list or the note is lost or
+changed no mark is dropped by it, and the next sweep lists the marks again.
 """
 
 import json
@@ -22,13 +22,13 @@ from mailslice.stores.cassandra.references import estimated_sizes
 log = logging.getLogger(__name__)
 
 MARKS_FOLDER = "marks"
-"""In the folder of the sweep's run."""
+"""The folder of the list, in the folder of the sweep's run."""
 _NOTE = "candidates.json"
 _MIN_RANGES, _MAX_RANGES, _MARKS_A_RANGE = 8, 4096, 25_000
 
 
 def recorded(context: Run) -> Candidates | None:
-    """What the last sweep listed and nobody dropped; None: nothing, or the note was changed."""
+    """The last sweep's list less dropped marks; None without one, or if the note was changed."""
     data = context.folder.artifacts.read(_path(context))
     if data is None:
         return None
@@ -43,7 +43,7 @@ def recorded(context: Run) -> Candidates | None:
 
 
 def retained(context: Run) -> Sequence[str]:
-    """The files of this very run that the note names: it has swept, and plans again."""
+    """The files of the list if this run wrote it: the run has swept and is planned again."""
     listed = recorded(context)
     if listed is None or listed.run != context.request.run:
         return ()
@@ -51,9 +51,9 @@ def retained(context: Run) -> Sequence[str]:
 
 
 def reduce_to(context: Run, candidates: Candidates, files: Sequence[RowGroup]) -> None:
-    """The marks of other files are dropped, or cannot be used; without a file the list is over.
+    """Leave only `files` in the list: the marks of its others are dropped or cannot be used.
 
-    A list that a later sweep recorded stays.
+    Without files the list is removed. A list that a later sweep recorded stays.
     """
     if recorded(context) != candidates:
         return
@@ -64,15 +64,15 @@ def reduce_to(context: Run, candidates: Candidates, files: Sequence[RowGroup]) -
 
 
 def estimated_marks(context: Run) -> int:
-    """About how many deleted marks there are, of all queues."""
+    """Cassandra's estimate of the number of deleted marks of all queues."""
     keyspace = context.settings.cassandra.keyspace
     return estimated_sizes(context.stores.cassandra, keyspace).get(DELETED_MAILS.lower(), (0, 0))[0]
 
 
 def record(context: Run, rows: Halves) -> Candidates:
-    """List all marks of the queue whose id is not among `rows`, in place of what was listed before.
+    """List all marks of the queue whose id is not among `rows`, the ids of all remaining rows.
 
-    `rows`: the ids of all rows that are left. Marks of the list before are in the new one.
+    The new list replaces the one before, and includes its marks.
     """
     artifacts, folder = context.folder.artifacts, context.folder.file(MARKS_FOLDER)
     artifacts.folder(folder)
@@ -83,7 +83,7 @@ def record(context: Run, rows: Halves) -> Candidates:
     crash.point("apply:inside-sweep")
     listed = Candidates(run=context.request.run, listed_at=context.clock(), files=tuple(files))
     _write(context, listed)
-    # Others are of an earlier try of this run, or of a task that was tried again.
+    # Other files are of an earlier try of this run, or of a Spark task that was repeated.
     needed = {file.file for file in files}
     for name in artifacts.files(folder):
         if name.rpartition("/")[2] not in needed:

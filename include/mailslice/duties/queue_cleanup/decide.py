@@ -1,4 +1,4 @@
-"""What may be deleted and where the starts may go: pure (I1, I3, I8)."""
+"""Decides what may be deleted and where the starts may go (I1, I3, I8). Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from mailslice.view.configuration import Shape
 
 @dataclass(frozen=True, slots=True)
 class SliceRows:
-    """A slice over buckets and tables: `unmarked` rows lack a mark, `survivors` are some ids."""
+    """A slice over all buckets and tables. `unmarked` rows have no mark; `survivors`: some ids."""
 
     start: datetime
     rows: int
@@ -28,7 +28,7 @@ class SliceRows:
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """Rows of the view; unproven ones have no mark but lie behind browseStart."""
+    """Numbers of rows of the view. `unproven` rows have no mark and are before browseStart."""
 
     live: int = 0
     dead: int = 0
@@ -41,8 +41,8 @@ def by_slice(partitions: Iterable[PartitionScan | UnmarkedPartition]) -> list[Sl
     slices, ordered = [], sorted((one for one in partitions if one.rows), key=start_of)
     for start, group in groupby(ordered, key=start_of):
         parts = list(group)
-        survivors = tuple(one for part in parts for one in part.survivors)
-        rows, unmarked = sum(one.rows for one in parts), sum(one.unmarked for one in parts)
+        survivors = tuple(text for part in parts for text in part.survivors)
+        rows, unmarked = sum(part.rows for part in parts), sum(part.unmarked for part in parts)
         slices.append(SliceRows(start, rows, unmarked, survivors))
     return slices
 
@@ -50,10 +50,10 @@ def by_slice(partitions: Iterable[PartitionScan | UnmarkedPartition]) -> list[Sl
 def open_for(
     shape: Shape, restarted: datetime | None, *, now: datetime, grace: timedelta
 ) -> timedelta:
-    """How long after its start a slice may be written to: for the largest window there ever was.
+    """How long after its start a slice may be written to: the largest window ever used.
 
-    Nodes of James keep the old window until they are restarted. When the last one was, an operator
-    says; that counts once the grace is over: what older ones wrote is there then.
+    A node of James uses the old window until it is restarted. An operator can tell when the last
+    one was restarted. The current window counts a grace later, when all older writes have arrived.
     """
     confirmed = restarted is not None and restarted + grace <= now
     return shape.window if confirmed else shape.largest_window
@@ -65,14 +65,14 @@ def closed(start: datetime, open_for: timedelta, *, now: datetime, grace: timede
 
 
 def highest_browse_start(open_for: timedelta, *, now: datetime, grace: timedelta) -> datetime:
-    """floor(now - grace) by the largest window: a start beyond hides mails of nodes with it."""
+    """floor(now - grace) by `open_for`. A later start hides mails of nodes with that window."""
     return slice_start(now - grace, open_for)
 
 
 def counts(
     slices: Iterable[SliceRows], browse_start: datetime | None, window: timedelta
 ) -> RowCounts:
-    """Live, dead and unproven rows, as seen from `browse_start`; zeros without one."""
+    """Live, dead and unproven rows as seen from `browse_start`; zeros if it is None."""
     if browse_start is None:
         return RowCounts()
     dead, unmarked = 0, {True: 0, False: 0}
@@ -93,9 +93,9 @@ def oldest_live(
 def new_browse_start(
     stored: datetime, oldest: datetime | None, window: timedelta, highest: datetime
 ) -> datetime | None:
-    """Where browseStart may go, or None when it stays.
+    """Where browseStart may go, or None if it stays.
 
-    A multiple of the window, after the stored one, not past the oldest live row nor `highest`
+    It is a multiple of the window, after `stored`, and not past the oldest live row or `highest`
     (`highest_browse_start`).
     """
     target = highest if oldest is None else min(highest, slice_start(oldest, window))
@@ -105,12 +105,12 @@ def new_browse_start(
 def new_content_start(
     stored: datetime | None, oldest_row: datetime | None, browse_start: datetime, window: timedelta
 ) -> datetime | None:
-    """The oldest slice with a row, not after browseStart, never back; None: contentStart stays."""
+    """The oldest slice with a row, but not after browseStart; None if contentStart stays."""
     highest = browse_start if oldest_row is None else min(browse_start, oldest_row)
     target = slice_start(highest, window)
     return target if stored is None or target > stored else None
 
 
 def aligned(start: datetime, window: timedelta) -> bool:
-    """Whether a start is a multiple of the window: from another one James finds no slice."""
+    """Whether a start is a multiple of the window. James finds no slice from any other start."""
     return slice_start(start, window) == start

@@ -1,4 +1,4 @@
-"""The duty: empty slices that are dead, move the starts on, drop deleted marks with a proof."""
+"""The duty: delete the rows of dead slices, raise both starts, drop deleted marks with a proof."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -42,17 +42,17 @@ from mailslice.stores.cassandra.session import Pending
 
 DELETED_SINCE_PLAN = "gone since plan"
 MAX_NAMED = 99
-"""So many partitions that failed are in the report."""
+"""The report names at most so many partitions that failed."""
 _CLEAN = "nothing to do, the range is clean already: "
 _IN_FLIGHT = 16
 _TARGET, _DELETING = "browseStartTarget", "deletesBegun"
-"""What a killed try of this plan may have done: written that browseStart, begun to delete."""
+"""What a killed try of this plan may have done: written this browseStart, begun to delete."""
 _BEFORE, _WRITTEN = "browseStartBefore", "browseStartWrittenUs"
-"""For verify: the browseStart that this plan's apply raised, and the write time of its own."""
+"""For verify: browseStart before apply raised it, and the write time of apply's value."""
 
 
 class QueueCleanup(Duty[CleanupPlan]):
-    """A killed apply leaves rows to the next plan, and marks to the next sweep."""
+    """After a killed apply the next plan has the remaining rows, the next sweep the marks."""
 
     plan_type = CleanupPlan
     items = "rows"
@@ -65,7 +65,7 @@ class QueueCleanup(Duty[CleanupPlan]):
         return make_plan(run)
 
     def retained(self, run: Run) -> Collection[str]:
-        """What this very run has listed, when it is planned again."""
+        """The list of marks that this run's sweep wrote, if the run is planned again."""
         return candidates.retained(run)
 
     def check(self, run: Run, plan: CleanupPlan) -> Iterable[Frame]:
@@ -78,7 +78,7 @@ class QueueCleanup(Duty[CleanupPlan]):
             yield from usual_frames(run, plan.planned, gates.MANY, unusual=unusual)
 
     def apply(self, run: Run, plan: CleanupPlan, progress: Progress) -> None:
-        """Slices are proved again; browseStart, rows, marks with a proof, contentStart last."""
+        """Reads the slices again, then changes browseStart, rows, proved marks, contentStart."""
         run.require_clock(plan.grace)
         partitions, throttle = planned_partitions(run, plan), _throttle(run)
         first = _sampled_empty(run, plan)
@@ -99,13 +99,13 @@ class QueueCleanup(Duty[CleanupPlan]):
 
         remaining = read_remaining(run, second, partitions, chosen[:tried])
         remaining.save(run)
-        rows = {one.name: one.rows - deleted_rows.get(one.name, 0) for one in chosen}
+        rows = {part.name: part.rows - deleted_rows.get(part.name, 0) for part in chosen}
         _count(progress, rows, chosen[:tried], failures, remaining)
         crash.point("apply:after-read-back")
 
         run.require_lock()
-        gone = partitions if remaining.is_whole else chosen[:tried]
-        marks = drop_proved_marks(run, plan, gone, remaining, first, throttle)
+        reread = partitions if remaining.is_whole else chosen[:tried]
+        marks = drop_proved_marks(run, plan, reread, remaining, first, throttle)
         unlisted = run.params(Params).sweep and not remaining.is_whole
         _save(run, progress, marks=marks.as_json(), tried=tried, unlisted=unlisted)
         crash.point("apply:after-marks")
@@ -167,7 +167,7 @@ class QueueCleanup(Duty[CleanupPlan]):
         return status, message + risk(tables if status in {DONE, DRY_RUN} else ())
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """Defaults of what steps that did not come would have said."""
+        """Adds defaults for fields of steps that did not run."""
         plan, fields = steps.plan, steps.result.fields
         known = {"aside": 0, "unproven": 0, "undated": 0, "strays": [], "unrepaired": []}
         defaults = {name: value for name, value in known.items() if name not in {**plan, **fields}}
@@ -178,11 +178,11 @@ class QueueCleanup(Duty[CleanupPlan]):
         return defaults
 
     def conclude(self, run: Run, steps: Summaries) -> None:
-        """Remembers closed slices, for size and browse, as of when they were read."""
+        """Stores statistics of closed slices for queue_size and browse, as of their read."""
         verified = steps.verified or {}
         for slice_ in verified.get("closedSlices", ()):
             start, read_at = map(datetime.fromisoformat, (slice_["start"], verified["readAt"]))
-            survivors = tuple(EnqueueId(UUID(one)) for one in slice_["survivors"])
+            survivors = tuple(EnqueueId(UUID(text)) for text in slice_["survivors"])
             statistic = SliceStatistic(start, slice_["live"], slice_["dead"], read_at, survivors)
             run.stores.own.slice_statistics.save(run.queue, statistic)
 
@@ -191,7 +191,7 @@ DUTY = QueueCleanup()
 
 
 def risk(unrepaired: Sequence[str]) -> str:
-    """What emptied slices risk on a cluster that was not repaired; empty when there is no risk."""
+    """A warning if slices are emptied on a cluster that was not repaired; empty if it was."""
     if not unrepaired:
         return ""
     return (
@@ -207,14 +207,14 @@ def _save(run: Run, progress: Progress, **fields: Any) -> None:
 
 
 def _sampled_empty(run: Run, plan: CleanupPlan) -> datetime | None:
-    """When the queue was seen empty just now; the second pass comes when marks are to go."""
+    """When the broker was seen empty now: the first sample. Dropping marks needs a second one."""
     if not run.settings.queue.shared or not (plan.planned or plan.candidates):
         return None
     return sample_once(run.stores, run.queue, run.clock)
 
 
 def _throttle(run: Run) -> Throttle:
-    """What settings and param allow, the lower of both."""
+    """The lower of the rates of the settings and of the param."""
     general, rate = run.throttle("cassandra"), run.params(Params).rate
     if not rate:
         return general
@@ -222,10 +222,10 @@ def _throttle(run: Run) -> Throttle:
 
 
 def _raise_browse_start(run: Run, second: SecondRead, progress: Progress) -> Moved:
-    """Its target is written down first: verify judges what a killed try wrote, too."""
+    """Records the target first, so that verify also judges what a killed try wrote."""
     before = starts_of(run.stores, run.queue).browse
     target = second.browse_start(before)
-    # A start that a killed try wrote: verify judges from the one before.
+    # If a killed try wrote the stored start, verify judges from the start before that.
     befores = {progress.earlier.get(_TARGET): progress.earlier.get(_BEFORE)}
     if target is not None:
         first = befores.get(iso(before), iso(before))
@@ -233,7 +233,7 @@ def _raise_browse_start(run: Run, second: SecondRead, progress: Progress) -> Mov
     moved = move_browse_start(run.stores, run.queue, target, run.clock)
     if moved.wrote is not None:
         run.report(**{_BEFORE: befores.get(iso(moved.before), iso(moved.before))})
-    # Of another start that is stored nobody can say whether that try wrote its own before.
+    # If another value is stored, nobody can tell whether the killed try wrote its target before.
     elif moved.before and iso(moved.before) == progress.earlier.get(_TARGET):
         moved = replace(moved, wrote=moved.before)
     run.report(**{_WRITTEN: moved.written_us})
@@ -247,9 +247,9 @@ def _choose(
     skipped = second.skipped(partitions)
     chosen = [partition for partition in partitions if partition.slice_start not in skipped]
     for why in sorted(set(skipped.values())):
-        rows = (one.rows for one in partitions if skipped.get(one.slice_start) == why)
+        rows = (part.rows for part in partitions if skipped.get(part.slice_start) == why)
         progress.skip(why, sum(rows))
-    # A try of this plan that had begun to delete: what is gone may be its own work.
+    # If an earlier try of this plan began to delete, missing rows may be its own work.
     deleted_rows = {} if progress.earlier.get(_DELETING) else second.deleted_rows(chosen)
     progress.skip(DELETED_SINCE_PLAN, sum(deleted_rows.values()))
     reasons = {str(iso(start)): why for start, why in sorted(skipped.items())}
@@ -260,16 +260,16 @@ def _choose(
 def delete_partitions(
     run: Run, partitions: Sequence[PlannedPartition], throttle: Throttle
 ) -> tuple[int, Mapping[PartitionName, str]]:
-    """How many were tried until the time limit; some that the store failed, and why.
+    """Gives the number of partitions tried before the time limit, and some store errors.
 
-    Raises LockLost before it acts without the lock, and what is no store's fault.
+    Raises LockLost before it acts without the lock, and any error that is not a store's.
     """
     failures: dict[PartitionName, str] = {}
     in_flight: deque[tuple[PlannedPartition, Pending]] = deque()
 
     def wait_for_oldest() -> None:
         partition, delete = in_flight.popleft()
-        run.require_lock()  # what is asked again may have taken long
+        run.require_lock()  # the driver's retries may have taken long
         try:
             delete.result()
         except MailsliceError as error:  # the read-back decides what is gone
@@ -302,10 +302,10 @@ def _count(
     failures: Mapping[PartitionName, str],
     remaining: Remaining,
 ) -> None:
-    """What became of the rows of each chosen partition, as they were read back."""
-    remaining_rows = {one.name: remaining.planned_in(one) for one in tried}
+    """Count the rows of each chosen partition by what the read-back found."""
+    remaining_rows = {partition.name: remaining.planned_in(partition) for partition in tried}
     failed = {name: min(count, rows[name]) for name, count in remaining_rows.items() if count}
-    tried_rows = sum(rows[one.name] for one in tried)
+    tried_rows = sum(rows[partition.name] for partition in tried)
     progress.done(count=tried_rows - sum(failed.values()))
     progress.skip(TIME_LIMIT, sum(rows.values()) - tried_rows)
     for name in list(failed)[:MAX_NAMED]:
@@ -322,7 +322,7 @@ def _raise_content_start(run: Run, plan: CleanupPlan, remaining: Remaining) -> M
     stored = starts_of(run.stores, run.queue).content
     if plan.ranged:
         return Moved(stored, None, stored)
-    # Into slices that were open when they were read more rows may have come since.
+    # Slices that were open when they were read may have got rows since.
     opened = decide.highest_browse_start(plan.open_for, now=remaining.read_at, grace=plan.grace)
     oldest = min(opened, remaining.oldest_row(at_or_after=stored))
     moved = move_content_start(run.stores, run.queue, oldest, plan.shape.window, run.clock)
@@ -334,7 +334,7 @@ def _raise_content_start(run: Run, plan: CleanupPlan, remaining: Remaining) -> M
 def _after(
     run: Run, plan: CleanupPlan, remaining: Remaining, starts: Starts
 ) -> dict[str, Any] | None:
-    """None: the time limit left some of the view unread."""
+    """The report's `after`; None if the time limit left some of the view unread."""
     if not remaining.is_whole:
         return None
     slices = [slice_ for slice_ in remaining.slices() if run.params(Params).covers(slice_.start)]

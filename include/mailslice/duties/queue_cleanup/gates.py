@@ -1,8 +1,8 @@
-"""What the gates of a cleanup judge, and what the stores say now of a sample of the planned rows.
+"""The gates of a cleanup, and the read of a sample of the planned rows.
 
-Check judges every planned row. Verify holds the invariants against the stores, for what this run
-wrote: what James writes meanwhile is not judged. Apply recorded what it wrote and what it read
-after the deletes; verify reads both starts once, and looks for single rows and marks itself.
+Check judges every planned row. Verify checks the invariants against the stores for what this run
+wrote, not for what James writes at the same time. Verify uses apply's record of what it wrote and
+of its read after the deletes. It reads both starts once, and reads single rows and marks itself.
 """
 
 import random
@@ -37,12 +37,12 @@ from mailslice.model.mail import EnqueueId, Partition
 from mailslice.model.slices import is_live
 
 MANY = 100_000
-"""So many rows are never too many."""
+"""A plan of up to this many rows is never unusual."""
 _SAMPLED_PARTITIONS, _SAMPLED_ROWS = 50, 20
 
 
 def rows(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) -> Frame:
-    """Every planned row as it is in the plan's files."""
+    """Judges every planned row as it is in the plan's files."""
     text, number = pa.string(), pa.int64()
     key = {"table": text, "slice_ms": number, "bucket": pa.int32(), "enqueue_id": text}
     schema = pa.schema({**key, "written_us": number, "closes_ms": number})
@@ -64,7 +64,7 @@ def rows(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) ->
 
 
 def _with_times(open_ms: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with its slices as milliseconds, and when each of them closes."""
+    """The batch with the start of each row's slice, and the time when it closes, in ms."""
     starts = batch.column("slice_start").cast(pa.int64())
     columns = {name: batch.column(name) for name in ("table", "bucket", "enqueue_id", "written_us")}
     return pa.RecordBatch.from_pydict(
@@ -73,7 +73,7 @@ def _with_times(open_ms: int, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def stores(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) -> Frame:
-    """What the stores say now of a sample of the planned rows, whatever the plan step saw."""
+    """Reads a sample of the planned rows from the stores, independently of the plan step."""
     now = run.clock()
     try:
         sampled = sample(run, partitions)
@@ -96,9 +96,9 @@ def stores(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) 
 
 
 def _still_live(run: Run, plan: CleanupPlan, unmarked: Sequence[RowKey]) -> int:
-    """How many of these rows exist and are not behind browseStart as it is read last.
+    """How many of these rows exist and are not before browseStart, which is read last.
 
-    James moves it on at any time, then drops marks, then rows; another cleanup rows, then marks.
+    James may raise it at any time, then drops marks, then rows. Other cleanups delete rows first.
     """
     existing_ids = existing(run, unmarked)
     browse = starts_of(run.stores, run.queue).browse
@@ -110,7 +110,7 @@ def _still_live(run: Run, plan: CleanupPlan, unmarked: Sequence[RowKey]) -> int:
 
 
 def totals(run: Run, plan: CleanupPlan) -> Frame:
-    """One row: what the plan step read, and where browseStart may go."""
+    """One row: whether the plan step read all, and whether browseStart would pass a live mail."""
     new = plan.new_browse_start
     live = run.read_rows(plan.live, RowKey) if new is not None else []
     passed = sum(new is not None and row.slice_start < new for row in live)
@@ -120,7 +120,7 @@ def totals(run: Run, plan: CleanupPlan) -> Frame:
 
 
 def sample(run: Run, partitions: Sequence[PlannedPartition]) -> list[RowKey]:
-    """Some rows of some of these partitions, by chance, from the plan's files."""
+    """A random sample of the rows of these partitions, from the plan's files."""
     chosen = random.sample(partitions, min(_SAMPLED_PARTITIONS, len(partitions)))
     chosen.sort(key=lambda partition: (partition.file, partition.first))
     with PlanReader(run.folder.artifacts, run.folder.file(PLAN_FOLDER)) as reader:
@@ -136,7 +136,7 @@ def _sampled_rows(reader: PlanReader, partition: PlannedPartition) -> Iterator[R
 
 
 def existing(run: Run, keys: Sequence[RowKey]) -> set[EnqueueId]:
-    """Which of these ids have a row now, by key."""
+    """The ids of these keys that have a row now."""
     ids: dict[str, dict[Partition, list[EnqueueId]]] = defaultdict(lambda: defaultdict(list))
     for key in keys:
         ids[key.table][key.partition].append(key.enqueue_id)
@@ -150,7 +150,7 @@ def existing(run: Run, keys: Sequence[RowKey]) -> set[EnqueueId]:
 
 @dataclass(frozen=True)
 class Verification:
-    """What this run wrote, and the stores now. `live`: rows that the plan saw live."""
+    """What this run wrote, and the stores now. `live`: rows that were live in the plan."""
 
     run: Run
     plan: CleanupPlan
@@ -161,7 +161,7 @@ class Verification:
 
     @classmethod
     def of(cls, run: Run, plan: CleanupPlan, result: Result) -> Self:
-        """Raises PlanRefused for a file of the plan that was changed."""
+        """Raises PlanRefused if a file of the plan was changed."""
         remaining, starts = Remaining.load(run, plan.made_at), starts_of(run.stores, run.queue)
         return cls(run, plan, result, remaining, starts, run.read_rows(plan.live, RowKey))
 
@@ -206,9 +206,9 @@ class Verification:
         )
 
     def closed_slices(self) -> list[dict[str, object]]:
-        """Slices that were closed when they were read and have rows: size and browse build on them.
+        """The closed slices with rows as they were read, for queue_size and browse.
 
-        A hint, never a proof: a late insert may come. None of a run that is held to some slices.
+        They are hints and no proofs: a late insert may come. Empty if the run has a slice range.
         """
         plan, now = self.plan, self.remaining.read_at
         return [
@@ -230,33 +230,33 @@ class Verification:
         return iso(slice_start) in self.result.fields.get("skippedSlices", {})
 
     def _unaligned(self, name: str, now: datetime | None) -> int:
-        """1 where the stored start is what this run wrote, and no multiple of the window."""
+        """1 if the stored start is the one this run wrote and no multiple of the window, else 0."""
         if now is None or now != self._wrote(name):
             return 0
         return int(not decide.aligned(now, self.plan.shape.window))
 
     def _deleted_rows_still_stored(self) -> int:
-        """Of a sample of the rows that apply says are gone, how many exist."""
+        """How many rows exist of a sample of those that apply reported as deleted."""
         planned = planned_partitions(self.run, self.plan)
-        chosen = [one for one in planned if not self._was_skipped(one.slice_start)]
+        chosen = [part for part in planned if not self._was_skipped(part.slice_start)]
         tried = chosen[: self.result.fields.get("tried")]
-        deleted = [one for one in tried if not self.remaining.planned_in(one)]
+        deleted = [part for part in tried if not self.remaining.planned_in(part)]
         return len(existing(self.run, sample(self.run, deleted)))
 
     def _live_rows_passed(self) -> int:
-        """Unmarked rows behind the browseStart of this run that were live when the plan was made.
+        """Unmarked rows before this run's browseStart that were live when the plan was made.
 
-        They were written before, in a slice that was in view then. Read again are the partitions in
-        which the plan or the read after the deletes saw such rows. Behind a start that James wrote,
-        before ours or after it, nothing is said: it drops marks there.
+        A live row was written before the plan, in a slice that was in view. Reads the partitions
+        again in which the plan or the read after the deletes saw such rows. Rows before a
+        browseStart that James wrote, earlier or later, are not judged: James drops marks there.
         """
         written_start, fields = self._wrote("browseStart"), self.result.fields
         if written_start is None or not (raised := fields.get("browseStartBefore")):
             return 0
         before = datetime.fromisoformat(raised)
-        left = self.remaining.partitions.values()  # a planned row was dead
-        early_partitions = (one for one in left if one.early > one.matched_unmarked)
-        read_again = {(one.table, one.partition) for one in (*self.live, *early_partitions)}
+        read_back = self.remaining.partitions.values()  # a planned row was dead
+        early_partitions = (one for one in read_back if one.early > one.matched_unmarked)
+        read_again = {(key.table, key.partition) for key in (*self.live, *early_partitions)}
         made_us, window = epoch_us(self.plan.made_at), self.plan.shape.window
         early = [
             row.enqueue_id
@@ -272,7 +272,7 @@ class Verification:
         return len(unmarked) if is_ours else 0
 
     def _survivors_lost(self) -> int:
-        """The plan's live rows that have neither row nor mark, but for what James moved behind."""
+        """The plan's live mails that have neither row nor mark and are not before browseStart."""
         existing_ids = existing(self.run, self.live)
         missing = [row for row in self.live if row.enqueue_id not in existing_ids]
         ids = [row.enqueue_id for row in missing]

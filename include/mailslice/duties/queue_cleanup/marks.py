@@ -1,7 +1,7 @@
-"""Drop deleted marks with a proof that their mails are not handled again, without a row (I5).
+"""Drops deleted marks of mails without a row, if a proof shows that none is handled again (I5).
 
-A run drops the marks of its own plan when it can prove them itself, and those that an earlier sweep
-listed. What it cannot prove stays: a sweep lists every mark without a row (ADR 41).
+A run drops the marks of its own plan, and those that an earlier sweep listed. Without a proof marks
+stay, and a sweep lists every mark without a row (ADR 41).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,24 +36,24 @@ from mailslice.view.sharing import is_alone
 
 K = TypeVar("K")
 _MARKS_A_SLOT, _ROUND_S = 25_000, 8.0
-"""Of one round: so many marks for each slot, and of a limited rate so many seconds' worth."""
+"""Marks of a round for each Spark slot; with a rate, at most the marks of `_ROUND_S` seconds."""
 _V3 = "enqueuedMailsV3 still holds rows of the queue"
 _UNCOUNTED = "the dead letters could not be counted"
 _NOT_AGREED = (
-    "MAILSLICE_QUEUE_SHARED was changed since this run began, or a worker of the last day goes by "
-    "another, or is of an earlier version"
+    "MAILSLICE_QUEUE_SHARED was changed since this run began, or a worker of the last day has "
+    "another value of it or is of an earlier version"
 )
 _DEAD_LETTER = "the mail is among the dead letters"
 DRAINED, CLEANED_CHECK = "drained", "cleaned_check"
 _UNPROVED = {
     DRAINED: "the broker was not seen empty since the marks were read",
-    CLEANED_CHECK: "they have no row, and a slice of the time when that was seen is not closed yet",
+    CLEANED_CHECK: "they have no row, and slices of the time of the sweep are not closed yet",
 }
 
 
 @dataclass
 class MarksOutcome:
-    """Marks of plan and last sweep: those `waiting`, and why. `listed`: by this run's own sweep."""
+    """Marks of the plan and the last sweep: `waiting` ones stay. `listed`: by this run's sweep."""
 
     dropped: int = 0
     waiting: int = 0
@@ -77,9 +77,9 @@ class MarksOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Marks that go by one proof: all were there at `written_until`.
+    """Marks with one proof in common: all were written before `written_until`.
 
-    `listed`: by the last sweep; None: they are of planned rows, which were in closed slices.
+    `listed`: the last sweep's list. None: marks of planned rows, which are in closed slices.
     """
 
     marks: int
@@ -87,7 +87,7 @@ class _Batch:
     listed: Candidates | None = None
 
 
-def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how fast
+def drop_proved_marks(  # noqa: PLR0917 - the plan, its outcome, the rate
     run: Run,
     plan: CleanupPlan,
     planned: Sequence[PlannedPartition],
@@ -95,18 +95,18 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how f
     first: datetime | None,
     throttle: Throttle,
 ) -> MarksOutcome:
-    """Drop the marks that have their proof. `first`: when this run saw the queue empty.
+    """Drop the marks that have a proof. `first`: when this run saw the queue empty.
 
-    `planned`: those that were read back. None goes unless the whole view was.
+    `planned`: partitions that were read back. No mark is dropped unless the whole view was read.
     """
     outcome, batches = MarksOutcome(), []
-    if own := sum(one.rows - remaining.planned_in(one) for one in planned):
+    if own := sum(part.rows - remaining.planned_in(part) for part in planned):
         batches.append(_Batch(own, plan.marks_read))
     if (listed := plan.candidates) is not None:
         batches.append(_Batch(listed.marks, listed.listed_at, listed))
     if not batches:
         return outcome
-    if why := _why_none(run, plan) if remaining.is_whole else TIME_LIMIT:
+    if why := _obstacle(run, plan) if remaining.is_whole else TIME_LIMIT:
         return outcome.wait(why, *(batch.marks for batch in batches))
     shared = run.settings.queue.shared
     outcome.proof = DRAINED if shared else CLEANED_CHECK
@@ -124,7 +124,7 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how f
     return outcome
 
 
-def _drop(  # noqa: PLR0917 - which marks, which of them stay, and how fast
+def _drop(  # noqa: PLR0917 - the marks, those that stay, the rate
     run: Run,
     batches: Sequence[_Batch],
     planned: Sequence[PlannedPartition],
@@ -133,9 +133,9 @@ def _drop(  # noqa: PLR0917 - which marks, which of them stay, and how fast
     throttle: Throttle,
     outcome: MarksOutcome,
 ) -> None:
-    """Drop marks, but for those of ids that have a row, and those `blocked`.
+    """Drop marks, except those of ids that have a row or are `blocked`.
 
-    Marks that the time limit leaves wait as those without a proof do: contentStart goes by rows.
+    Marks that the time limit leaves wait like those without a proof: contentStart depends on rows.
     """
     spark, artifacts, pace = run.spark(), run.folder.artifacts, throttle.share(1)
     with shared(spark, (remaining.ids(), blocked)) as retained:
@@ -145,8 +145,8 @@ def _drop(  # noqa: PLR0917 - which marks, which of them stay, and how fast
             folder = replace(run.folder, run=sweep).file(name)
             spec = Dropping(run.settings, run.queue, artifacts, folder)
             if batch.listed is None:
-                deleted = [(one.part, one.rows - remaining.planned_in(one)) for one in planned]
-                parts = [key for key in deleted if key[1]]
+                deleted = [(key.part, key.rows - remaining.planned_in(key)) for key in planned]
+                parts = [(part, marks) for part, marks in deleted if marks]
                 drop_parts = partial(drop_planned, spark, retained=retained)
                 _in_rounds(run, spec, parts, drop_parts, pace, outcome)
                 continue
@@ -163,7 +163,7 @@ def _drop(  # noqa: PLR0917 - which marks, which of them stay, and how fast
             candidates.reduce_to(run, batch.listed, left)
 
 
-def _in_rounds(  # noqa: PLR0917 - what is dropped, how, and how fast
+def _in_rounds(  # noqa: PLR0917 - the marks, how they are dropped, the rate
     run: Run,
     spec: Dropping,
     keys: Sequence[tuple[K, int]],
@@ -171,27 +171,27 @@ def _in_rounds(  # noqa: PLR0917 - what is dropped, how, and how fast
     pace: Throttle,
     outcome: MarksOutcome,
 ) -> list[K]:
-    """Drop the marks of keys, each with their number; the keys that the time limit leaves.
+    """Drop the marks of (key, number of marks). Gives the keys that the time limit leaves.
 
-    The lock and the time limit are checked before each round.
+    Checks the lock and the time limit before each round.
     """
     slots = slots_of(run.spark())
     least = slots if pace.per_second is None else 1
-    for at, some in rounds(keys, marks_a_round(pace, slots), least):
-        pace.take(sum(marks for _, marks in some))
+    for at, batch in rounds(keys, marks_a_round(pace, slots), least):
+        pace.take(sum(marks for _, marks in batch))
         if run.out_of_time():
             outcome.wait(TIME_LIMIT, *(marks for _, marks in keys[at:]))
             return [key for key, _ in keys[at:]]
         run.require_lock()
-        # Without a rate `pace` alone rests: a copy for one round would not know of the one before.
-        beside = pace.share(min(len(some), slots)).take if pace.per_second is not None else None
-        outcome.count(drop(replace(spec, turn=beside), [key for key, _ in some]))
+        # Without a rate only `pace` pauses: a copy of it for one round does not know the last one.
+        turn = pace.share(min(len(batch), slots)).take if pace.per_second is not None else None
+        outcome.count(drop(replace(spec, turn=turn), [key for key, _ in batch]))
         crash.point("apply:inside-marks")
     return []
 
 
 def marks_a_round(throttle: Throttle, slots: int) -> float:
-    """A few seconds' worth."""
+    """The most marks of a round."""
     if throttle.per_second is None:
         return _MARKS_A_SLOT * slots
     return min(_MARKS_A_SLOT * slots, _ROUND_S * throttle.per_second * throttle.intensity)
@@ -200,7 +200,7 @@ def marks_a_round(throttle: Throttle, slots: int) -> float:
 def rounds(
     keys: Sequence[tuple[K, int]], most: float, least: int
 ) -> Iterator[tuple[int, Sequence[tuple[K, int]]]]:
-    """Keys of `most` marks together, or `least` keys; where each round begins."""
+    """(index of the first key, keys) of each round: at most `most` marks, or else `least` keys."""
     at = count = 0
     for end, (_, marks) in enumerate(keys):
         if end - at >= least and count + marks > most:
@@ -211,11 +211,11 @@ def rounds(
         yield at, keys[at:]
 
 
-def _why_none(run: Run, plan: CleanupPlan) -> str | None:
-    """Why no mark of this queue may go now, whatever is proved."""
+def _obstacle(run: Run, plan: CleanupPlan) -> str | None:
+    """Why no mark of this queue may be dropped now, even with a proof; None if marks may."""
     v3 = run.stores.tables.v3
     if QueueTable.V3 in plan.tables and next(v3.partitions(run.queue), None) is not None:
-        return _V3  # marks may still speak for rows there that nobody planned
+        return _V3  # unplanned rows there may still need their marks
     if not run.settings.queue.shared and not is_alone(run.stores, run.queue):
         return _NOT_AGREED
     return None
@@ -224,10 +224,10 @@ def _why_none(run: Run, plan: CleanupPlan) -> str | None:
 def _drained_until(
     run: Run, plan: CleanupPlan, batches: Sequence[_Batch], first: datetime | None
 ) -> datetime | None:
-    """The broker was seen empty after this time, whatever two clocks differ; None: nobody knows."""
+    """The latest time after which the broker was certainly seen empty; None if it is not known."""
     drained_at = last_seen_empty(run.stores, run.queue)
     if drained_at is not None:
-        # Each of two machines may differ so much from Cassandra's clock.
+        # The clocks of two machines may differ from Cassandra's by a quarter of the grace each.
         drained_at -= (plan.grace + run.settings.duty.grace) / 4
         if all(batch.written_until <= drained_at for batch in batches):
             return drained_at
@@ -236,16 +236,16 @@ def _drained_until(
 
 
 def _closed_until(run: Run, plan: CleanupPlan) -> datetime:
-    """Slices that began until then are closed.
+    """The latest start of a closed slice.
 
-    Every consumer is a mailslice worker, which dead-letters a delivery of such a slice that has
-    neither row nor mark.
+    All consumers are mailslice workers: they dead-letter a mail of a closed slice that has neither
+    row nor mark.
     """
     return run.clock() - plan.shape.largest_window - plan.grace
 
 
 def _dead_letters(run: Run) -> Halves | None:
-    """Ids among the dead letters, which a redrive would bring back; None: nobody could say."""
+    """The ids of dead letters, which a redrive would bring back; None if they cannot be read."""
     if not run.settings.queue.shared:
         return halves_of([])
     try:

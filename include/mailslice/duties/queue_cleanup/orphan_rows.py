@@ -1,9 +1,10 @@
-"""Rows without a mark before contentStart, which a sweep finds. Where no worker of the last day
-shared the queue: all before browseStart, for no clear of James is there between marks and rows.
+"""Orphan rows, which a sweep finds: rows without a mark before contentStart.
 
-Nobody browses them, and whether their mail was delivered nobody can say. The report names them, and
-they stay. With `aside` they go to quarantine: `mailslice stuck release` enqueues them anew, `stuck
-discard` drops them. mailslice never delivers one by itself.
+On a queue that no worker of the last day shared they are all unmarked rows before browseStart: no
+clear of James can have dropped their marks. No browse shows an orphan row, and nobody can tell
+whether its mail was delivered. The report names them, and they stay. With `aside` their mails go to
+quarantine: `mailslice stuck release` enqueues one again, `stuck discard` drops it. mailslice never
+delivers one by itself.
 """
 
 from collections.abc import Sequence
@@ -28,12 +29,11 @@ _WHY = (
 
 
 def quarantine_rows(run: Run, rows: Sequence[RowKey], window: timedelta) -> tuple[int, list[str]]:
-    """Copy each planned row's mail into quarantine, then mark it as deleted; how many, and which of
-    them a person must look at, in words.
+    """Copy each planned row's mail into quarantine, then mark the mail as deleted.
 
-    What changed since the plan is left alone. What a kill leaves half done is finished by the next
-    try of this run: what was marked counts as done. Without one the next sweep takes a mail that
-    has no mark, and stuck_mails ends one that has.
+    Gives their number, and messages about mails that a person must look at. Rows that changed since
+    the plan stay. After a kill the next try of this run finishes a mail that is half done. Without
+    a next try, a sweep takes an unmarked mail again, and stuck_mails finishes a marked one.
     """
     throttle, count, alarms = run.throttle("s3"), _earlier(run) if rows else 0, list[str]()
     for row_key in rows:
@@ -44,16 +44,16 @@ def quarantine_rows(run: Run, rows: Sequence[RowKey], window: timedelta) -> tupl
         if row is not None and _is_behind(run, row_key, window):
             try:
                 count += _quarantine_row(run, row, alarms)
-            except Undecodable as error:  # no message can hold it
+            except Undecodable as error:  # the row cannot be a message
                 alarms.append(f"{row_key.enqueue_id} cannot be set aside: {error}")
     return count, alarms
 
 
 def _earlier(run: Run) -> int:
-    """How many mails a try of this run that was killed has set aside, and marked; it ends these."""
-    quarantine, mine = Quarantine(run.stores, run.queue, run.clock), (run.request.run, ACTION)
-    mails = [one for one in quarantine.mails(serial=True) if (one.run, one.action) == mine]
-    marked = run.stores.tables.deleted.marked(run.queue, [one.enqueue_id for one in mails])
+    """Finish the mails that a killed try of this run quarantined and marked. Gives their number."""
+    quarantine, this_run = Quarantine(run.stores, run.queue, run.clock), (run.request.run, ACTION)
+    mails = [mail for mail in quarantine.mails(serial=True) if (mail.run, mail.action) == this_run]
+    marked = run.stores.tables.deleted.marked(run.queue, [mail.enqueue_id for mail in mails])
     for mail in mails:
         if mail.enqueue_id in marked and mail.state is State.CLOSING:
             quarantine.settle(mail)
@@ -61,7 +61,7 @@ def _earlier(run: Run) -> int:
 
 
 def _is_behind(run: Run, row_key: RowKey, window: timedelta) -> bool:
-    """Whether the starts have passed it and nobody has marked it."""
+    """Whether the row is still an orphan: before the starts, and without a mark."""
     starts = starts_of(run.stores, run.queue)
     shared = run.settings.queue.shared or not is_alone(run.stores, run.queue)
     passed = all(
@@ -76,16 +76,16 @@ def _quarantine_row(run: Run, row: ViewRow, alarms: list[str]) -> bool:
     since = row.enqueued_time or row.partition.slice_start
     holder = Holder("-", ACTION, since, run.clock() - since)
     decided = Decided(ACTION, _WHY, run.request.who, run.request.run)
-    # Its copy may be of a try that was killed long ago, which stuck_mails is withdrawing: then the
-    # next sweep takes the mail.
+    # The copy may be of a try that was killed long ago and whose copy stuck_mails withdraws now.
+    # Then this is None, and the next sweep takes the mail.
     quarantined_mail = quarantine.renew(quarantine.keep(row.item, holder, decided))
     if quarantined_mail is not None and quarantined_mail.state is State.KEPT:
-        # One that a worker kept for some recipients: the others, too.
+        # A worker quarantined the mail for some recipients only. Name the others, too.
         quarantined_mail = quarantine.name(quarantined_mail, row.item, decided)
     if quarantined_mail is None:
         return False
     run.stores.tables.deleted.mark_many(run.queue, [row.enqueue_id])
     crash.point("aside:marked")
     _, anew = quarantine.keep_marked(quarantined_mail)
-    alarms.extend(f"{one}; look at 'mailslice stuck list {run.queue}'" for one in anew)
+    alarms.extend(f"{text}; look at 'mailslice stuck list {run.queue}'" for text in anew)
     return True

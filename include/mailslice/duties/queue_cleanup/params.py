@@ -1,4 +1,4 @@
-"""What a run of queue_cleanup can be told."""
+"""Parameters of a queue_cleanup run."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Self
@@ -23,8 +23,8 @@ class Params(SlicedParams):
     )
     max_share: Share = Field(
         0.0,
-        description="has no effect any more: no plan holds a live row, and every planned row is "
-        "judged; see unusual",
+        description="has no effect any more: no plan contains a live row, and check judges every "
+        "planned row; see unusual",
     )
     unusual: bool = Field(
         False,
@@ -33,19 +33,19 @@ class Params(SlicedParams):
     )
     restarted: Moment | None = Field(
         None,
-        description="since when every node of James and every worker of mailslice has today's "
-        "slice window, ISO 8601: "
-        "slices close by it, not by the largest window there ever was",
+        description="when the last node of James or worker of mailslice was restarted with the "
+        "current slice window, ISO 8601; slices then close by this window and no longer by the "
+        "largest one ever used",
     )
     sweep: bool = Field(
         False,
-        description="also marks without a row and rows before contentStart, of a queue that is "
-        "mailslice's alone those without a mark before browseStart: scans whole tables, weekly",
+        description="also list marks without a row, and rows before contentStart (queue of "
+        "mailslice alone: unmarked rows before browseStart); scans whole tables: run it weekly",
     )
     aside: bool = Field(
         False,
-        description="with sweep: set rows without a mark before contentStart aside, of a queue "
-        "that is mailslice's alone before browseStart, for `mailslice stuck release` or `discard`",
+        description="with sweep: quarantine unmarked rows before contentStart (queue of mailslice "
+        "alone: before browseStart), for `mailslice stuck release` or `discard`",
     )
     rate: int = Field(
         0, ge=0, description="partitions deleted and marks dropped a second, at most; 0 = no limit"

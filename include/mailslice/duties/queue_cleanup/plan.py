@@ -1,4 +1,4 @@
-"""What one run may do: plan.json, and in plan/ what is one a partition or one a row."""
+"""The plan: plan.json, and files in plan/ with one entry a partition or a row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
@@ -29,16 +29,16 @@ class RowKey(PartitionKey):
 
     @classmethod
     def of(cls, partition: PartitionKey, ids: Iterable[str]) -> Iterator[Self]:
-        """Rows of a partition by the texts of their ids."""
+        """Rows of a partition. `ids`: their ids as text."""
         return (cls(*partition.name, EnqueueId(UUID(text))) for text in ids)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition(PartitionKey):
-    """One partition that is to be emptied.
+    """One partition to delete.
 
-    `rows` planned ones, the greatest write time among them (the delete's timestamp), where they
-    are: row groups `first` to `first + groups` of a file of plan/, and their Digest.
+    It has `rows` planned rows. `newest_us` is their greatest write time, and the timestamp of the
+    delete. They are in `groups` row groups of `file` in plan/, from `first` on, with this `digest`.
     """
 
     rows: int
@@ -50,7 +50,7 @@ class PlannedPartition(PartitionKey):
 
     @classmethod
     def of(cls, scanned: PartitionScan) -> Self:
-        """From a scan whose `planned` is not 0."""
+        """The plan of a scanned partition whose `planned` is not 0."""
         rows = (scanned.planned, scanned.newest_us, *astuple(scanned.part), str(scanned.digest))
         return cls(*scanned.name, *rows)
 
@@ -72,10 +72,10 @@ class Candidates(JsonModel):
 
 
 class CleanupPlan(QueuePlan):
-    """None where the store has no start, or it stays."""
+    """What one run may do. A start is None if the store has none; a new one, if it stays."""
 
     marks_read: AwareDatetime
-    """When the last mark had been read: all are older; a proof that lets them go is younger."""
+    """The end of the scan. All marks that it read are older; a proof for them must be younger."""
     grace: timedelta
     shape: Shape
     open_for: timedelta
@@ -83,20 +83,20 @@ class CleanupPlan(QueuePlan):
     tables: tuple[QueueTable, ...]
     ranged: bool
     browse_start: AwareDatetime | None
-    """As it was read after the marks."""
+    """Read after the marks."""
     new_browse_start: AwareDatetime | None
     rows: Digest
-    """Of all planned rows."""
+    """The digest of all planned rows."""
     row_files: tuple[str, ...]
-    """The files of plan/ that hold them; one a task."""
+    """The files of plan/ with the planned rows, one a Spark task."""
     partitions: RowFile
-    """PlannedPartition, one a partition that is to go."""
+    """Rows of PlannedPartition."""
     live: RowFile
-    """RowKey: of every partition with live rows one or some of them."""
+    """Rows of RowKey: one or more live rows of every partition that has any."""
     strays: tuple[RowKey, ...]
-    """Rows without a mark that are to be set aside."""
+    """Rows without a mark that apply quarantines."""
     candidates: Candidates | None
-    """Marks that an earlier sweep listed, and that this run drops when it has a proof."""
+    """Marks that an earlier sweep listed. This run drops them if it has a proof."""
     reads: Reads
 
     @property
@@ -105,20 +105,20 @@ class CleanupPlan(QueuePlan):
 
     @property
     def has_work(self) -> bool:
-        """Starts may move and marks go without a planned row; not where there never was a mail."""
+        """True unless the queue never had a mail: starts may move and marks go without rows."""
         return self.browse_start is not None
 
     def files(self) -> frozenset[str]:
-        """Those of the rows, too, which workers wrote."""
+        """Includes the files of rows, which Spark workers wrote."""
         return super().files() | {f"{PLAN_FOLDER}/{file}" for file in self.row_files}
 
     def buckets(self, partitions: Sequence[PlannedPartition]) -> int:
-        """How many buckets a slice may have; a scan of keys may have found more."""
+        """The number of buckets of a slice: that of the view, or more if the scan found more."""
         return max([self.shape.buckets, *(partition.bucket + 1 for partition in partitions)])
 
 
 def planned_partitions(run: Run, plan: CleanupPlan) -> list[PlannedPartition]:
-    """Oldest first. Raises PlanRefused where they do not hold what the plan says."""
+    """The planned partitions, oldest first. Raises PlanRefused if their rows are not the plan's."""
     partitions = run.read_rows(plan.partitions, PlannedPartition)
     rows = sum(partition.rows for partition in partitions)
     if rows != plan.planned:

@@ -1,4 +1,4 @@
-"""The plan: which slices are dead, and where browseStart may go. Changes nothing in the stores."""
+"""Plans which slices are emptied and where browseStart may go. Changes nothing in the stores."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -36,18 +36,18 @@ from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.sharing import is_alone
 
 MAX_ORPHAN_ROWS = 100
-"""A run; the next sweep takes more."""
+"""The most rows of a run. The next sweep takes more."""
 _SAMPLED_PARTITIONS, _SAMPLED_ROWS = 5, 20
 _LIVE_PARTITIONS, _LIVE_IDS = 200, 20
-"""Of so many partitions with live rows a plan names so many ids, of the others one."""
+"""A plan names `_LIVE_IDS` live rows of each of the first partitions, one of each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The partitions that were read, and what was true when they were.
+    """The partitions that were read, and the state of the view at that time.
 
-    `swept`: slices whose rows without a mark a sweep names. `browse`: browseStart as it was read
-    after the marks; what lies behind it proves nothing by having no mark.
+    `swept`: slices whose unmarked rows a sweep reports. `browse`: browseStart, read after the
+    marks. A row before it may have no mark because James dropped the mark.
     """
 
     shape: Shape
@@ -76,23 +76,23 @@ class _Reading:
         return stored and decide.new_browse_start(stored, oldest, window, highest)
 
     def live_rows(self) -> Iterator[RowKey]:
-        """Some rows of each partition with live ones, oldest first."""
+        """One or more live rows of each partition that has any, oldest first."""
         if self.browse is None:
             return
         browse, window = self.browse, self.shape.window
         live = (
-            one
-            for one in self.partitions
-            if one.unmarked and is_live(one.slice_start, browse, window)
+            partition
+            for partition in self.partitions
+            if partition.unmarked and is_live(partition.slice_start, browse, window)
         )
         for number, partition in enumerate(sorted(live, key=_order)):
             most = _LIVE_IDS if number < _LIVE_PARTITIONS else 1
             yield from RowKey.of(partition, partition.survivors[:most])
 
     def orphan_rows(self) -> tuple[RowKey, ...]:
-        """Rows without a mark in the swept slices, the first of them."""
-        swept = (one for one in self.partitions if one.slice_start in self.swept)
-        rows = chain.from_iterable(RowKey.of(one, one.survivors) for one in swept)
+        """The first MAX_ORPHAN_ROWS rows without a mark in the swept slices."""
+        swept = (scanned for scanned in self.partitions if scanned.slice_start in self.swept)
+        rows = chain.from_iterable(RowKey.of(scanned, scanned.survivors) for scanned in swept)
         return tuple(islice(rows, MAX_ORPHAN_ROWS))
 
 
@@ -118,19 +118,19 @@ def make_plan(run: Run) -> CleanupPlan:
         ranged=params.ranged,
         browse_start=reading.browse,
         new_browse_start=None if params.ranged else reading.new_browse_start(grace),
-        rows=sum((one.digest for one in partitions), Digest()),
-        row_files=tuple(sorted({one.file for one in planned})),
+        rows=sum((partition.digest for partition in partitions), Digest()),
+        row_files=tuple(sorted({partition.file for partition in planned})),
         partitions=run.write_rows("partitions", planned, PlannedPartition),
         live=run.write_rows("live", reading.live_rows(), RowKey),
         strays=orphan_rows if params.aside else (),
         candidates=None if params.ranged else candidates.recorded(run),
-        reads=Reads.of(reading.requested, [one.name for one in partitions]),
+        reads=Reads.of(reading.requested, [partition.name for partition in partitions]),
     )
     _expect_marks(run, plan)
     counts = reading.counts
     run.report(
         unproven=counts.unproven,
-        undated=sum(one.undated for one in partitions),
+        undated=sum(partition.undated for partition in partitions),
         before={
             "browseStart": iso(plan.browse_start),
             "contentStart": iso(reading.starts.content),
@@ -193,7 +193,7 @@ def _read(run: Run, grace: timedelta) -> _Reading:
 
 
 def _slices(run: Run, shape: Shape, now: datetime) -> tuple[list[datetime], int]:
-    """The slices to read, oldest first, and how many buckets each has."""
+    """The slices to read, oldest first, and their number of buckets."""
     params = run.params(Params)
     first, last = range_of(run.stores, run.queue, now, shape)
     first = max(first, params.slices_from or first)
@@ -205,7 +205,7 @@ def _slices(run: Run, shape: Shape, now: datetime) -> tuple[list[datetime], int]
 
 
 def _expect_marks(run: Run, plan: CleanupPlan) -> None:
-    """A sweep lists all marks, and the run after it drops them: many marks are no small work."""
+    """Tell the engine how many marks the run lists or drops: many marks need Spark."""
     if run.engine is not None:
         listed = plan.candidates.marks if plan.candidates else 0
         swept = candidates.estimated_marks(run) if run.params(Params).sweep else 0
@@ -215,12 +215,12 @@ def _expect_marks(run: Run, plan: CleanupPlan) -> None:
 def _words(
     plan: CleanupPlan, planned: Sequence[PlannedPartition], reading: _Reading, orphan_rows: int
 ) -> Iterator[str]:
-    """What the plan comes to, in words. `orphan_rows`: those that stay."""
+    """The parts of the plan's message. `orphan_rows`: the number of orphan rows that stay."""
     if reading.starts.browse is None:
         yield "nothing to do: the queue has no browseStart, so no mail was ever put into it"
         return
     browse, oldest, unproven = iso(plan.browse_start), reading.oldest_live, reading.counts.unproven
-    slices = len({one.slice_ms for one in planned})
+    slices = len({partition.slice_ms for partition in planned})
     yield f"{plan.planned} dead rows in {slices} slices can go" if planned else "no dead row can go"
     if plan.ranged:
         yield "the starts stay, as the run is held to a range of slices"
@@ -241,14 +241,14 @@ def _words(
 
 
 def _bytes_a_row(run: Run, planned: Sequence[PlannedPartition]) -> float:
-    """About the bytes of a planned row, as James' message has them: the mean of a few, or 0."""
+    """The mean size of some planned rows as messages, in bytes, as an estimate; 0 without rows."""
     step = max(1, len(planned) // _SAMPLED_PARTITIONS)
     sizes: list[int] = []
-    with suppress(MailsliceError):  # it is for the report alone
-        for one in planned[::step][:_SAMPLED_PARTITIONS]:
-            table = rows_of(run.stores, one.table)
-            first = islice(table.ids(run.queue, one.partition), _SAMPLED_ROWS)
-            rows = table.by_ids(run.queue, [(one.partition, [row.enqueue_id for row in first])])
+    with suppress(MailsliceError):  # only the report needs it
+        for key in planned[::step][:_SAMPLED_PARTITIONS]:
+            table = rows_of(run.stores, key.table)
+            first = islice(table.ids(run.queue, key.partition), _SAMPLED_ROWS)
+            rows = table.by_ids(run.queue, [(key.partition, [row.enqueue_id for row in first])])
             sizes += [len(message.encode(row.item)) for row in rows]
     return sum(sizes) / max(1, len(sizes))
 
@@ -258,13 +258,13 @@ def unrepaired_tables(
 ) -> list[str]:
     """A sentence for each table without a repair of all ranges within gc_grace (runbook, "Repair").
 
-    A node that was away while mails were marked keeps their rows without a mark. Once the other
-    nodes have purged their tombstones, such a row comes back: as live mail, after browseStart.
-    Empty where the plan empties no slice there, and where rows have one replica. A history that
-    cannot be read is unknown, not recent.
+    A node that was down while mails were marked keeps their rows without a mark. When the other
+    nodes have purged their tombstones such a row comes back, after browseStart as a live mail.
+    Empty if the plan empties no slice after browseStart, or if rows have one replica. A history
+    that cannot be read counts as unknown, not as recent.
     """
     start = plan.new_browse_start or plan.browse_start
-    if start is None or not any(one.slice_start >= start for one in partitions):
+    if start is None or not any(partition.slice_start >= start for partition in partitions):
         return []
     tables = (*(table.cql for table in plan.tables), DELETED_MAILS)
     try:

@@ -1,8 +1,8 @@
-"""The two reads of an apply: right before anything is changed, and after the deletes.
+"""The two reads of an apply: right before the first change, and after the deletes.
 
-The first says what of the plan is still true. The second gives every row that is left, in both
-tables, read once. It is kept in the run's folder: verify and report build on the same read.
-What the time limit leaves of either is unknown: nothing there is deleted, and no start passes it.
+The first read tells which slices are still as planned. The second reads all remaining rows of both
+tables once. Its result is stored in the run's folder for verify and report. If the time limit ends
+a read, the unread slices are unknown: nothing is deleted there, and no start passes them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,10 +40,9 @@ from mailslice.view.partitions import partitions_in_use
 
 CHANGED, MARK_MISSING = "changed since plan", "live again"
 _READ_BACK_FILE = "left.json"
-"""In the run's folder."""
 END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 _ROUND_S, _SLICES_A_SLOT = 10.0, 16
-"""A quicker round is followed by one of twice as many slices, of no more than these."""
+"""After a round of less than `_ROUND_S` the next has twice as many slices, up to this limit."""
 P = TypeVar("P", bound=PartitionKey)
 Read: TypeAlias = Callable[[Session, RemainingSpec, list[PlanKey]], list[P]]
 Planned: TypeAlias = Sequence[PlannedPartition]
@@ -53,8 +52,8 @@ Planned: TypeAlias = Sequence[PlannedPartition]
 class SecondRead:
     """Every partition of every planned slice, and of all slices that browseStart would pass.
 
-    `low`: the lower of the planned browseStart and the one stored when it began. Had James lowered
-    it, the rows from there on would be live again. `unread_from`: the first slice that it left.
+    `low`: the lower of the plan's browseStart and the one stored at the beginning of the read. If
+    James lowered it, rows from there on are live again. `unread_from`: the first unread slice.
     """
 
     plan: CleanupPlan
@@ -63,7 +62,7 @@ class SecondRead:
     unread_from: datetime
 
     def skipped(self, planned: Planned) -> dict[datetime, str]:
-        """Slices left alone, whole: not read, unknown rows, or a planned row that lost its mark."""
+        """Slices that stay: unread, with unplanned rows, or with a planned row without a mark."""
         slices = {partition.slice_start for partition in planned}
         skipped = {start: TIME_LIMIT for start in slices if start >= self.unread_from}
         for now in self.partitions.values():
@@ -75,28 +74,28 @@ class SecondRead:
         return skipped
 
     def deleted_rows(self, planned: Planned) -> dict[PartitionName, int]:
-        """Planned rows that another run, or James, has deleted already."""
-        return {one.name: one.rows - self.partitions[one.name].matched for one in planned}
+        """The number of planned rows that another run or James deleted, by partition."""
+        return {part.name: part.rows - self.partitions[part.name].matched for part in planned}
 
     def browse_start(self, stored: datetime | None) -> datetime | None:
-        """The planned browseStart, or up to the oldest live row, or the end, of this read.
+        """The planned browseStart, but not past the oldest live row or the first unread slice.
 
-        None, it stays: when that is not beyond the stored one, or when the stored one was lowered
-        below what this read covers.
+        None if browseStart stays: the result is not after `stored`, or `stored` was lowered below
+        the slices of this read.
         """
         target, window = self.plan.new_browse_start, self.plan.shape.window
         if target is None or stored is None or self.low is None or stored < self.low:
             return None
         unmarked = (now.slice_start for now in self.partitions.values() if now.unmarked)
-        live = (one for one in unmarked if is_live(one, stored, window))
-        target = min(target, *(slice_start(one, window) for one in (self.unread_from, *live)))
+        live = (start for start in unmarked if is_live(start, stored, window))
+        target = min(target, *(slice_start(start, window) for start in (self.unread_from, *live)))
         return target if target > stored else None
 
 
 def second_read(run: Run, plan: CleanupPlan, planned: Planned) -> SecondRead:
-    """Raises PlanRefused when the view has another shape by now, or the plan's files other rows.
+    """Read the slices again. It leaves a quarter of the remaining time for the deletes.
 
-    It leaves a quarter of the time for the deletes.
+    Raises PlanRefused if the view's configuration or the rows in the plan's files changed.
     """
     shape, tables = view_shape(run.stores, checked=True), tables_of(run.stores)
     if (shape, tables) != (plan.shape, plan.tables):
@@ -108,9 +107,9 @@ def second_read(run: Run, plan: CleanupPlan, planned: Planned) -> SecondRead:
     low = min(plan.browse_start, stored) if stored and plan.browse_start else None
     keys, spare = _keys(run, plan, planned, low), run.time_left() / 4
     now, unread_from = _in_time(run, plan, keys, compare, spare=spare)
-    digest = sum((one.digest for one in now.values()), Digest())
-    parts = (one.digest for one in planned if one.slice_start < unread_from)
-    if digest != (expected := sum(map(Digest.parse, parts), Digest())):
+    digest = sum((partition.digest for partition in now.values()), Digest())
+    digests = (part.digest for part in planned if part.slice_start < unread_from)
+    if digest != (expected := sum(map(Digest.parse, digests), Digest())):
         raise PlanRefused(
             f"the files of the plan were changed: their rows have the digest {digest}, "
             f"the plan says {expected}; plan again"
@@ -121,34 +120,34 @@ def second_read(run: Run, plan: CleanupPlan, planned: Planned) -> SecondRead:
 def _in_time(
     run: Run, plan: CleanupPlan, keys: list[PlanKey], read: Read[P], *, spare: float, least: int = 0
 ) -> tuple[dict[PartitionName, P], datetime]:
-    """What `read` makes of the keys, slice by slice, and the first slice that it left.
+    """Read the keys in rounds of whole slices. Gives the partitions, and the first unread slice.
 
-    After `least` slices it ends while `spare` seconds of the time limit are left, as far as the
-    time of one round tells that of the next. No round goes across, and none tells that of others.
+    Always reads the first `least` slices. Then it stops before a round that, by the time of the
+    last round, would leave less than `spare` seconds. Both kinds of slices have their own rounds.
     """
     files = (run.settings, run.queue, run.folder.artifacts, run.folder.file(PLAN_FOLDER))
     spec, spark = RemainingSpec(*files, epoch_us(plan.made_at)), run.spark()
     slices = [list(group) for _, group in groupby(keys, attrgetter("slice_ms"))]
     partitions: dict[PartitionName, P] = {}
-    at, took, slots = 0, 0.0, slots_of(spark)
+    at, seconds, slots = 0, 0.0, slots_of(spark)
     count, least = (slots, least) if run.time_left() < inf else (len(slices), len(slices))
     while at < len(slices):
         if at == least:
-            took, count = 0.0, slots
-        left = run.time_left()
-        if left - took < spare and at >= least:
+            seconds, count = 0.0, slots
+        time_left = run.time_left()
+        if time_left - seconds < spare and at >= least:
             return partitions, slices[at][0].slice_start
         end = min(at + count, least if at < least else len(slices))
-        some = [*chain.from_iterable(slices[at:end])]
-        results = {one.name: one for one in read(spark, spec, some)}
-        if len(results) != len(some):
+        batch = [*chain.from_iterable(slices[at:end])]
+        results = {partition.name: partition for partition in read(spark, spec, batch)}
+        if len(results) != len(batch):
             raise PlanRefused(
-                f"a read gave {len(results)} of {len(some)} partitions: nothing is known of the "
+                f"a read gave {len(results)} of {len(batch)} partitions: nothing is known of the "
                 "others; the next run goes on"
             )
         partitions |= results
-        at, took = end, left - run.time_left()
-        if took < _ROUND_S:
+        at, seconds = end, time_left - run.time_left()
+        if seconds < _ROUND_S:
             count = min(2 * count, _SLICES_A_SLOT * slots)
     return partitions, END_OF_TIME
 
@@ -177,9 +176,9 @@ def _keys(run: Run, plan: CleanupPlan, planned: Planned, low: datetime | None) -
 
 @dataclass(frozen=True)
 class Remaining:
-    """Partitions as they were read after the deletes, from `read_at` on.
+    """Partitions as they were read after the deletes; the read began at `read_at`.
 
-    From `unread_from` on only those of slices with deletes were read.
+    In slices from `unread_from` on, only those with deletes were read.
     """
 
     partitions: Mapping[PartitionName, UnmarkedPartition]
@@ -191,44 +190,45 @@ class Remaining:
         return self.unread_from == END_OF_TIME
 
     def planned_in(self, partition: PlannedPartition) -> int:
-        """How many planned rows of a partition that was read are left; 0 where it has no row."""
+        """The number of planned rows left in a partition that was read."""
         match = self.partitions.get(partition.name)
         return match.matched if match else 0
 
     def oldest_row(self, at_or_after: datetime | None) -> datetime:
-        """The oldest slice with a row, not before `at_or_after`, or that was not read."""
+        """The oldest slice that has a row or was not read, of those not before `at_or_after`."""
         starts = (one.slice_start for one in self.partitions.values() if one.rows)
-        later = (one for one in starts if at_or_after is None or one >= at_or_after)
+        later = (start for start in starts if at_or_after is None or start >= at_or_after)
         return min((self.unread_from, *later))
 
     def ids(self) -> Halves:
-        """The low halves of the ids of all rows that are left, sorted."""
+        """The low halves of the ids of all remaining rows, sorted."""
         return halves_of([partition.ids for partition in self.partitions.values()])
 
     def slices(self) -> list[SliceRows]:
         return by_slice(self.partitions.values())
 
     def save(self, run: Run) -> None:
-        """Write down the partitions that have rows, without their ids."""
-        rows = [astuple(one)[:-1] for one in self.partitions.values() if one.rows]
+        """Write the partitions that have rows, without their ids, to the run's folder."""
+        rows = [astuple(partition)[:-1] for partition in self.partitions.values() if partition.rows]
         times = {"readAt": iso(self.read_at), "unreadFrom": iso(self.unread_from)}
         run.folder.write_json(_READ_BACK_FILE, {**times, "places": rows})
 
     @classmethod
     def load(cls, run: Run, otherwise: datetime) -> Self:
-        """What `save` wrote; nothing, as of `otherwise`, where apply had nothing to do."""
+        """What `save` wrote. Without a file (apply had nothing to do): empty, as of `otherwise`."""
         value: Mapping[str, Any] | None = run.folder.read_json(_READ_BACK_FILE)
         if value is None:
             return cls({}, otherwise)
         rows = [UnmarkedPartition(*[*row[:-1], tuple(row[-1]), b""]) for row in value["places"]]
         times = (value["readAt"], value.get("unreadFrom") or iso(END_OF_TIME))
-        return cls({one.name: one for one in rows}, *map(datetime.fromisoformat, times))
+        return cls({row.name: row for row in rows}, *map(datetime.fromisoformat, times))
 
 
 def read_remaining(run: Run, second: SecondRead, planned: Planned, deleted: Planned) -> Remaining:
-    """Read back at quorum; slices without deletes while there is time, where `second` was whole.
+    """Read slices with deletes back at quorum, and the other slices while there is time.
 
-    Raises PlanRefused when a partition was not read.
+    If `second` was cut off by the time limit no other slice is read. Raises PlanRefused if a
+    partition is missing in the result.
     """
     read_at, plan = run.clock(), second.plan
     parts = {partition.name: partition.part for partition in planned}
@@ -241,7 +241,7 @@ def read_remaining(run: Run, second: SecondRead, planned: Planned, deleted: Plan
 
 
 def _names(run: Run, plan: CleanupPlan) -> set[PartitionName]:
-    """From contentStart to now; for a sweep, and where a sweep's marks are to go, everywhere."""
+    """The partitions from contentStart to now; all, if this run sweeps or drops a sweep's marks."""
     first, last = range_of(run.stores, run.queue, run.clock(), plan.shape)
     slices, buckets = slices_to_read(run.stores, run.queue, plan.shape, first, last)
     names = {(epoch_ms(start), bucket) for start in slices for bucket in range(buckets)}

@@ -1,6 +1,6 @@
-"""A queue's view today: its starts, and which slices there are to read.
+"""The current state of a queue's view: its starts, and the slices to read.
 
-Starts are written beside a live James: never lowered, read back, a later write of James wins.
+James may write starts at the same time: a start is never lowered, and a later write of James wins.
 """
 
 from collections.abc import Iterable
@@ -20,29 +20,29 @@ from mailslice.view.configuration import Shape
 from mailslice.view.partitions import partitions_in_use, partitions_to_read
 
 MAX_KEYS = 50_000
-"""Of so many partitions each is read, though most may be empty; of more, those with a key."""
+"""Up to so many partitions are all read, also empty ones. If there are more, keys are scanned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """browseStart and contentStart as they are stored; None where there is none."""
+    """browseStart and contentStart as they are stored; None if the store has none."""
 
     browse: datetime | None
     content: datetime | None
 
 
 def tables_of(stores: Stores) -> tuple[QueueTable, ...]:
-    """Which of V3 and V4 exist: starts and marks are one for both."""
+    """Those of V3 and V4 that exist. Both share the starts and the marks."""
     return tuple(rows.table for rows in stores.tables.existing)
 
 
 def rows_of(stores: Stores, table: str) -> EnqueuedMails:
-    """The rows of one of the two tables, by the value of its QueueTable."""
+    """The table with this QueueTable value."""
     return stores.tables.v3 if QueueTable(table) is QueueTable.V3 else stores.tables.v4
 
 
 def starts_of(stores: Stores, queue: QueueName) -> Starts:
-    """Both starts. contentStart first: James moves browseStart, then contentStart up to it."""
+    """Both starts. Reads contentStart first: James raises browseStart, then contentStart to it."""
     content = stores.tables.content_start(queue)
     browse = stores.tables.browse_starts.get(queue)
     return Starts(browse.value if browse else None, content.value if content else None)
@@ -51,7 +51,7 @@ def starts_of(stores: Stores, queue: QueueName) -> Starts:
 def range_of(
     stores: Stores, queue: QueueName, now: datetime, shape: Shape
 ) -> tuple[datetime, datetime]:
-    """From contentStart, or the oldest partition, to the slice after now's: clocks may be ahead."""
+    """From contentStart, or else the oldest partition, to one window ahead: clocks may be ahead."""
     starts = starts_of(stores, queue)
     browse = starts.browse or now
     content = starts.content or min(
@@ -64,16 +64,16 @@ def range_of(
 def slices_to_read(
     stores: Stores, queue: QueueName, shape: Shape, first: datetime, last: datetime
 ) -> tuple[list[datetime], int]:
-    """The slices from `first` to `last`, oldest first, and their buckets (`view.partitions`)."""
+    """The slices from `first` to `last`, oldest first, and their number of buckets."""
     low = min(slice_start(first, shape.largest_window), slice_start(first, shape.window))
     partitions = partitions_to_read(stores.tables, queue, shape, low, last, scan_from=MAX_KEYS)
     return _slices(partitions, shape.buckets)
 
 
 def slices_before(stores: Stores, queue: QueueName, first: datetime) -> tuple[list[datetime], int]:
-    """Slices before `first` that have a partition, oldest first, and the buckets they need."""
+    """Slices before `first` that have a partition, oldest first, and their number of buckets."""
     in_use = partitions_in_use(stores.tables, queue)
-    return _slices((one for one in in_use if one.slice_start < first), 1)
+    return _slices((partition for partition in in_use if partition.slice_start < first), 1)
 
 
 def _slices(partitions: Iterable[Partition], buckets: int) -> tuple[list[datetime], int]:
@@ -86,7 +86,7 @@ def _slices(partitions: Iterable[Partition], buckets: int) -> tuple[list[datetim
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A start before, as this run wrote it (None: not), and as read after, with write time."""
+    """A start before the write, what this run wrote (or None), the start after with write time."""
 
     before: datetime | None
     wrote: datetime | None
@@ -97,7 +97,7 @@ class Moved:
 def move_browse_start(
     stores: Stores, queue: QueueName, target: datetime | None, clock: Clock
 ) -> Moved:
-    """Raise browseStart to `target`, unless it is there or beyond already. Read back at quorum."""
+    """Raise browseStart to `target`, unless it is there or later already. Read back at quorum."""
     table = stores.tables.browse_starts
     stored = table.get(queue)
     if stored is None or (target is not None and target <= stored.value):
@@ -108,9 +108,9 @@ def move_browse_start(
 def move_content_start(
     stores: Stores, queue: QueueName, oldest_row: datetime | None, window: timedelta, clock: Clock
 ) -> Moved:
-    """Raise contentStart to the oldest slice with a row, never after browseStart as it is now.
+    """Raise contentStart to the oldest slice with a row, but not after the current browseStart.
 
-    James 3.5 and 3.6 have no such table: it is made, but not V4, of which the plan does not know.
+    James 3.5 and 3.6 have no contentStart table: it is created. V4 is not, as the plan is without.
     """
     table = stores.tables.content_starts
     stores.tables.create([CONTENT_START])
@@ -129,11 +129,11 @@ def _moved(
     target: datetime | None,
     clock: Clock,
 ) -> Moved:
-    """Write `target`, where there is one, right after what was read, by the time WRITETIME + 1, and
-    a microsecond more for each second since: of two tries the later wins, not the greater value.
+    """Write `target` unless it is None, and read the start back.
 
-    So whatever James writes after the read wins, also by a clock that is behind ours: it drops
-    marks behind its start, taken or not. Whatever is read back counts.
+    The write's timestamp is WRITETIME of `stored` + 1 us, + 1 us for each second since. So of two
+    tries the later wins, not the greater value. A write of James after our read wins, too, even if
+    its clock is behind: James drops marks before its start, whether its write took effect or not.
     """
     before = stored.value if stored else None
     if target is None:

@@ -1,6 +1,6 @@
-"""Frees the disk that deleted rows and marks still use.
+"""Frees the disk space that deleted rows and marks still use.
 
-Runs flush and garbagecollect by the operator's command, on one node of Cassandra at a time.
+Runs `nodetool flush` and `garbagecollect` by the operator's command, on one node at a time.
 """
 
 NEEDS_QUEUE = False

@@ -1,4 +1,4 @@
-"""The duty: give the disk back that deleted rows and marks still hold, one node after the other."""
+"""The duty: free the disk space that deleted rows and marks still use, one node at a time."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ _SKEWED = "allowed is a minute: set the clocks right"
 
 
 class Reclaim(Duty[NodesPlan]):
-    """Flush, measure, garbagecollect, measure; never two nodes at once."""
+    """On each node: flush, measure, garbagecollect, measure. Never on two nodes at once."""
 
     plan_type = NodesPlan
     items = "nodes"
@@ -40,29 +40,29 @@ class Reclaim(Duty[NodesPlan]):
         return make_plan(run)
 
     def check(self, run: Run, plan: NodesPlan) -> Iterable[Frame]:
-        """A cluster that is not whole is not burdened."""
+        """Judges that all nodes are up and, unless `unrepaired`, that tables were repaired."""
         session, params = run.stores.cassandra, run.params(Params)
         up = {node.address: node.up for node in Nodes(session).all()}
         tool = Nodetool.parse(run.settings.duty.nodetool)
         yield check_nodes(plan, up, names_host=tool is not None and tool.names_host)
         repairs = table_repairs(session, plan.keyspace, plan.tables) if plan.nodes else ()
         if repairs and not params.unrepaired:
-            require_clock(run)  # which says how old a repair is
+            require_clock(run)  # the age of a repair depends on it
             yield check_tables(repairs, run.clock(), params)
 
     def apply(self, run: Run, plan: NodesPlan, progress: Progress) -> None:
-        """A killed run leaves its node at work; the next run sees that in Cassandra, and waits."""
+        """After a kill the node may still be at work. The next run sees that, and waits for it."""
         tool = Nodetool.parse(run.settings.duty.nodetool)
         if tool is None:
             raise PlanRefused(
                 f"the plan of run {plan.run} needs MAILSLICE_NODETOOL, which is not set any more: "
                 "set it, or plan again"
             )
-        require_clock(run)  # when a node was reclaimed is held against its own history
+        require_clock(run)  # verify compares the run's times with the node's own history
         NodeWork(run, plan, tool, progress, self._sleep).reclaim_all()
 
     def verify(self, run: Run, plan: NodesPlan, result: Result) -> Iterable[Frame]:
-        """What is on the nodes' disks now, and what each reclaimed node says itself."""
+        """Reads the sizes on the nodes' disks, and each reclaimed node's compaction history."""
         nodes = Nodes(run.stores.cassandra)
         asked = [node.address for node in nodes.all() if node.asked]
         mib = {node: nodes.disk_mib(node, plan.keyspace, plan.tables) for node in asked}
@@ -91,7 +91,7 @@ class Reclaim(Duty[NodesPlan]):
         return f"no node was reclaimed{rest}" if rest else super().nothing(steps)
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """`nodes`: an entry each; `mib` as planned, `before` and `after` where it was reached."""
+        """`nodes` has an entry a node: `mib` as planned; `before`, `after` if it was reached."""
         fields = steps.result.fields
         outcomes = {outcome["node"]: outcome for outcome in fields.get("nodes", ())}
         unknown = {"status": None, "before": None, "after": None}
@@ -125,13 +125,13 @@ def require_clock(run: Run) -> None:
 
 
 def check_nodes(plan: NodesPlan, up: Mapping[str, bool], *, names_host: bool) -> Frame:
-    """One row a node of the cluster and of the plan; without a planned node nobody is burdened."""
-    burdened = bool(plan.nodes)
+    """One row a node of the cluster and of the plan. All pass if the plan has no node."""
+    has_work = bool(plan.nodes)
     rows = [
         {
             "node": name,
-            "down": int(burdened and not up.get(name, False)),
-            "same_for_all": int(burdened and len(up) > 1 and not names_host),
+            "down": int(has_work and not up.get(name, False)),
+            "same_for_all": int(has_work and len(up) > 1 and not names_host),
         }
         for name in sorted({*up, *plan.nodes})
     ]
@@ -147,10 +147,10 @@ def check_nodes(plan: NodesPlan, up: Mapping[str, bool], *, names_host: bool) ->
 
 
 def check_tables(repairs: Sequence[TableRepair], now: datetime, params: Params) -> Frame:
-    """One row a table. A collection may purge until its time-out is over."""
+    """One row a table. A repair must stay recent until the time-out of a collection is over."""
     rows = [
-        {"table": one.sentence(), "repaired": int(one.is_recent(now, params.node_timeout))}
-        for one in repairs
+        {"table": repair.sentence(), "repaired": int(repair.is_recent(now, params.node_timeout))}
+        for repair in repairs
     ]
     sentence = (
         "Every table was repaired within gc_grace: else a mail whose end a node missed may come "
@@ -160,7 +160,7 @@ def check_tables(repairs: Sequence[TableRepair], now: datetime, params: Params) 
 
 
 def _reclaimed(nodes: Nodes, plan: NodesPlan, outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Mails that come in meanwhile may make the node larger than it was: that is not judged."""
+    """Judges no sizes: mails that arrive during the run may make a table larger than before."""
     node, since = outcome["node"], datetime.fromisoformat(outcome["reclaimedAt"])
     rewritten = nodes.compacted(node, plan.keyspace, since)
     return {
@@ -180,7 +180,7 @@ def _rest(result: Result) -> str:
 
 
 def bars(nodes: Sequence[dict[str, Any]]) -> list[tuple[str, int, int | None]]:
-    """(node and table, MiB before, MiB after or None) of the largest tables that are not empty."""
+    """(node and table, MiB before, MiB after or None) of the largest non-empty tables."""
     rows = []
     for node in nodes:
         before = node["before"] or node["mib"] or {}
@@ -194,7 +194,7 @@ def bars(nodes: Sequence[dict[str, Any]]) -> list[tuple[str, int, int | None]]:
 
 
 def nodes_svg(nodes: Sequence[dict[str, Any]]) -> bytes:
-    """The picture of one run (`nodes` of its report)."""
+    """The picture of one run. `nodes`: the field of its report."""
     shown = bars(nodes)
     at = range(len(shown))
     with svg_axes(9, 1.2 + 0.45 * max(1, len(shown))) as (axes, picture):

@@ -1,6 +1,6 @@
-"""Apply: node by node, flush, measure, garbagecollect, measure.
+"""Apply: on one node after the other flush, measure, garbagecollect, measure.
 
-Never two nodes at once, whoever started the other.
+It starts no node while any other one collects, even if somebody else started that one.
 """
 
 import time
@@ -21,23 +21,22 @@ from mailslice.stores.cassandra.nodes import Nodes
 from mailslice.stores.cassandra.repairs import table_repairs
 
 PATIENCE = timedelta(minutes=2)
-"""How long a run waits for a garbagecollect that somebody else started to end, before each node."""
+"""How long a run waits before each node for the end of another garbagecollect."""
 POLL_S = 2.0
-_REREAD_S, _SAME, _READINGS = 0.5, 3, 60
+_REREAD_S, _EQUAL_READINGS, _MAX_READINGS = 0.5, 3, 60
 """After a collection sizes are read every `_REREAD_S` seconds.
 
-Reading ends when `_SAME` readings in a row agree, or after `_READINGS` readings.
+Reading ends when `_EQUAL_READINGS` in a row are equal, or after `_MAX_READINGS`.
 """
 Sleep = Callable[[float], None]
 RECLAIMED, FAILED, REMAINING = "reclaimed", "failed", "left"
 
 
 class NodeOutcome(JsonModel):
-    """What became of one node.
+    """The outcome of one node.
 
-    Sizes are MiB by table after the flush, before and after the collection. None: not reached.
-
-    `reclaimed_at` is when the flush began: what is deleted later is not given back by this.
+    `before` and `after` the collection: MiB by table, after the flush; None if not reached.
+    `reclaimed_at` is when the flush began: the collection does not free what is deleted later.
     """
 
     node: str
@@ -66,7 +65,7 @@ class NodeWork:
         self.outcomes: dict[str, NodeOutcome] = {}
 
     def reclaim_all(self) -> None:
-        """Each node in its turn; those after a stop remain. A killed try said what it finished."""
+        """Reclaim node by node until one stops the run. Skips nodes that a killed try finished."""
         for earlier in self.progress.earlier.get("nodes", ()):
             if earlier["status"] == RECLAIMED:
                 outcome = NodeOutcome.model_validate(earlier)
@@ -123,9 +122,9 @@ class NodeWork:
         if away := [address for address, is_up in up.items() if not is_up]:
             return f"{', '.join(away)} is down: while a node is away the others have enough to do"
         if not self.params.unrepaired:
-            # What is purged from now on is older than the last repair: a proof is never older.
-            known = table_repairs(self.run.stores.cassandra, self.plan.keyspace, self.plan.tables)
-            if lacking := not_repaired(known, self.run.clock(), self.params):
+            # A node starts only if all that it may purge is older than the last repair, as of now.
+            repairs = table_repairs(self.run.stores.cassandra, self.plan.keyspace, self.plan.tables)
+            if lacking := not_repaired(repairs, self.run.clock(), self.params):
                 return f"not repaired within gc_grace: {'; '.join(lacking)}"
         pending, allowed = self.nodes.compacting(node).pending, self.params.max_pending
         if pending > allowed:
@@ -133,15 +132,15 @@ class NodeWork:
         return None
 
     def _working(self) -> str | None:
-        """A node that collects garbage now, whoever asked it to."""
+        """A node that collects garbage now, no matter who started it; None if there is none."""
         asked = (node.address for node in self.nodes.all() if node.asked)
         return next((node for node in asked if self.nodes.compacting(node).collecting), None)
 
     def _reclaim(self, node: str) -> NodeOutcome:
-        """One node.
+        """Reclaim one node.
 
-        After a command that fails the next node has its turn. A command that timed out may still
-        run there, and ends the run.
+        A command that fails ends work on this node only. A command that times out may still run
+        there, so the run ends.
         """
         began, began_at = time.perf_counter(), iso(self.run.clock())
         keyspace, tables, timeout = self.plan.keyspace, self.plan.tables, self.params.node_timeout
@@ -165,18 +164,18 @@ class NodeWork:
         return NodeOutcome(node=node, before=before, seconds=seconds, **fields)
 
     def _settled(self, node: str, before: Mapping[str, int]) -> dict[str, int]:
-        """Sizes once the replaced files are deleted.
+        """The sizes after Cassandra deleted the replaced SSTables.
 
-        Cassandra deletes them after the command returned, and counts old and new until then. New
-        mails may make a table larger than it was: after `_READINGS` the last reading is reported.
+        It deletes them after the command has returned, and counts old and new ones until then. New
+        mails may make a table larger than before: the last of `_MAX_READINGS` is reported then.
         """
-        sizes, same = self._disk_mib(node), 1
-        for _ in range(_READINGS - 1):
-            if same >= _SAME and sum(sizes.values()) <= sum(before.values()):
+        sizes, equal = self._disk_mib(node), 1
+        for _ in range(_MAX_READINGS - 1):
+            if equal >= _EQUAL_READINGS and sum(sizes.values()) <= sum(before.values()):
                 break
             self.sleep(_REREAD_S)
             earlier, sizes = sizes, self._disk_mib(node)
-            same = same + 1 if sizes == earlier else 1
+            equal = equal + 1 if sizes == earlier else 1
         return sizes
 
     def _disk_mib(self, node: str) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Runs `nodetool` on a node by MAILSLICE_NODETOOL, without a shell.
+"""Runs `nodetool` on a node with the command of MAILSLICE_NODETOOL, without a shell.
 
 {host} in the command stands for the node's address.
 """
@@ -12,11 +12,11 @@ from typing import Self
 
 VARIABLE = "MAILSLICE_NODETOOL"
 HOST = "{host}"
-_LAST_WORDS = 400
+_MAX_OUTPUT = 400
 
 
 class CommandFailed(Exception):
-    """With the end of its output. `timed_out`: abandoned, and the node may still run it."""
+    """A command failed; the message has the end of its output. `timed_out`: it may still run."""
 
     def __init__(self, problem: str, *, timed_out: bool = False) -> None:
         super().__init__(problem)
@@ -25,26 +25,26 @@ class CommandFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Nodetool:
-    """The command, split into words. Build it by `parse`."""
+    """The command of MAILSLICE_NODETOOL, split into words. Build it with `parse`."""
 
     words: tuple[str, ...]
 
     @classmethod
     def parse(cls, template: str) -> Self | None:
-        """The command of the setting, which is checked already; None when that is empty."""
+        """The command of the setting, which was validated before; None if it is empty."""
         words = tuple(shlex.split(template))
         return cls(words) if words else None
 
     @property
     def names_host(self) -> bool:
-        """Whether it goes to the node that is meant: one without {host} always goes to the same."""
+        """Whether the command has {host}. Without it every command goes to the same node."""
         return any(HOST in word for word in self.words)
 
     def command(self, host: str, arguments: Sequence[str]) -> list[str]:
         return [*(word.replace(HOST, host) for word in self.words), *arguments]
 
     def run(self, host: str, arguments: Sequence[str], timeout: timedelta) -> None:
-        """Run it and wait. Raises CommandFailed."""
+        """Run the command on `host` and wait. Raises CommandFailed."""
         words, name = self.command(host, arguments), arguments[0]
         try:
             done = subprocess.run(
@@ -63,23 +63,23 @@ class Nodetool:
             problem = f"{VARIABLE}: {words[0]!r} cannot be started: {error.strerror or error}"
             raise CommandFailed(problem) from error
         if done.returncode:
-            output = " ".join((done.stderr.strip() or done.stdout.strip()).split())[-_LAST_WORDS:]
+            output = " ".join((done.stderr.strip() or done.stdout.strip()).split())[-_MAX_OUTPUT:]
             raise CommandFailed(
                 f"{name} ended with {done.returncode}: {output or 'it said nothing'}"
             )
 
 
 def flush(keyspace: str, tables: Sequence[str]) -> list[str]:
-    """Arguments: memtables to disk. garbagecollect does not, and keeps what they shadow."""
+    """Arguments that write memtables to disk: garbagecollect keeps rows that they delete."""
     return ["flush", keyspace, *tables]
 
 
 def collect(keyspace: str, tables: Sequence[str]) -> list[str]:
-    """Arguments: rewrite SSTables without what newer ones delete, one of a table at a time."""
+    """Arguments that rewrite SSTables without rows that newer SSTables delete, one at a time."""
     return ["garbagecollect", "-g", "ROW", "-j", "1", keyspace, *tables]
 
 
 def by_hand(keyspace: str, tables: Sequence[str]) -> str:
-    """What a person types on each node, one after the other."""
+    """The commands that a person runs on each node, on one node after the other."""
     steps = (flush(keyspace, tables), collect(keyspace, tables))
     return " && ".join(f"nodetool {shlex.join(step)}" for step in steps)

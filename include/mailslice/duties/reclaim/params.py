@@ -1,4 +1,4 @@
-"""What a run of reclaim can be told."""
+"""Parameters of a reclaim run."""
 
 from datetime import timedelta
 from typing import ClassVar
@@ -15,20 +15,20 @@ class Params(DutyParams):
     OVERRIDES: ClassVar[tuple[str, ...]] = ("unrepaired",)
     LATER: ClassVar[tuple[str, ...]] = ("max_pending", "node_timeout")
 
-    force: bool = Field(False, description="also nodes of which nothing is known to wait")
+    force: bool = Field(False, description="also nodes without known deleted data")
     least: int = Field(
-        0, ge=0, le=10**9, description="MiB that must wait on a node before it is begun"
+        0, ge=0, le=10**9, description="least MiB of deleted data for a node to be reclaimed"
     )
     max_pending: int = Field(
         20,
         ge=0,
-        description="compactions that run or wait on a node: with more of them no node is begun",
+        description="most compactions that run or wait on a node; the run ends at a node with more",
     )
     node_timeout: Time = Field(
         timedelta(hours=4),
-        description="of one command on one node; a command that takes longer ends the run",
+        description="time-out of a command on a node; a command that takes longer ends the run",
     )
     unrepaired: bool = Field(
         False,
-        description="also when no repair of the tables within gc_grace is known; needs a reason",
+        description="also if no repair of the tables within gc_grace is known; needs a reason",
     )

@@ -1,7 +1,7 @@
-"""What each node holds, what waits to come back there, and which nodes are due. Changes nothing.
+"""Plans the nodes to reclaim, by their sizes and an estimate of deleted data. Changes nothing.
 
-CQL reports the size of a table on a node, not how much of it is deleted. The ledger reports what
-cleanups deleted since the last reclaim: what is reclaimable is estimated from that.
+CQL reports the size of a table on a node, not how much of it is deleted. The estimate is what
+cleanups deleted since the last reclaim, by the ledger.
 """
 
 from collections import Counter
@@ -23,16 +23,16 @@ from mailslice.stores.cassandra.nodes import Node, Nodes
 from mailslice.stores.cassandra.repairs import TableRepair, copies, table_repairs
 
 BIG_TABLES = (*(table.cql for table in QueueTable), DELETED_MAILS)
-"""Of the view, those that compaction never shrinks; the others have one row for each queue."""
+"""The view's large tables, which compaction never shrinks. Others have one row for each queue."""
 MARK_BYTES = 45
-"""Of a deleted mark on disk, about; its tombstone takes as much."""
+"""The approximate size of a deleted mark on disk, and of its tombstone."""
 TOMBSTONES = timedelta(days=10)
-"""gc_grace of James' tables: older tombstones of marks may go, too."""
+"""gc_grace of James' tables. A collection also purges tombstones of marks that are older."""
 _RUNS = 1000
 
 
 class NodeState(JsonModel):
-    """A node; None for what cannot be asked from here. `why` None: it is not due."""
+    """A node. `mib`, `pending`: None if it cannot be asked from here. `why`: None if not due."""
 
     node: str
     datacenter: str
@@ -44,7 +44,7 @@ class NodeState(JsonModel):
 
 
 class NodesPlan(Plan):
-    """Flush and garbagecollect `tables` of `keyspace` on `nodes` (addresses), in this order."""
+    """Flush and garbagecollect `tables` of `keyspace` on `nodes` (addresses), one by one."""
 
     keyspace: str
     tables: tuple[str, ...]
@@ -56,9 +56,9 @@ class NodesPlan(Plan):
 
 
 def make_plan(run: Run) -> NodesPlan:
-    """By the cluster as it is now, and what the ledger says of earlier cleanups and runs.
+    """Plan by the state of the cluster, and the ledger's reports of earlier cleanups and runs.
 
-    Without a command no node is planned, and the message says what a person can do.
+    Without MAILSLICE_NODETOOL no node is planned, and the message has commands for a person.
     """
     now, template = run.clock(), run.settings.duty.nodetool
     session, keyspace = run.stores.cassandra, run.settings.cassandra.keyspace
@@ -75,18 +75,18 @@ def make_plan(run: Run) -> NodesPlan:
 
     def state(node: Node) -> NodeState:
         last = reclaimed.get(node.address)
-        waits = deleted[node.address] * replicas // len(cluster)
+        waiting_bytes = deleted[node.address] * replicas // len(cluster)
         mib = nodes.disk_mib(node.address, keyspace, tables) if node.asked else None
         why = None
-        if mib is not None and (params.force or waits >= params.least * 2**20):
-            why = why_due(sum(mib.values()), waits, last, now, force=params.force)
+        if mib is not None and (params.force or waiting_bytes >= params.least * 2**20):
+            why = why_due(sum(mib.values()), waiting_bytes, last, now, force=params.force)
         return NodeState(
             node=node.address,
             datacenter=node.datacenter,
             up=node.up,
             mib=mib,
             pending=nodes.compacting(node.address).pending if node.asked else None,
-            waiting_bytes=waits,
+            waiting_bytes=waiting_bytes,
             why=why,
         )
 
@@ -139,12 +139,12 @@ def total_mib(sizes: Iterable[Mapping[str, int]]) -> int:
 
 
 def not_repaired(repairs: Iterable[TableRepair], now: datetime, params: Params) -> list[str]:
-    """The tables that no repair covers until a collection that begins now has ended, in words."""
+    """Sentences on tables whose last repair is too old for a collection that begins now."""
     return [one.sentence() for one in repairs if not one.is_recent(now, params.node_timeout)]
 
 
 def deleted_bytes(cleanups: Iterable[Mapping[str, Any]], since: datetime | None) -> int:
-    """Of rows and marks that cleanups deleted after `since` (None: ever), for one replica."""
+    """Bytes of the rows and marks that cleanups deleted after `since` (None: ever), one replica."""
     deleted = 0
     for report in cleanups:
         finished = report.get("finished")
@@ -158,7 +158,7 @@ def deleted_bytes(cleanups: Iterable[Mapping[str, Any]], since: datetime | None)
 def deleted_since(
     by_queue: Iterable[Iterable[Mapping[str, Any]]], since: Mapping[str, datetime | None]
 ) -> Counter[str]:
-    """`deleted_bytes` of all queues, by node. Reports of one queue are in memory at a time."""
+    """`deleted_bytes` of all queues, by node. Only one queue's reports are in memory at a time."""
     deleted = Counter[str]()
     for cleanups in by_queue:
         deleted.update({node: deleted_bytes(cleanups, at) for node, at in since.items()})
@@ -166,7 +166,7 @@ def deleted_since(
 
 
 def reclaimed_at(runs: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
-    """When each node was last reclaimed, by the reports of this duty."""
+    """When each node was last reclaimed, by the reports of reclaim."""
     latest: dict[str, datetime] = {}
     for report in runs:
         for node in report.get("nodes") or ():
@@ -179,7 +179,7 @@ def reclaimed_at(runs: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
 def why_due(
     mib: int, waiting: int, last: datetime | None, now: datetime, *, force: bool
 ) -> str | None:
-    """Why a node with `mib` on disk and about `waiting` deleted bytes is due; None: it is not."""
+    """Why a node with `mib` on disk and about `waiting` deleted bytes is due; None if it is not."""
     if force:
         return "asked for"
     if waiting:

@@ -32,7 +32,7 @@ def test_a_blob_that_is_there_although_apply_deleted_it_fails(due, monkeypatch):
     lie(monkeypatch, "delete_many", lambda *_: {})
     assert heap.steps(request, "apply", at=2 * HOURS)["applied"] == 2
     assert heap.keys() == keys
-    with pytest.raises(GateFailed, match="No planned blob is there as it was"):
+    with pytest.raises(GateFailed, match="No planned blob is stored as it was listed"):
         heap.steps(request, "verify", at=2 * HOURS)
 
 
