@@ -45,7 +45,7 @@ class DecidedMails:
         stores, queue, reported = run.stores, run.queue, frozenset(reported)
         quarantined = sorted(quarantine.mails(serial=True), key=lambda mail: mail.run == plan.run)
         rows = {mail.enqueue_id: mail for mail in quarantined}
-        # A decision has the time of its row, which may be the holder's, from before the plan.
+        # A decision has the time of its row in quarantine: a holder's row is older than the plan.
         times = [mail.decided for mail in rows.values() if mail.enqueue_id in reported]
         since = min((plan.made_at, *times)) - _SLACK
         written = list(stores.own.decisions.list(queue, since, run.clock() + _SLACK))
@@ -99,13 +99,13 @@ class DecidedMails:
         return Frame("mails", rows, expect)
 
     def _row(self, one: EnqueueId) -> str:
-        """A row of this run says that something of it is still to do."""
+        """Whether a row of this run is in a state that is not final."""
         mail = self.rows.get(one)
         half = mail is not None and mail.run == self.run.request.run and mail.state in _HALF_DONE
         return "half done" if half else "done"
 
     def _mark(self, one: EnqueueId) -> str:
-        """A cleanup may have taken the mark of what is done, after its row."""
+        """Whether the mail has a mark that it needs. A cleanup may have dropped row and mark."""
         if one in self.marked:
             return "there"
         mail, stage, decision = self.rows.get(one), self.stages.get(one), self.decisions.get(one)
@@ -122,7 +122,7 @@ class DecidedMails:
         return "there" if is_over(self.run.stores.tables, self.run.queue, one) else "missing"
 
     def _content(self, one: EnqueueId) -> str:
-        """Of a mail that this run took out of the queue; its holder may have completed it first."""
+        """Whether a mail that this run took has its content. A mail completed first needs none."""
         mail = self.rows.get(one)
         if mail is not None:
             return self._quarantined(mail)
