@@ -153,7 +153,7 @@ class Prover:
         return why is not None
 
     def _by_audit(self, mail: MailVerdict) -> SkipReason | None:
-        """Why the verdict forbids it. If James shares the queue by now, lost means `lost or ghost`."""
+        """Why the verdict forbids it. On a queue that James shares by now, lost is doubtful."""
         if mail.verdict == Verdict.BARE:
             return SkipReason.BARE
         older_than = self._params.older_than
@@ -165,7 +165,7 @@ class Prover:
     def _unknown_to_audit(
         self, mail: MailVerdict, decision: Republished | None
     ) -> SkipReason | None:
-        """As `earlier_decision`; one that the audit knew does not count: its census missed the mail."""
+        """As `earlier_decision`, but None if the audit knew it: its census did not find the mail."""
         if decision is None or decision.decision == mail.decision:
             return None
         return self.earlier_decision(decision)
@@ -262,8 +262,8 @@ class Publication:
         crash.point("apply:published")
         self.progress.done()
         if proved.delay.due is not None:
-            # Its row must not say that a copy will come: a flush would publish it. The write follows
-            # the row that was read by 1 µs: if the mail was delayed anew since, that row must win.
+            # Its row must not say that a copy will come: a flush would publish it. The write is only
+            # 1 µs later than the row that was read: if the mail was delayed anew, that row must win.
             closing = (queue, row.enqueue_id, uuid4(), proved.delay.written_us)
             await asyncio.to_thread(self.run.stores.own.delayed_mails.close, *closing)
         await asyncio.to_thread(self._settle, decision, PublishState.PUBLISHED)

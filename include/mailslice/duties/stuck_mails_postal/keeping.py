@@ -96,7 +96,7 @@ class PostalQuarantine:
         self.copies = PostalCopies(artifacts)
 
     def closing_of(self, row: QueuedMessage) -> PostalEntry | None:
-        """The entry of a closing of this row that was cut off after its copy; None if there is none."""
+        """The entry of a closing of this row that was cut off after it wrote its copy, or None."""
         entry = self._table.get(row.server, row.message)
         if entry is None or entry.state is not EntryState.CLOSING:
             return None
