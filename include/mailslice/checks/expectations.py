@@ -60,7 +60,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Rows (without addresses: pages show some) and expectations. No rows fail, unless allowed."""
+    """Rows (no addresses: pages show some), expectations. Fails if empty unless `may_be_empty`."""
 
     name: str
     rows: Rows

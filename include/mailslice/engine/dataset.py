@@ -39,7 +39,7 @@ class RowBatch:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Rows (a Spark frame or a list of dicts) and summaries, in no order. To be released."""
+    """Rows (Spark frame or list of dicts) and summaries, in no order. Call `release` after use."""
 
     rows: Any
     summaries: Sequence[Summary]

@@ -1,4 +1,4 @@
-"""Parquet files that workers write and read. By digests of row groups apply acts on the plan only.
+"""Parquet files that workers write and read. Digests of row groups prove that a plan is unchanged.
 
 A digest covers every column's name, type and values. Digests of row groups add up in any order.
 `RowWriter` takes Arrow tables. `PlanWriter` takes ids of the view, and none of its row groups has

@@ -94,7 +94,7 @@ class LetterWork:
                 self.progress.skip(VANISHED)
 
     def _was_done(self, letter: PlannedLetter, exports: str) -> bool:
-        """Whether an earlier try dealt with it. A dropped letter leaves no trace: assume it was."""
+        """Whether an earlier try dealt with it. A drop leaves no trace: it counts as done."""
         if letter.action != LetterAction.REDRIVE:
             return letter.action == LetterAction.DROP or f"-{letter.key[:12]}.json" in exports
         enqueue_id = EnqueueId(UUID(letter.enqueue_id))
@@ -147,7 +147,7 @@ class LetterWork:
             if planned.action == LetterAction.DROP and letter.enqueue_id is not None
         ]
         marked = self.run.stores.tables.deleted.marked(self.run.queue, drops) if drops else set()
-        redriven = [one for _, planned, one in matches if planned.action == LetterAction.REDRIVE]
+        redriven = [letter for _, plan, letter in matches if plan.action == LetterAction.REDRIVE]
         self._rows = self.lookups.with_row(redriven, self.run.clock()) if redriven else {}
         for number, match in enumerate(matches):
             _, planned, letter = match
@@ -180,7 +180,7 @@ class LetterWork:
         self, checkout: Checkout, message: CheckedOutMessage, letter: Letter
     ) -> str | None:
         (classified,) = classify(self.run.stores, self.run.queue, [letter])
-        where = ((self._rows[one], one) for one in self._rows if one == letter.enqueue_id)
+        where = ((self._rows[id_], id_) for id_ in self._rows if id_ == letter.enqueue_id)
         facts = self.lookups.redrive_facts([classified], self.lookups.rows_in(where))
         if classified.marked:
             return MARKED

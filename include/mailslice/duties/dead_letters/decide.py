@@ -52,8 +52,8 @@ class LetterDecision:
 class RedriveFacts:
     """What was read about candidates of a redrive.
 
-    `rows`: the partition of each row at browseStart or later. `delayed`: mails with a copy in a
-    delay level. `content`: keys of letters whose content exists.
+    `rows`: the partition of each mail's row, if that is at browseStart or later. `delayed`: mails
+    with a copy in a delay level. `content`: keys of letters whose content exists.
     """
 
     rows: Mapping[EnqueueId, Partition]

@@ -65,7 +65,7 @@ class DeadLetters(Duty[LetterPlan]):
             params,
             now,
             lambda candidates: lookups.redrive_facts(
-                candidates, lookups.with_row((one.letter for one in candidates), now)
+                candidates, lookups.with_row((candidate.letter for candidate in candidates), now)
             ),
         )
         letters = [PlannedLetter.of(decision) for decision in decisions]

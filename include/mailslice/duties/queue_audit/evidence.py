@@ -38,8 +38,8 @@ _LONGEST_WAIT = timedelta(minutes=3)
 _RECORDS = 3
 """Records of a worker to wait for: one of the hold, then two after RabbitMQ's figure."""
 SETTLED = timedelta(seconds=20)
-"""An enqueue has published or marked its mail so long after its row, or after two
-MAILSLICE_RABBITMQ_TIMEOUT if that is longer."""
+"""Within this time after its row, or within two MAILSLICE_RABBITMQ_TIMEOUT if these are longer, an
+enqueue has published or marked its mail."""
 _PAUSE = 1.0
 _BYTES_A_MESSAGE = 5_000
 

@@ -173,37 +173,37 @@ class _SecondRead:
         states = stores.own.delayed_mails.states(queue, rows)
         since_us = epoch_us(spec.began - spec.settings.duty.grace / 4)  # see Run.require_clock
         verdicts: dict[EnqueueId, tuple[Verdict, str]] = {}
-        for one, row in rows.items():
-            state = states.get(one, DelayState())
+        for id_, row in rows.items():
+            state = states.get(id_, DelayState())
             was_delayed = mails.delayed or state.written_us >= since_us
-            facts = MailFacts(one, row.enqueued_time, state.due, was_delayed)
-            verdicts[one] = classify(facts, self.evidence)
-        for one, done in done_by_stages(stores, queue, _republishable(verdicts)).items():
-            verdicts[one] = Verdict.GHOST, f"{done}, and its deleted mark is missing"
-        loaded = [row for one, row in rows.items() if verdicts[one][0] in CONTENT_MATTERS]
-        for one, missing in missing_content(spec.settings, loaded).items():
-            verdict, why = verdicts[one]
-            verdicts[one] = Verdict.BARE, f"{missing}; else {verdict.value}: {why}"
+            facts = MailFacts(id_, row.enqueued_time, state.due, was_delayed)
+            verdicts[id_] = classify(facts, self.evidence)
+        for id_, done in done_by_stages(stores, queue, _republishable(verdicts)).items():
+            verdicts[id_] = Verdict.GHOST, f"{done}, and its deleted mark is missing"
+        loaded = [row for id_, row in rows.items() if verdicts[id_][0] in CONTENT_MATTERS]
+        for id_, missing in missing_content(spec.settings, loaded).items():
+            verdict, why = verdicts[id_]
+            verdicts[id_] = Verdict.BARE, f"{missing}; else {verdict.value}: {why}"
         decisions = stores.own.republished_mails.by_ids(queue, _republishable(verdicts))
         return [
             MailVerdict(
-                str(one),
-                rows[one].item.mail.name,
+                str(id_),
+                rows[id_].item.mail.name,
                 verdict.value,
                 why,
                 mails.table,
                 mails.slice_ms,
                 mails.bucket,
-                epoch_ms(rows[one].enqueued_time),
-                decisions[one].decision if one in decisions else "",
-                states[one].written_us if one in states else 0,
+                epoch_ms(rows[id_].enqueued_time),
+                decisions[id_].decision if id_ in decisions else "",
+                states[id_].written_us if id_ in states else 0,
             )
-            for one, (verdict, why) in verdicts.items()
+            for id_, (verdict, why) in verdicts.items()
         ]
 
 
 def _republishable(verdicts: Mapping[EnqueueId, tuple[Verdict, str]]) -> list[EnqueueId]:
-    return [one for one, (verdict, _) in verdicts.items() if verdict in _REPUBLISHABLE]
+    return [id_ for id_, (verdict, _) in verdicts.items() if verdict in _REPUBLISHABLE]
 
 
 def _ids(reader: PlanReader, mails: OldMails) -> Iterator[list[EnqueueId]]:

@@ -20,7 +20,7 @@ OTHERS = "(others)"
 
 
 def column(age: timedelta) -> int:
-    """The index in COLUMNS of an age. A negative age (a clock is ahead of ours) is a new mail's."""
+    """The index in COLUMNS of an age. A negative age, by a clock ahead of ours, counts as new."""
     return bisect_left(BOUNDS, age / timedelta(minutes=1))
 
 

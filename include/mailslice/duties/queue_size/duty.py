@@ -117,7 +117,7 @@ DUTY = QueueSize()
 def slices(measured: Mapping[str, Any]) -> Frame:
     """One row a slice that has rows."""
     window = timedelta(seconds=measured["window"])
-    starts = [datetime.fromisoformat(one["start"]) for one in measured["slices"]]
+    starts = [datetime.fromisoformat(row["start"]) for row in measured["slices"]]
     rows = [
         {"start": iso(start), "off_seconds": (start - slice_start(start, window)).total_seconds()}
         for start in starts
@@ -164,7 +164,7 @@ def bars(slices: Sequence[dict[str, Any]], most: int = _MAX_BARS) -> list[tuple[
     a_bar = max(1, -(-len(slices) // most))
     parts = [slices[at : at + a_bar] for at in range(0, len(slices), a_bar)]
     return [
-        (part[0]["start"], *(sum(one[name] for one in part) for name in _COLORS)) for part in parts
+        (part[0]["start"], *(sum(row[name] for row in part) for name in _COLORS)) for part in parts
     ]
 
 

@@ -115,9 +115,9 @@ class Measure:
         James moves it on first, then drops marks, then rows. None: no mail was ever enqueued.
         """
         stored = stores.tables.browse_starts.get(self.queue)
-        for one in slices:
-            if stored is not None and not is_live(one.start, stored.value, self.window):
-                one.behind, one.oldest, one.ages = True, None, AgeHistogram()
+        for measured in slices:
+            if stored is not None and not is_live(measured.start, stored.value, self.window):
+                measured.behind, measured.oldest, measured.ages = True, None, AgeHistogram()
         return stored.value if stored else None
 
     def slice(self, stores: Stores, start: datetime) -> SliceMeasured:
@@ -155,15 +155,15 @@ def take(run: Run) -> dict[str, Any]:
     slices, buckets = slices_to_measure(run, view, now)
     measure = Measure(run.settings, run.queue, view.window, buckets, now)
     measured = measure.in_spark(run.spark(), slices) if slices else []
-    measured.sort(key=lambda one: one.start)
+    measured.sort(key=lambda slice_: slice_.start)
     browse = measure.apply_browse_start(stores, measured)
     last_closed = now - view.largest_window - run.settings.duty.grace
-    rows = [one.as_json(last_closed) for one in measured if one.rows]
+    rows = [slice_.as_json(last_closed) for slice_ in measured if slice_.rows]
     queues = _traffic(run)
     work, dead = queues.get(names.work_queue), queues.get(names.dead_letter_queue)
     depth, letters = work.depth if work else None, dead.depth if dead else None
     nodes = max(1, len(stores.cassandra.cluster.metadata.all_hosts()))
-    fullest = max(measured, key=lambda one: one.fullest, default=None)
+    fullest = max(measured, key=lambda slice_: slice_.fullest, default=None)
     facts = QueueFacts(
         now=now,
         window=view.window,
@@ -171,20 +171,20 @@ def take(run: Run) -> dict[str, Any]:
         nodes=nodes,
         fullest=fullest.fullest if fullest else 0,
         fullest_slice=fullest.start if fullest and fullest.fullest else None,
-        live=sum(one.live for one in measured),
-        dead=sum(one.dead for one in measured),
-        unproven=sum(one.unproven for one in measured),
+        live=sum(slice_.live for slice_ in measured),
+        dead=sum(slice_.dead for slice_ in measured),
+        unproven=sum(slice_.unproven for slice_ in measured),
         browse_start=browse,
         aligned=browse is None or slice_start(browse, view.window) == browse,
         dead_letters=letters.total if letters else None,
     )
     ages = AgeHistogram()
-    for one in measured:
-        ages.merge(one.ages)
-    oldest = min((one.oldest for one in measured if one.oldest), default=None)
+    for slice_ in measured:
+        ages.merge(slice_.ages)
+    oldest = min((slice_.oldest for slice_ in measured if slice_.oldest), default=None)
     empty = second_pass(stores, run.queue, first, run.clock)
     if empty is not None:
-        run.require_clock()  # by this time deleted marks may be dropped later
+        run.require_clock()  # a cleanup may drop deleted marks by this time
     last = empty or stores.own.queue_samples.get(run.queue)
     return {
         "measuredAt": iso(now),
@@ -216,7 +216,7 @@ def take(run: Run) -> dict[str, Any]:
         "reads": {
             "wanted": len(slices),
             "read": len(measured),
-            "twice": len(measured) - len({one.start for one in measured}),
+            "twice": len(measured) - len({slice_.start for slice_ in measured}),
         },
     }
 

@@ -82,7 +82,7 @@ class RepublishLost(Duty[RepublishPlan]):
         return (lock_name(request.queue),)
 
     def plan(self, run: Run) -> RepublishPlan:
-        """Raises UnknownQueue; BadInput if `audit` names no audit; PlanRefused without a census."""
+        """Raises UnknownQueue; BadInput if `audit` is no audit; PlanRefused without a valid one."""
         require(run.stores, run.queue)
         params, audit = run.params(Params), _audit(run)
         skipped: Counter[str] = Counter()

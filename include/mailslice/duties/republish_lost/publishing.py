@@ -75,7 +75,7 @@ class Proved:
 
 
 class Prover:
-    """Proves that mails of one queue are still lost. It reads facts of the queue when built.
+    """Proves that mails of one queue are still lost. It reads facts of the queue when it is built.
 
     Raises StoreUnavailable when the dead letters cannot be read: a mail among them is not lost.
     """
@@ -88,7 +88,7 @@ class Prover:
         self._dead_letters = dead_letter_ids(run.settings, queue)
         records = stores.own.worker_records.list(queue)
         self._in_flight = {
-            mail.enqueue_id for one in records if one.is_alive for mail in one.in_flight
+            mail.enqueue_id for record in records if record.is_alive for mail in record.in_flight
         }
         self._done = {enqueue_id for record in records for enqueue_id in record.done}
         self._quarantined = held(stores, queue)
@@ -100,11 +100,11 @@ class Prover:
 
     def changed(self, proved: Proved) -> SkipReason | None:
         """Why a mail may no longer be published; None if it is live and its delay is unchanged."""
-        one, run = proved.row.enqueue_id, self._run
-        states = run.stores.own.delayed_mails.states(run.queue, [one])
-        if states.get(one, DelayState()) != proved.delay:
+        id_, run = proved.row.enqueue_id, self._run
+        states = run.stores.own.delayed_mails.states(run.queue, [id_])
+        if states.get(id_, DelayState()) != proved.delay:
             return SkipReason.WAITING
-        return None if self._live_rows({one: proved.mail}) else SkipReason.DONE
+        return None if self._live_rows({id_: proved.mail}) else SkipReason.DONE
 
     def earlier_decision(self, decision: Republished) -> SkipReason | None:
         """Why a decision that the audit did not know forbids a publish; None if it allows one."""
@@ -165,13 +165,13 @@ class Prover:
     def _unknown_to_audit(
         self, mail: MailVerdict, decision: Republished | None
     ) -> SkipReason | None:
-        """As `earlier_decision`, but None if the audit knew it: its census did not find the mail."""
+        """As `earlier_decision`; None if the audit knew it, whose census did not find the mail."""
         if decision is None or decision.decision == mail.decision:
             return None
         return self.earlier_decision(decision)
 
     def _live_rows(self, by_id: Mapping[EnqueueId, MailVerdict]) -> dict[EnqueueId, ViewRow]:
-        where = {one: Partition(instant(mail.slice_ms), mail.bucket) for one, mail in by_id.items()}
+        where = {id_: Partition(instant(mail.slice_ms), mail.bucket) for id_, mail in by_id.items()}
         return still_live(self._run.stores.tables, self._run.queue, self._window, where)
 
 
@@ -262,8 +262,8 @@ class Publication:
         crash.point("apply:published")
         self.progress.done()
         if proved.delay.due is not None:
-            # Its row must not say that a copy will come: a flush would publish it. The write is only
-            # 1 µs later than the row that was read: if the mail was delayed anew, that row must win.
+            # Its row must not say that a copy will come: a flush would publish it. The write comes
+            # 1 µs after the row that was read: if the mail was delayed anew, that row must win.
             closing = (queue, row.enqueue_id, uuid4(), proved.delay.written_us)
             await asyncio.to_thread(self.run.stores.own.delayed_mails.close, *closing)
         await asyncio.to_thread(self._settle, decision, PublishState.PUBLISHED)

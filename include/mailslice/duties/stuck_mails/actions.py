@@ -85,7 +85,7 @@ class StuckMailActions:
             return self._recover(stuck_mail, decision)
         # If a person releases the mail, nobody may get it twice.
         unserved = {*decision.left, *decision.failed}
-        recipients = tuple(one for one in item.mail.recipients if one in unserved)
+        recipients = tuple(recipient for recipient in item.mail.recipients if recipient in unserved)
         return self._close(planned, stuck_mail.to(recipients))
 
     def closed_by_earlier_try(self) -> dict[EnqueueId, dict[str, Any]]:
@@ -182,7 +182,7 @@ class StuckMailActions:
         self._save(stuck_mail, decided, Action.FAILED, quarantined.decided)
         crash.point("apply:kept")
         self._take(decision, quarantined)
-        if quarantined.state is State.KEPT:  # the holder's: from now on the next run finishes it
+        if quarantined.state is State.KEPT:  # the holder's row: after a kill the next run acts
             claimed = replace(quarantined, run=self.plan.run)
             quarantined = self.quarantine.advance(claimed, State.RECOVERING) or quarantined
         crash.point("apply:taken")

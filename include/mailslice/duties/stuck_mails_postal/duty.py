@@ -60,7 +60,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
                 f"restarted={iso(params.restarted)} is in the future; allowed: a moment before "
                 f"{iso(surveyed_at)}, since when every worker of Postal runs"
             )
-        rows = [PlannedRow.of(one) for one in seen.rows]
+        rows = [PlannedRow.of(row) for row in seen.rows]
         plan = PostalPlan(
             run=run.request.run,
             made_at=now,
@@ -106,7 +106,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
         if result.applied:
             planned = {row.queued_message: row for row in run.read_rows(plan.rows, PlannedRow)}
             reported = result.fields.get("decisions", ())
-            rows = [planned[int(one["queuedMessage"])] for one in reported]
+            rows = [planned[int(entry["queuedMessage"])] for entry in reported]
             yield closed_messages(run, rows, entries)
 
     def describe(self, steps: Summaries) -> str:
@@ -134,11 +134,11 @@ class StuckMailsPostal(Duty[PostalPlan]):
         return fields
 
     def conclude(self, run: Run, steps: Summaries) -> None:
-        unusual, found = run.settings.duty.stuck_alert_from, int(steps.plan.get("planned", 0))
+        unusual, planned = run.settings.duty.stuck_alert_from, int(steps.plan.get("planned", 0))
         run.report(
-            alert=f"unusual: {found} messages are stuck in one run, {unusual} are "
+            alert=f"unusual: {planned} messages are stuck in one run, {unusual} are "
             "(MAILSLICE_DUTY_STUCK_ALERT_FROM): look at Postal's workers"
-            if found >= unusual
+            if planned >= unusual
             else None
         )
         fields = {**steps.fields(self.bulky), **self.report_fields(steps)}

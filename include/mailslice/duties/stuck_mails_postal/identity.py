@@ -60,10 +60,10 @@ def _require(stores: Stores, stored: str, now: str) -> None:
         if not of_cassandra and own_url(stores.settings)[0].address == url.address:
             return
         messages = look_up(stores.postal, existing_entries(stores))
-        if not messages or any(one.is_proved for one in messages):
+        if not messages or any(item.is_proved for item in messages):
             return
         moved = f"DELETE FROM locks WHERE name = '{NAME}' (docs/runbook.md)"
-        unasked = next((one.why for one in messages if one.message is None and one.why), None)
+        unasked = next((item.why for item in messages if item.message is None and item.why), None)
         way_out = f"; or, where it is that Postal and has moved: {unasked or moved}"
     where = "MAILSLICE_OWN_KEYSPACE" if of_cassandra else "MAILSLICE_OWN_URL"
     kind = "keyspace" if of_cassandra else "database"

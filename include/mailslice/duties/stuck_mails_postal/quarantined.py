@@ -80,7 +80,7 @@ def look_up(postal: PostalDatabases, entries: Collection[PostalEntry]) -> list[Q
             looked_up = [
                 QuarantinedMessage(entry, QuarantineState.UNKNOWN, why=why) for entry in of_server
             ]
-        by_ids |= {(one.entry.server, one.entry.message): one for one in looked_up}
+        by_ids |= {(item.entry.server, item.entry.message): item for item in looked_up}
     return [by_ids[entry.server, entry.message] for entry in entries]
 
 
@@ -126,7 +126,7 @@ def _judged(
         has_content=entry.message in contents,
         queued=None if row is None else row.id,
         newest=records[-1].id if records else 0,
-        newest_answer=max((one.id for one in records if one.status in ANSWERS), default=0),
+        newest_answer=max((record.id for record in records if record.status in ANSWERS), default=0),
         is_held=bool(records) and records[-1].log_id == entry.log_id,
         is_proved=is_proved,
         why=why,

@@ -100,11 +100,11 @@ def survey(postal: PostalDatabases, lock_timeout: timedelta | None = None) -> Po
     # The p99 lacks unreadable servers, and a batch may span servers: no state of it is certain.
     doubted = {row.lock for row in locked if row.server in servers.unreadable}
     surveyed = [
-        SurveyedRow(one.row, PostalState.UNKNOWN, age=one.age)
-        if one.row.lock in doubted
-        or (one.state is PostalState.MESSAGE_GONE and one.row.server in servers.not_whole)
-        else one
-        for one in judged
+        SurveyedRow(item.row, PostalState.UNKNOWN, age=item.age)
+        if item.row.lock in doubted
+        or (item.state is PostalState.MESSAGE_GONE and item.row.server in servers.not_whole)
+        else item
+        for item in judged
     ]
     certain = (row for row in gone if row.server not in servers.not_whole)
     surveyed += (SurveyedRow(row, PostalState.MESSAGE_GONE) for row in certain)
@@ -160,8 +160,8 @@ class PostalServers:
             judged = self.ask(server, partial(_judged, page, partial(self._gone, server)))
             is_gone = self._known.get(server, False) is None
             state = PostalState.MESSAGE_GONE if is_gone else PostalState.UNKNOWN
-            for one in judged or [SurveyedRow(row, state) for row in page]:
-                yield replace(one, age=age_of(one.row, now))
+            for item in judged or [SurveyedRow(row, state) for row in page]:
+                yield replace(item, age=age_of(item.row, now))
 
     def without_message(self, rows: Iterable[QueuedMessage]) -> Iterator[QueuedMessage]:
         """The rows whose message, or server, is gone for certain."""

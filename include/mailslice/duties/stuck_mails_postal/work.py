@@ -153,8 +153,8 @@ class StuckMessages:
         """Act on one row. An error of a row does not stop the others."""
         try:
             self._done(self._act(planned, self._unchanged(planned, row)), planned)
-        except RowLeftAlone as left:
-            self._progress.skip(str(left))
+        except RowLeftAlone as skipped:
+            self._progress.skip(str(skipped))
         except (NextRun, Contended) as error:
             log.warning("queue row %d is left to the next run: %s", planned.queued_message, error)
         except (TryAgain, Refused):
