@@ -111,7 +111,7 @@ class DeadLetters(Duty[LetterPlan]):
         still_queued = acted_on & Counter(letter.key for letter in letters)
         exports = result.fields.get("exports", ())
         missing = sum(not is_exported(run.folder.artifacts, export) for export in exports)
-        removed = "Of the planned letters none is in the queue but those that were skipped or left."
+        removed = "No planned letter is in the queue, except those that were skipped or left."
         complete = "Every exported letter is in its file, byte for byte."
         yield Frame.facts(
             "after",
