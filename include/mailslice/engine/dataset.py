@@ -193,6 +193,7 @@ def collected(rows: Any) -> list[dict[str, Any]]:
 
 
 def missing_from(rows: Any, keys: Dataset) -> Any:
+    """The rows whose KEY no row of `keys` has."""
     if isinstance(rows, list):
         known = {row[KEY] for row in keys.rows}
         return [row for row in rows if row[KEY] not in known]

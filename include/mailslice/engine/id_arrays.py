@@ -72,6 +72,7 @@ def among(values: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.b
 
 
 def texts(ids: Ids) -> pa.StringArray:
+    """The ids as text, as `str` writes a UUID."""
     import numpy as np
     import pyarrow as pa
 
