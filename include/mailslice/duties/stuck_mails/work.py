@@ -172,7 +172,7 @@ class StuckMailWork:
         if self.mails or self.plan.dead:
             self._liveness = observe(lambda: table.list(self.run.queue))
         stuck = stuck_mails(self._liveness, self.plan.lock_timeout)
-        self._stuck = {held.mail.enqueue_id: held for held in stuck}
+        self._stuck = {hung.mail.enqueue_id: hung for hung in stuck}
         self._read_at = elapsed_seconds()
 
     def _perform(self, planned: PlannedMail) -> None:
