@@ -20,7 +20,7 @@ DOCS_FOLDER = "data_docs"
 GATES = f"{DOCS_FOLDER}/gates"
 """A page for each gate of each run."""
 ENTRIES = f"{DOCS_FOLDER}/entries"
-"""One small file a gate, named by its time, in one folder an hour: the index reads the newest.
+"""One small file for each gate, named by its time, in a folder an hour. The index has the newest.
 
 It names the gate's page and Great Expectations' own: validations/DUTY/GATE/FRAME/RUN/TIME/PAGE.
 """
@@ -107,7 +107,7 @@ class Docs:
         newest: dict[str, dict[str, Any]] = {}
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for data in pool.map(self.files.read, names[:_NEWEST]):
-                # A damaged one is not listed. One that is gone was pruned by another run's report.
+                # A damaged entry is not listed. A missing one was pruned by another run's report.
                 with suppress(ValueError, TypeError, KeyError):
                     entry = json.loads(data or b"")
                     newest.setdefault(entry["page"], entry)

@@ -12,7 +12,7 @@ Rows: TypeAlias = "Sequence[Mapping[str, Any]] | pa.Table | DataFrame"
 """What a gate checks: a few facts as dicts, or rows as an Arrow table or a Spark frame."""
 
 Fact: TypeAlias = tuple[float | None, float | None, float | None, str]
-"""A value, the least and the most that it may be (None: any), and the sentence that holds then."""
+"""(value, minimum, maximum, sentence that holds between them). None leaves a side open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Rows (no addresses: some are shown), and what is expected; some unless `may_be_empty`."""
+    """Rows (no addresses: pages show some), expectations. Fails if empty unless `may_be_empty`."""
 
     name: str
     rows: Rows
@@ -78,12 +78,12 @@ class Frame:
 
     @classmethod
     def zeros(cls, name: str, **counts: tuple[int, str]) -> Self:
-        """One row of counts that are to be 0; a column each, with the sentence that holds then."""
+        """One row of counts that must be 0: a column each, with the sentence that then holds."""
         facts = {column: (count, 0, 0, text) for column, (count, text) in counts.items()}
         return cls.facts(name, **facts)
 
     def rules(self) -> Iterator[Expectation]:
-        """The expectations, after those that no column they are about lacks a value."""
+        """A not-null rule for each column that an expectation names, then the expectations."""
         for column in dict.fromkeys(name for rule in self.expectations for name in rule.columns):
             yield Expectation(
                 (column,),

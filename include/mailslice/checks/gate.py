@@ -16,7 +16,7 @@ from mailslice.engine.errors import translated
 from mailslice.model.errors import GateFailed
 
 _SHOWN = 3
-"""So many values of a column are shown: pages are for people, and hold no list of mails."""
+"""Values of a column that a page shows: pages are for people, and must not list mails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class GateResult:
 
 
 Evaluator: TypeAlias = Callable[[str, Sequence[Frame], Docs], GateResult]
-"""Checks the frames of the gate of that name, whether they pass or fail."""
+"""(gate name, frames, docs) -> the findings of all frames, passed or failed."""
 
 
 def run_gate(
@@ -64,7 +64,7 @@ def run_gate(
 ) -> GateResult:
     """Check every frame against its expectations; `evaluator`: Great Expectations unless given.
 
-    Raises GateFailed, which names the first that fails, the value, the rows and how many more fail.
+    Raises GateFailed with the first failed expectation, its value and rows, and how many more fail.
     """
     result = (evaluator or evaluate)(name, frames, docs)
     broken = [finding for finding in result.findings if not finding.success]
@@ -83,7 +83,7 @@ def evaluate(
     name: str, frames: Sequence[Frame], docs: Docs, *, with_pages: bool = True
 ) -> GateResult:
     """The findings of Great Expectations, failed ones too; Data Docs unless not `with_pages`."""
-    # Before the import: it would report home, and draw progress bars into task logs.
+    # Set before the import, which would report usage. Progress bars would fill task logs.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     import great_expectations as gx
     from great_expectations.core.run_identifier import RunIdentifier
@@ -94,7 +94,7 @@ def evaluate(
         context = gx.get_context(mode="ephemeral")
         context.variables.progress_bars = {"globally": False}
         for site, settings in dict(context.variables.data_docs_sites or {}).items():
-            # A temporary folder that nobody would remove.
+            # Nobody else would remove this temporary folder.
             shutil.rmtree(settings["store_backend"]["base_directory"], ignore_errors=True)
             context.delete_data_docs_site(site)
         backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": folder}
@@ -119,8 +119,8 @@ def _validate(context: Any, frame: Frame, suite_name: str, run_id: Any) -> list[
         if not count:
             empty = Finding(frame.name, "There are rows to judge.", False, "rows", "0", 0, 0)
             return [] if frame.may_be_empty else [empty]
-        # That values are there is on Great Expectations' page; ours has it where it is not true.
-        asked = {expectation.sentence for expectation in frame.expectations}
+        # Our page shows not-null rules only where they fail. Great Expectations' page shows all.
+        own_sentences = {expectation.sentence for expectation in frame.expectations}
         in_spark = not hasattr(table, "iloc")
         sources = context.data_sources
         source = (sources.add_spark if in_spark else sources.add_pandas)(suite_name)
@@ -129,15 +129,15 @@ def _validate(context: Any, frame: Frame, suite_name: str, run_id: Any) -> list[
         (validation,) = outcome.run_results.values()
         shown = table.limit(_SHOWN).toPandas() if in_spark else table.head(_SHOWN)
         findings = [_finding(frame, shown, count, result) for result in validation.results]
-        return [row for row in findings if not row.success or row.sentence in asked]
+        return [row for row in findings if not row.success or row.sentence in own_sentences]
 
 
 @contextmanager
 def _table(rows: Rows) -> Iterator[tuple[Any, int]]:
-    """The rows as Great Expectations takes them, and how many there are.
+    """The rows in a form that Great Expectations takes, and their count.
 
-    A Spark frame is computed here, once, and kept while it is judged. What its workers raise is
-    raised here: Great Expectations would make an expectation that fails of it.
+    A Spark frame is computed once, and persisted during the gate. Errors of its workers are raised
+    here, because Great Expectations would turn them into failed expectations.
     """
     import pandas as pd
 
@@ -196,14 +196,14 @@ def _finding(frame: Frame, first: Any, count: int, result: Any) -> Finding:
 
 
 def _values(first: Any, rule: Expectation) -> list[Any]:
-    """What the first rows hold, for an expectation that holds."""
+    """Values of the first rows, for an expectation that holds."""
     if len(rule.columns) != 1 or rule.columns[0] not in first:
         return []
     return list(first[rule.columns[0]].tolist())
 
 
 def _errors(info: Mapping[str, Any] | None) -> list[str]:
-    """What Great Expectations could not compute, and why: it names each metric by itself."""
+    """Messages of what Great Expectations could not compute; it nests them by metric."""
     details = info or {}
     nested = [exception for exception in details.values() if isinstance(exception, Mapping)]
     messages = [exception.get("exception_message") for exception in (details, *nested)]

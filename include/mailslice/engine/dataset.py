@@ -1,8 +1,8 @@
-"""Rows that workers read once, and exact joins of them by key.
+"""Data sets that workers read once, and exact joins of them by key.
 
-Rows stay on the executors' disks, summaries of tasks come back. A scan's rows are counted, joined
-and counted again: a second read would give other rows. A reference in another spelling than the
-key's never counts as the key's, and never lets the key be deleted either.
+The rows stay on the executors' disks; only summaries of tasks come back. Rows are read once because
+a second read of a store could give other rows. A reference in another spelling than a key is not
+equal to the key, but it keeps the key from being deleted.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _SUMMARY = "summary"
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Some rows of a frame, column by column."""
+    """A batch of rows: column name -> values."""
 
     columns: Mapping[str, Sequence[object]]
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Rows (a Spark frame, or a list of dicts) and summaries, in no order. Release it."""
+    """Rows (Spark frame or list of dicts) and summaries, in no order. Call `release` after use."""
 
     rows: Any
     summaries: Sequence[Summary]
@@ -53,7 +53,7 @@ class Dataset:
 
 
 def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns) -> Dataset:
-    """Give the keys to workers and keep the rows that they read.
+    """Have workers read `keys`, and persist the rows.
 
     `work` yields RowBatch, and summaries as JSON objects. Raises the mailslice error that a worker
     raised.
@@ -88,7 +88,7 @@ def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns
 
 
 def give(rows: Any, work: Callable[[Iterator[pa.Table]], Iterator[Summary]]) -> list[Summary]:
-    """Give the rows of a frame to `work`, one task a partition of the frame; the summaries."""
+    """Run `work` on the rows, one task for each Spark partition; return the summaries."""
     if isinstance(rows, list):
         return list(work(iter([pa.Table.from_pylist(rows)] if rows else [])))
 
@@ -128,7 +128,7 @@ REFERENCE = "ref"
 KEY = "key"
 """The column of all other frames that is compared."""
 DOUBTFUL = "doubtful"
-"""1 where a reference is alike without being equal."""
+"""1 where a reference is another spelling of the key, and none is equal to it; else 0."""
 
 
 _CHARACTERS, _CHANGED = SPELLINGS
@@ -136,7 +136,7 @@ _TABLE = str.maketrans(_CHARACTERS[: len(_CHANGED)], _CHANGED, _CHARACTERS[len(_
 
 
 def normalized(blob_id: str) -> str:
-    """What all spellings of one blob id become: those are alike."""
+    """The form that all spellings of one blob id share. Ids with one form are alike."""
     return blob_id.translate(_TABLE)
 
 
@@ -158,8 +158,8 @@ def unreferenced(keys: Dataset, references: Sequence[Dataset]) -> Any:
         ]
     from pyspark.sql import functions as F  # noqa: N812
 
-    # Of the spellings of one id the least and the greatest are compared. A key whose own spelling
-    # lies between them counts as doubtful, and stays as well.
+    # Only the least and the greatest spelling of an id are compared with keys. A key whose spelling
+    # is between them counts as doubtful, so it is not deleted either.
     known = (
         _references(references)
         .groupBy(_normalized(REFERENCE).alias("normalized"))
@@ -175,7 +175,7 @@ def unreferenced(keys: Dataset, references: Sequence[Dataset]) -> Any:
 
 
 def referenced(keys: Dataset, references: Sequence[Dataset]) -> Any:
-    """The rows of `keys` that a reference equals or is alike, before a delete or a restore."""
+    """The rows of `keys` with a reference in any spelling. Asked before a delete or a restore."""
     if isinstance(keys.rows, list):
         known = {normalized(row[REFERENCE]) for frame in references for row in frame.rows}
         return [row for row in keys.rows if normalized(row[KEY]) in known]
@@ -185,7 +185,7 @@ def referenced(keys: Dataset, references: Sequence[Dataset]) -> Any:
 
 
 def collected(rows: Any) -> list[dict[str, Any]]:
-    """The rows, here: for those that are few."""
+    """The rows as dicts on the driver. Only for few rows."""
     if isinstance(rows, list):
         return rows
     with translated():
@@ -193,6 +193,7 @@ def collected(rows: Any) -> list[dict[str, Any]]:
 
 
 def missing_from(rows: Any, keys: Dataset) -> Any:
+    """The rows whose KEY no row of `keys` has."""
     if isinstance(rows, list):
         known = {row[KEY] for row in keys.rows}
         return [row for row in rows if row[KEY] not in known]

@@ -1,6 +1,6 @@
-"""Spark gives a worker's mailslice error back as text inside its own error: restore it.
+"""Restores mailslice errors: Spark wraps an error of a worker as text in an error of its own.
 
-Arrow's file system makes an OSError of an S3 that does not answer.
+Arrow's file system raises OSError when S3 does not answer.
 """
 
 import re
@@ -17,12 +17,12 @@ _SPARK_LOST = re.compile(
     r"|^(?:Py4JNetworkError|ConnectionRefusedError): [^\n]*"
     r"|^Py4JError: An error occurred while calling [^\n]*\Z"
 )
-"""Executors, memory, disks, and (the last two lines of it) the driver's JVM: a retry has others."""
+"""Lost executors, memory, disks; the last two lines: a lost driver JVM. A retry gets new ones."""
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises the `meaning` of an error, TryAgain for what Spark lost; any other stays."""
+    """Raises an error as its `meaning`, or as TryAgain for what Spark lost; others unchanged."""
     try:
         yield
     except errors.MailsliceError:
@@ -51,7 +51,7 @@ def naming(uri: str) -> Iterator[None]:
 
 
 def meaning(text: str) -> errors.MailsliceError | None:
-    """The mailslice error in the text of one of Spark's or Arrow's; None when there is none."""
+    """The mailslice error that the text of a Spark or Arrow error contains; None without one."""
     for name, message in _MAILSLICE_ERROR.findall(text)[-1:]:
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, errors.MailsliceError):

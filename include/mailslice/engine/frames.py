@@ -1,4 +1,4 @@
-"""Frames of keys: a range of numbers, and the keys they stand for in the closure.
+"""Spark frames over keys: the frame numbers the tasks, and the closure carries their keys.
 
 One stage, no shuffle, as many tasks as requested.
 """
@@ -24,7 +24,7 @@ K = TypeVar("K")
 R = TypeVar("R")
 V = TypeVar("V")
 Work: TypeAlias = Callable[[Iterator[Sequence[K]]], Iterator[R]]
-"""What a task does: batches of keys in, results out. Results pickle."""
+"""What a task does: batches of keys in, results out. Results must pickle."""
 _TASKS_A_SLOT = 3
 """More tasks even out unequal slices; each costs 0.1 s of CPU (reference/spark-cassandra.md)."""
 _FEW = 8
@@ -33,15 +33,14 @@ _RESULTS_A_BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class InProcess:
-    """Instead of a session: the work in this process, without Spark. For small frames and tests."""
+    """Stands in for a Spark session: work runs in this process. For small frames and tests."""
 
 
 @dataclass
 class Small:
-    """In a session's place: the work is done in this process until it has dealt with `most` rows.
+    """Stands in for a Spark session: work runs in this process until it has read `most` rows.
 
-    What is left then is done by the session that `start` gives. Whatever else is asked of a session
-    is asked of that one.
+    `start` then makes the session that does the rest. Any other attribute is that of this session.
     """
 
     most: int
@@ -66,27 +65,27 @@ Session: TypeAlias = "SparkSession | InProcess | Small"
 
 
 def slots_of(spark: Session) -> int:
-    """Tasks that run at once, by executors that came, or that were asked for and may come late."""
+    """How many tasks run at once. Requested executors count, even those that did not start yet."""
     if isinstance(spark, InProcess):
         return 1
     context = spark.sparkContext
     conf = context.getConf()
     executors, cores = (
-        int(conf.get(f"spark.executor.{name}", one))
-        for name, one in (("instances", "0"), ("cores", "1"))
+        int(conf.get(f"spark.executor.{name}", default))
+        for name, default in (("instances", "0"), ("cores", "1"))
     )
-    most = int(conf.get("spark.cores.max", "0"))
-    return max(int(context.defaultParallelism), executors * cores, most)
+    max_cores = int(conf.get("spark.cores.max", "0"))
+    return max(int(context.defaultParallelism), executors * cores, max_cores)
 
 
 def run_on_keys(
     spark: Session, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int] = lambda _: 1
 ) -> list[R]:
-    """The results of all keys, which workers get in batches of a few hundred, in no order.
+    """Run `work` on all keys, in batches of a few hundred; return its results, in no order.
 
-    Neighbours go to different tasks: new slices are often larger than old ones. `rows`: how many
-    rows of a store a result stands for, by which small work is told from large. Raises the
-    mailslice error that a worker raised.
+    Neighbouring keys go to different tasks, because new slices are often larger than old ones.
+    `rows` says how many store rows a result stands for; `Small` counts them. Raises the mailslice
+    error that a worker raised.
     """
     if not keys:
         return []
@@ -114,7 +113,7 @@ def _pickled(work: Work[K, R]) -> Work[K, pa.RecordBatch]:
 def _small_first(
     small: Small, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int]
 ) -> list[R]:
-    """A few keys at a time, more while they are light."""
+    """Work on a few keys at a time in this process, then on the rest in Spark."""
     results: list[R] = []
     at, count = 0, 1
     while at < len(keys) and small.started is None and small.is_small:
@@ -133,7 +132,7 @@ def frame_of_keys(
     work: Work[K, pa.RecordBatch],
     schema: str | StructType,
 ) -> DataFrame:
-    """As `run_on_keys`, a frame that Spark goes on with; not run yet. `keys` are not empty."""
+    """As `run_on_keys`, but a frame that Spark evaluates later. `keys` must not be empty."""
     slots = max(2, slots_of(spark))
     tasks = tasks_of(len(keys), slots)
     dealt = [keys[task::tasks] for task in range(tasks)]
@@ -151,13 +150,13 @@ def frame_of_keys(
 
 
 def tasks_of(keys: int, slots: int) -> int:
-    """As many for each slot: while the last of three tasks runs, one of two slots is idle."""
+    """A multiple of `slots`: with three tasks on two slots, one slot idles during the last task."""
     return min(keys, slots * max(1, min(_TASKS_A_SLOT, keys // (slots * _FEW))))
 
 
 @contextmanager
 def shared(spark: Session, value: V) -> Iterator[Callable[[], V]]:
-    """A value that workers read by calling what is given: sent to each executor once."""
+    """Yields a function by which workers get `value`. Spark sends it to each executor once."""
     if isinstance(spark, InProcess):
         yield lambda: value
         return

@@ -31,7 +31,7 @@ def of_packed(packed: bytes) -> Ids:
 
 
 def of_halves(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> Ids:
-    """Ids of their two halves, as `page_decoder.decode` gives them."""
+    """Ids from their high and low 64 bits, as `page_decoder.decode` returns them."""
     import numpy as np
 
     return np.stack([high, low], axis=1).astype(">u8").view(np.uint8).reshape(-1, 16)
@@ -47,7 +47,7 @@ def pack(ids: Ids) -> bytes:
 
 
 def low_halves(ids: Ids) -> npt.NDArray[np.uint64]:
-    """The last 64 bits, 62 of them random: a collision only keeps a mark that could go."""
+    """The last 64 bits of each id, 62 of them random. A collision only keeps a mark needlessly."""
     import numpy as np
 
     return np.ascontiguousarray(ids[:, 8:]).view(">u8")[:, 0].astype(np.uint64)
@@ -61,7 +61,7 @@ def whole(ids: Ids) -> npt.NDArray[np.bytes_]:
 
 
 def among(values: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Which of these values are among `known`, which are sorted."""
+    """For each value whether it is among `known`, which must be sorted."""
     import numpy as np
 
     if not len(known):
@@ -72,10 +72,11 @@ def among(values: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.b
 
 
 def texts(ids: Ids) -> pa.StringArray:
+    """The ids as text, as `str` writes a UUID."""
     import numpy as np
     import pyarrow as pa
 
-    digits, at = _tables()[0], _partitions()
+    digits, at = _tables()[0], _digit_positions()
     letters = np.full((len(ids), _TEXT), ord("-"), np.uint8)
     letters[:, at] = digits[ids].reshape(len(ids), 32)
     ends = np.arange(0, _TEXT * (len(ids) + 1), _TEXT, dtype=np.int32)
@@ -103,7 +104,7 @@ def of_texts(column: pa.ChunkedArray | pa.Array) -> Ids:
     letters = np.frombuffer(fixed.buffers()[1], np.uint8)[
         fixed.offset * _TEXT : (fixed.offset + len(fixed)) * _TEXT
     ].reshape(-1, _TEXT)
-    values = _tables()[1][letters[:, _partitions()]]
+    values = _tables()[1][letters[:, _digit_positions()]]
     if (values > 15).any() or (letters[:, _DASHES] != ord("-")).any():
         raise PlanRefused("a plan file holds what is no enqueue id: plan again")
     high, low = values[:, 0::2], values[:, 1::2]
@@ -112,7 +113,7 @@ def of_texts(column: pa.ChunkedArray | pa.Array) -> Ids:
 
 @cache
 def _tables() -> tuple[Ids, npt.NDArray[np.uint8]]:
-    """The two letters of each byte; the value of each letter (255: none)."""
+    """The two hex digits of each byte; the value of each ASCII code as a hex digit (255: none)."""
     import numpy as np
 
     digits = np.frombuffer(
@@ -124,8 +125,8 @@ def _tables() -> tuple[Ids, npt.NDArray[np.uint8]]:
 
 
 @cache
-def _partitions() -> npt.NDArray[np.intp]:
-    """Where the 32 letters are in a text."""
+def _digit_positions() -> npt.NDArray[np.intp]:
+    """Where the 32 hex digits are in a text."""
     import numpy as np
 
     return np.array([at for at in range(_TEXT) if at not in _DASHES])

@@ -1,6 +1,6 @@
-"""Deleted marks in Python workers: list those without a row, and drop those that a plan names.
+"""Lists deleted marks without a row, and drops the marks that a plan names, in Python workers.
 
-Ids are rows of 16 bytes (`engine.id_arrays`), in row groups: a worker loads one.
+Ids are rows of 16 bytes (`engine.id_arrays`) in Parquet row groups. A worker loads one at a time.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from mailslice.stores.cassandra.ranges import TokenRange
 Halves = npt.NDArray[np.uint64]
 """Low halves of ids, sorted."""
 Retained = Callable[[], tuple[Halves, Halves]]
-"""In a worker: ids that have a row, and ids that the caller blocks. Their marks stay."""
+"""Called in a worker: ids that have a row, and ids that the caller blocks. Their marks stay."""
 
 if TYPE_CHECKING:
     from mailslice.engine.id_arrays import Ids
 
 IDS_A_GROUP = 50_000
-"""Seconds of work, so that whoever drops them can look at the time between two groups."""
+"""Dropping a group takes seconds. The caller checks its time limit between two groups."""
 _AT_ONCE = 10_000
-"""Marks between two looks at the allowed rate."""
+"""Marks that are dropped between two calls of `turn`."""
 _COLUMN = "enqueue_id"
 
 
 @dataclass(frozen=True, slots=True)
 class Dropping(PlanFiles):
-    """Whose marks, and where ids are. `turn(n)` blocks until n more may go: a copy each task."""
+    """Queue, and files of ids. `turn(n)` waits until n drops are allowed; each task has a copy."""
 
     turn: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """`dropped` marks; ids without a row whose mark stays: those `blocked` by the caller."""
+    """Counts: marks that were `dropped`; marks without a row that stay, `blocked` by the caller."""
 
     dropped: int = 0
     blocked: int = 0
@@ -78,7 +78,7 @@ def list_marks(
                         waiting.append(ids[~among(low_halves(ids), row_halves())])
                         _write(writer, waiting, IDS_A_GROUP)
                 _write(writer, waiting, 1)
-            yield from writer.groups  # the file is whole by now
+            yield from writer.groups  # only now is the file complete
 
         return run_on_keys(spark, ranges, read)
 
@@ -86,9 +86,9 @@ def list_marks(
 def drop_listed(
     spark: Session, spec: Dropping, groups: Sequence[RowGroup], retained: Retained
 ) -> Dropped:
-    """Drop the marks that groups of `list_marks` name and that are still there.
+    """Drop the marks that row groups of `list_marks` name and that still exist.
 
-    Those of `retained` ids stay. Raises PlanRefused for a file that was changed.
+    Marks of `retained` ids stay. Raises PlanRefused for a file that was changed.
     """
     return _drop(spark, spec, groups, lambda batches: _listed(spec, batches), retained)
 
@@ -96,7 +96,7 @@ def drop_listed(
 def drop_planned(
     spark: Session, spec: Dropping, parts: Sequence[PlanPart], retained: Retained
 ) -> Dropped:
-    """As `drop_listed`, the ids of a plan's rows, whose marks were read twice."""
+    """As `drop_listed`, for the ids of a plan's rows. Their marks were read twice already."""
 
     def ids(batches: Iterator[Sequence[PlanPart]]) -> Iterator[Ids]:
         return (of_texts(table.column(_COLUMN)) for table in _tables(spec, batches))
@@ -114,14 +114,14 @@ def _drop(
     def drop(batches: Iterator[Sequence[object]]) -> Iterator[Dropped]:
         deleted = stores_of(spec.settings).tables.deleted
         for ids in read(batches):
-            with_row, stopped = (among(low_halves(ids), halves) for halves in retained())
-            free = ids[~with_row & ~stopped]
-            for at in range(0, len(free), _AT_ONCE):
-                batch = free[at : at + _AT_ONCE]
+            with_row, blocked = (among(low_halves(ids), halves) for halves in retained())
+            droppable = ids[~with_row & ~blocked]
+            for at in range(0, len(droppable), _AT_ONCE):
+                batch = droppable[at : at + _AT_ONCE]
                 if spec.turn is not None:
                     spec.turn(len(batch))
                 deleted.drop_packed(spec.queue, cut(pack(batch)), READS_IN_FLIGHT)
-            yield Dropped(len(free), int((stopped & ~with_row).sum()))
+            yield Dropped(len(droppable), int((blocked & ~with_row).sum()))
 
     return sum(run_on_keys(spark, keys, drop), Dropped())
 
@@ -132,7 +132,7 @@ def halves_of(pages: Sequence[bytes]) -> Halves:
 
 
 def _tables(spec: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.Table]:
-    """The row groups of the parts, those of one file after each other."""
+    """The row groups of the parts, sorted by file: the reader keeps one file open."""
     with PlanReader(spec.location, spec.folder) as reader:
         for batch in batches:
             for part in sorted(batch, key=lambda part: (part.file, part.first)):
@@ -140,7 +140,7 @@ def _tables(spec: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[p
 
 
 def _write(writer: RowWriter, waiting: list[Ids], least: int) -> None:
-    """Write the ids as one row group, where there are so many."""
+    """Write the waiting ids as one row group, if there are at least `least`."""
     if sum(map(len, waiting)) >= least:
         ids = np.concatenate(waiting)
         waiting.clear()
@@ -150,7 +150,7 @@ def _write(writer: RowWriter, waiting: list[Ids], least: int) -> None:
 
 
 def _listed(spec: Dropping, batches: Iterator[Sequence[RowGroup]]) -> Iterator[Ids]:
-    """The ids of the groups that are marked now: a sweep that was killed here has dropped some."""
+    """The ids that are still marked: a sweep that was killed here may have dropped some marks."""
     marks = Marks(stores_of(spec.settings).tables.deleted, spec.queue)
     for batch in batches:
         for _, table in read_groups(spec.location, spec.folder, batch):

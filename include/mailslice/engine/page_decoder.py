@@ -1,9 +1,9 @@
 """Decode packed pages of rows (`stores.cassandra.packed`) into numpy columns.
 
-Columns of a fixed width come first, at most one of any width last. Nearly all rows of a page have
-every value: they lie at equal steps, or at steps that the last column alone decides. Such a page is
-decoded without a loop over its values. A page with nulls among the fixed columns is read value by
-value.
+Columns of a fixed width come first; at most one column of any width comes last. Nearly all rows of
+a page have every value, so that they start at equal distances, or at distances that only the last
+column varies. Such a page is decoded without a loop over its values. A page with nulls in fixed
+columns is decoded value by value.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ _NULL = -1
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """(name, width) in order. `last`: a column of any width, as a 64-bit hash (null: 0)."""
+    """Columns (name, width) in order. `last` has any width and becomes a 64-bit hash (null: 0)."""
 
     fixed: Sequence[tuple[str, int]]
     last: str | None = None
     width: int = field(init=False, default=0)
-    """Of a row with all fixed values and, where there is one, the length of the last."""
+    """Bytes of a row with all fixed values, and with the length field of any last column."""
 
     def __post_init__(self) -> None:
         width = sum(_LENGTH + width for _, width in self.fixed) + (_LENGTH if self.last else 0)
@@ -65,7 +65,7 @@ def decode(page: PackedPage, layout: Layout) -> Columns:
 
 
 def _complete(rows: npt.NDArray[np.uint8], layout: Layout, *, checked_last: bool) -> bool:
-    """Whether every value has its column's length; in rows of equal width the last is null."""
+    """Whether every value has its column's width. `checked_last`: the last must be null, too."""
     lengths = [width for _, width in layout.fixed]
     if layout.last and checked_last:
         lengths.append(_NULL)
@@ -80,7 +80,7 @@ def _complete(rows: npt.NDArray[np.uint8], layout: Layout, *, checked_last: bool
 def _uneven(
     page: PackedPage, layout: Layout, raw: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.uint64]]:
-    """Rows without the last column's values, and the hashes of those; None: no such rows."""
+    """Rows without the last column's values, and hashes of these values; None for other bytes."""
     data, starts, hashes, at = page.data, [], [0] * page.rows, 0
     for row in range(page.rows):
         starts.append(at)
@@ -96,7 +96,7 @@ def _uneven(
 
 
 def _value_by_value(page: PackedPage, layout: Layout) -> Columns:
-    """Every value by itself: rows with nulls."""
+    """Decode each value by itself, for rows with nulls."""
     widths = [width for _, width in layout.fixed]
     values = [bytearray() for _ in widths]
     hashes: list[int] = []

@@ -67,7 +67,7 @@ class Spool:
             self.newest_us = max(self.newest_us, int(written_us.max()))
 
     def chunks(self, first: int = 0, end: int | None = None) -> Iterator[tuple[Ids, Times]]:
-        """The rows again, or those from `first` to `end`, at most a row group at once."""
+        """The rows from `first` up to `end`, in chunks of at most ROWS_A_GROUP."""
         end = self.count if end is None else end
         self._file.seek(_ROW.size * first)
         for at in range(first, end, ROWS_A_GROUP):
@@ -86,9 +86,9 @@ P = TypeVar("P")
 PartitionName: TypeAlias = tuple[str, int, int]
 READS_IN_FLIGHT = 8
 SURVIVORS_A_PARTITION = 1000
-"""Ids of unmarked rows that a summary carries; their count is always whole."""
+"""Ids of unmarked rows that a summary carries at most. Its count of them is complete."""
 _AMONG_MANY_LIVE = 100
-"""How many, where fewer than ten rows are dead for each: there it does not pay to know them all."""
+"""The limit where fewer than ten rows are dead for each unmarked one: more ids do not pay there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,11 @@ class PartitionScan(PartitionKey):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What to read: a queue, the tables and the buckets of each slice.
+    """What to read (queue, tables, buckets of each slice), and where to write planned rows.
 
-    Also where planned rows are written. A row that was written after `latest_us` (microseconds
-    since the epoch) is not planned: its clock is ahead. The delete would have that write time, and
-    remove a late insert of today.
+    A row that was written after `latest_us` (microseconds since the epoch) is not planned: its
+    writer's clock is ahead. The delete would use that write time, and would remove rows that are
+    inserted late today.
     """
 
     settings: Settings
@@ -203,7 +203,7 @@ class Marks:
 
     def of(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """For each id whether it has a mark."""
-        marked = np.zeros(len(ids), np.bool_)  # what nobody answered for is live
+        marked = np.zeros(len(ids), np.bool_)  # an id without an answer counts as live
         for at, packed, marked_ids in self._deleted.look_up(
             self._queue, enumerate(cut(ids_.pack(ids))), READS_IN_FLIGHT
         ):
@@ -211,7 +211,7 @@ class Marks:
             if marked_ids is None:  # all of them
                 marked[first : first + count] = True
             elif marked_ids:
-                marked[first : first + count] = [one in marked_ids for one in each_in_order(packed)]
+                marked[first : first + count] = [id_ in marked_ids for id_ in each_in_order(packed)]
         return marked
 
 
@@ -222,7 +222,7 @@ def _slices(
     marks: Marks,
     writer: PlanWriter,
 ) -> Iterator[PartitionScan]:
-    """Slice by slice, all tables in step: only its last row decides whether a slice is planned."""
+    """Read slice by slice, all tables together: a slice is planned only after its last row."""
     partitions = [
         Partition(instant(slice_ms), bucket)
         for slice_ms, _ in keys
@@ -244,7 +244,7 @@ def _slices(
 
 
 class Survivors:
-    """Unmarked ids of a place, the first of them, and how many there are."""
+    """The first unmarked ids of a partition, and the count of all."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -256,13 +256,13 @@ class Survivors:
         self._ids += [str(UUID(bytes=id_.tobytes())) for id_ in live[:room]]
 
     def shown(self, rows: int) -> tuple[str, ...]:
-        """Those that a summary of a place with so many rows carries."""
+        """The ids that the summary of a partition with `rows` rows carries."""
         among_many = 10 * self._count > rows - self._count
         return tuple(self._ids[:_AMONG_MANY_LIVE] if among_many else self._ids)
 
 
 class _Count:
-    """What was read of one partition."""
+    """Counts the rows of one partition."""
 
     def __init__(self, spec: Scan, table: QueueTable, partition: Partition) -> None:
         self._spec = spec
@@ -271,7 +271,7 @@ class _Count:
         self._survivors = Survivors()
 
     def read(self, pages: Iterable[tuple[Ids, Times]], marks: Marks, spool: Spool | None) -> bool:
-        """Whether all rows may be planned; until one may not, they go to the slice's `spool`."""
+        """Read the pages; whether all rows may be planned. Rows go to `spool` until one may not."""
         self._first = spool.count if spool else 0
         for ids, written_us in pages:
             marked = marks.of(ids)
@@ -286,7 +286,7 @@ class _Count:
         return not (self._unmarked or self._undated)
 
     def finish(self, writer: PlanWriter, spool: Spool | None) -> PartitionScan:
-        """With a `spool` all rows are planned."""
+        """The summary. With a `spool` all rows are planned."""
         part, digest = NO_PART, Digest()
         if spool and self._rows:
             rows = spool.chunks(self._first, self._first + self._rows)

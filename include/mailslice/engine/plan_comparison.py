@@ -1,7 +1,7 @@
 """Compare the rows of a plan with the view, partition by partition: before a delete, and after it.
 
-The planned ids of one partition are in memory, the stored ones come in pages. After the deletes
-ids, write times and marks are read once, for read-back, mark deletion, contentStart, verify and
+The planned ids of one partition are in memory; the stored ids come in pages. After the deletes, one
+read of ids, write times and marks serves read-back, mark deletion, contentStart, verify and
 statistics.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanKey(PartitionKey):
-    """A partition, and where its planned rows are; a `part` without groups: none are planned."""
+    """A partition and its planned rows. A `part` without groups means that none are planned."""
 
     part: PlanPart = NO_PART
 
@@ -66,7 +66,7 @@ class PartitionNow(PartitionKey):
 
 
 def compare(spark: Session, spec: PlanFiles, keys: Sequence[PlanKey]) -> list[PartitionNow]:
-    """Each partition as it is now, beside its planned rows."""
+    """Each partition as it is now, compared with its planned rows."""
 
     def count(
         key: PlanKey, pages: Iterator[bytes], marks: Marks, reader: PlanReader
@@ -83,7 +83,7 @@ def _on_partitions(
     method: Callable[[EnqueuedMails], Callable[..., Iterator[tuple[Partition, P]]]],
     count: Callable[[PlanKey, Iterator[P], Marks, PlanReader], R],
 ) -> list[R]:
-    """What `count` makes of each key and the pages that `method` of its table reads."""
+    """Apply `count` to each key and to the pages that `method` of the key's table reads."""
 
     def read(batches: Iterator[Sequence[PlanKey]]) -> Iterator[R]:
         stores = stores_of(spec.settings)
@@ -106,7 +106,7 @@ def _on_partitions(
 def _before(
     pages: Iterator[Ids], reader: PlanReader, part: PlanPart, marks: Marks
 ) -> dict[str, Any]:
-    """Whether the place is still what was planned."""
+    """The counts of PartitionNow: the stored rows, compared with the plan."""
     planned, digest = _planned(reader, part)
     known = np.sort(whole(planned))
     rows = matched = unmarked = unmarked_planned = 0
@@ -171,7 +171,7 @@ def _after(
         early += int((unmarked & (written > 0) & (written <= made_us)).sum())
     halves_read, alive = np.concatenate(halves), np.concatenate(live)
     count, planned = len(halves_read), np.empty(0, np.bool_)
-    if count:  # where nothing is left, the plan is not read
+    if count:  # for an empty partition the plan is not read
         planned = np.isin(halves_read, low_halves(_planned(reader, key.part)[0]))
     where, counts = key.name, (count, int(alive.sum()), early)
     matched = (int(planned.sum()), int((planned & alive).sum()))
@@ -180,7 +180,7 @@ def _after(
 
 
 def _planned(reader: PlanReader, part: PlanPart) -> tuple[Ids, Digest]:
-    """The ids that are planned in a partition, and the digest of all its planned rows."""
+    """The planned ids of a partition, and the digest of all its planned rows."""
     ids, digest = [np.empty((0, 16), np.uint8)], Digest()
     for table in reader.groups(part):
         ids.append(of_texts(table.column("enqueue_id")))

@@ -27,15 +27,15 @@ def plan_rows(
     schema: pa.Schema,
     derive: Derive | None = None,
 ) -> pa.Table | DataFrame:
-    """All rows of the files, read by pyarrow wherever the tasks are: no executor needs Hadoop's S3.
+    """All rows of the files. pyarrow reads them in the tasks: no executor needs Hadoop's S3 client.
 
-    `schema` is of what comes out. Its columns are those of the files, or those that `derive` makes
-    of each batch. It has no times: Arrow's milliseconds are not Spark's. Whoever uses the frame
-    gets PlanRefused for a file that is gone or holds other columns.
+    `schema` is that of the result: columns of the files, or those that `derive` makes of each
+    batch. It must have no timestamps, because Arrow's milliseconds are not Spark's. Evaluating the
+    frame raises PlanRefused for a file that is gone or holds other columns.
     """
 
-    def read(names: Iterator[Sequence[str]]) -> Iterator[pa.RecordBatch]:
-        for name in (one for batch in names for one in batch):
+    def read(batches: Iterator[Sequence[str]]) -> Iterator[pa.RecordBatch]:
+        for name in (name for batch in batches for name in batch):
             yield from _batches(location, name, schema, derive)
 
     if isinstance(spark, InProcess):

@@ -1,8 +1,8 @@
-"""Parquet files that workers write and read: each row group has a digest, so apply acts on it only.
+"""Parquet files that workers write and read. Digests of row groups prove that a plan is unchanged.
 
-A digest covers every column's name, type and values. Row groups add up in any order.
-Two writers: `RowWriter` takes Arrow tables, `PlanWriter` ids of the view. Of the latter no row
-group has rows of two partitions.
+A digest covers every column's name, type and values. Digests of row groups add up in any order.
+`RowWriter` takes Arrow tables. `PlanWriter` takes ids of the view, and none of its row groups has
+rows of two partitions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Location(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlanFiles:
-    """A queue's plan: `folder` of its files, below `location`. For workers."""
+    """A queue, and its plan's files: in `folder`, below `location`. Sent to workers."""
 
     settings: Settings
     queue: QueueName
@@ -104,7 +104,7 @@ def digest_of(rows: pa.Table) -> Digest:
 
 
 def _bytes_of(column: pa.ChunkedArray) -> Iterator[bytes | memoryview]:
-    """Which values are missing, then the values: of text and bytes the lengths first."""
+    """The null flags, then the values; of text and bytes the lengths first."""
     import numpy as np
     import pyarrow as pa
 
@@ -139,7 +139,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """A file of a plan, relative to the run's folder. There is no file for no rows."""
+    """A file of a plan, relative to the run's folder. Without rows there is no file."""
 
     file: str
     rows: int
@@ -154,7 +154,7 @@ class RowFile:
 
 @dataclass(frozen=True, slots=True)
 class PlanPart:
-    """Row groups `first` to `first + groups` of a partition; `file` is below the plan's folder."""
+    """`groups` row groups of a partition, from `first` on; `file` is below the plan's folder."""
 
     file: str
     first: int
@@ -162,7 +162,7 @@ class PlanPart:
 
 
 NO_PART = PlanPart("", 0, 0)
-"""Nothing is planned there."""
+"""Of a partition without planned rows."""
 
 
 class GroupWriter:
@@ -201,14 +201,14 @@ class GroupWriter:
 
 
 class RowWriter(GroupWriter):
-    """From Arrow tables, also on executors. A repeated task needs another name (`uuid4`)."""
+    """Writes Arrow tables, also on executors. A retried task needs another file name (`uuid4`)."""
 
     def __init__(self, location: Location, folder: str, file: str) -> None:
         super().__init__(location, folder, file)
         self.groups: list[RowGroup] = []
 
     def add(self, rows: pa.Table, rows_per_group: int = ROWS_A_GROUP) -> None:
-        """Append rows, as groups of at most so many."""
+        """Append rows, in row groups of at most `rows_per_group` rows."""
         for first in range(0, rows.num_rows, rows_per_group):
             digest = self._write(rows.slice(first, rows_per_group))
             self.groups.append(RowGroup(self._file, len(self.groups), digest.count, str(digest)))
@@ -220,7 +220,7 @@ class RowWriter(GroupWriter):
 
 
 class PlanWriter(GroupWriter):
-    """The file of one task. Tell nobody of its parts before it is closed."""
+    """Writes the file of one task. Its parts may be used only after it is closed."""
 
     def __init__(self, location: Location, folder: str, file: str = "") -> None:
         super().__init__(location, folder, file or f"part-{uuid4()}.parquet")
@@ -229,7 +229,7 @@ class PlanWriter(GroupWriter):
     def add(
         self, table: str, slice_ms: int, bucket: int, chunks: Iterable[tuple[Ids, Times]]
     ) -> tuple[PlanPart, Digest]:
-        """Append a partition's rows, at most ROWS_A_GROUP a chunk; where they are, their digest."""
+        """Append a partition's rows, in chunks of at most ROWS_A_GROUP; return part and digest."""
         import pyarrow as pa
 
         first, digest = self._groups, Digest()
@@ -248,7 +248,7 @@ class PlanWriter(GroupWriter):
 
 
 def refused(file: str, error: Exception) -> MailsliceError:
-    """What a file of a plan is that cannot be read: refused, where its store does answer."""
+    """The error for an unreadable plan file: PlanRefused, unless its store does not answer."""
     problem = " ".join(str(error).split())[:200]
     return meaning(str(error)) or PlanRefused(
         f"the file {file} of the plan cannot be read, it was changed or removed "
@@ -268,7 +268,7 @@ class PlanReader:
         self._open: tuple[str, Any] | None = None
 
     def groups(self, part: PlanPart) -> Iterator[pa.Table]:
-        """Those of one partition."""
+        """The row groups of one partition."""
         for number in range(part.first, part.first + part.groups):
             schema = (table := self.group(part.file, number)).schema
             if (schema.names, schema.types) != (plan_schema().names, plan_schema().types):
@@ -310,7 +310,7 @@ class PlanReader:
 def read_groups(
     location: Location, folder: str, groups: Sequence[RowGroup]
 ) -> Iterator[tuple[RowGroup, pa.Table]]:
-    """Row groups with their rows. Raises PlanRefused at the first that differs."""
+    """Row groups with their rows. Raises PlanRefused at the first that has another digest."""
     with PlanReader(location, folder) as reader:
         for group in groups:
             table = reader.group(group.file, group.number)

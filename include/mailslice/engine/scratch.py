@@ -1,4 +1,4 @@
-"""Folders of one process below the temporary folder, of its user alone."""
+"""Temporary folders of one process, for its user alone."""
 
 import fcntl
 import os
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def scratch_folder(name: str) -> Path:
-    """A new folder NAME.*, which the caller removes; those of killed processes go now.
+    """Create a folder NAME.*, which the caller removes; remove those of killed processes.
 
-    A process locks its folders for life: a process id means nothing in another container.
+    A process locks its folders until it ends. A process id means nothing in another container.
     """
     for old in Path(tempfile.gettempdir()).glob(f"{name}.*"):
         with suppress(OSError):  # its process lives or removed it, or it is another user's
@@ -23,7 +23,7 @@ def scratch_folder(name: str) -> Path:
                 os.close(descriptor)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{name}."))
-        with suppress(FileNotFoundError):  # it was taken for a killed process's
+        with suppress(FileNotFoundError):  # another process took it for a killed one's
             fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
             if folder.exists():
                 return folder

@@ -1,6 +1,6 @@
-"""The options of Spark that mailslice gives, by kind of master.
+"""The Spark options that mailslice sets, by kind of master.
 
-A local master gets small defaults. A cluster keeps its own, but for what a duty depends on.
+A local master gets small defaults. A cluster keeps its own options, but for those a duty needs.
 """
 
 import zipfile
@@ -13,9 +13,9 @@ NEEDED: Mapping[str, str] = {
     # A batch is what a task acts on at once.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "256",
 }
-"""Whatever a cluster says."""
+"""Set on every master; a cluster's own values do not count."""
 SMALL: Mapping[str, str] = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "8"}
-"""On a local master, unless you say otherwise."""
+"""Set on a local master, unless MAILSLICE_DUTY_SPARK_CONF says otherwise."""
 PY_FILES = "spark.submit.pyFiles"
 PYTHON = "spark.pyspark.python"
 
@@ -31,12 +31,12 @@ def on_loopback(master: str) -> bool:
 
 
 def added(own: str | None, file: str) -> str:
-    """A list of files as Spark has it, with one more, which is first."""
+    """Spark's comma-separated list of files, with `file` put first."""
     return f"{file},{own}" if own else file
 
 
 def zip_package(folder: Path) -> Path:
-    """The package as `folder`/mailslice.zip, for `--py-files`; from such a zip that very one."""
+    """The package as `folder`/mailslice.zip, for `--py-files`; the zip that it runs from if any."""
     root = Path(__file__).resolve().parents[1]
     if not root.is_dir():
         return root.parent

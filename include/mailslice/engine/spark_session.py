@@ -1,4 +1,4 @@
-"""The Spark session of this process: of spark-submit's master and conf, else of the settings.
+"""The Spark session of this process, by spark-submit's master and conf, else by the settings.
 
 Without spark-submit pyspark starts a JVM whose standard input is a pipe from this process. When the
 process ends, in whatever way, the pipe closes, and the JVM ends with its Python workers.
@@ -35,7 +35,7 @@ from mailslice.model.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_JAVA_PLACES = (
+_JAVA_PATTERNS = (
     "/usr/lib/jvm/*17*/bin/java",
     "/usr/lib/jvm/*/bin/java",
     "/opt/java/*/bin/java",
@@ -65,7 +65,7 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
-    if process is not None and process.poll() is not None:  # killed; webadmin goes on
+    if process is not None and process.poll() is not None:  # the JVM died; webadmin goes on
         _STARTED.clear()
         for known in ("_active_spark_context", "_gateway", "_jvm"):
             setattr(SparkContext, known, None)
@@ -74,7 +74,7 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
     if _STARTED and _STARTED[0].sparkContext._jsc is not None:  # noqa: SLF001
         return _STARTED[0]
     _STARTED.clear()
-    # spark-submit has chosen master, Python and memory; Databricks has started a session, too.
+    # spark-submit chose master, Python and memory; Databricks has also started a session.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None
     options = dict(NEEDED) if submitted else _options(settings, _scratch())
     if not submitted:
@@ -91,7 +91,7 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
 
 
 def _choose_python(master: str, chosen: str | None) -> None:
-    """Executors on this machine use this Python. Those of a cluster use the one you named.
+    """Executors on this machine use this Python. Those of a cluster use `chosen`.
 
     Spark does not read `spark.pyspark.python` where Python starts the JVM.
     """
@@ -117,12 +117,12 @@ def _no_half_started_jvm() -> Iterator[None]:
 
 
 def _options(settings: Settings, scratch: Path) -> dict[str, str]:
-    """Of a session that this process starts."""
+    """The options of a session that this process starts."""
     duty, own = settings.duty, dict(settings.duty.spark_conf)
     options = {
         "spark.master": duty.spark_master,
         "spark.ui.showConsoleProgress": "false",
-        # Unused. Spark would make the folder where the command was called.
+        # Unused, but by default Spark would create the folder in the current directory.
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
     }
     jvm = []
@@ -130,7 +130,7 @@ def _options(settings: Settings, scratch: Path) -> dict[str, str]:
         log = (scratch / "log4j2.properties").as_uri()
         jvm = [f"-Dlog4j2.configurationFile={log}", "-XX:+UseSerialGC"]
         jvm.append(f"-Dderby.system.home={scratch}")
-        # What fails is raised, in a line or two. A cluster's warnings say what it waits for.
+        # Failures are raised, in a line or two. A cluster's warnings say what it waits for.
         options |= {**SMALL, "spark.local.dir": str(scratch / "spark"), "spark.log.level": "OFF"}
     else:
         options[PY_FILES] = added(own.pop(PY_FILES, None), str(zip_package(scratch)))
@@ -152,14 +152,14 @@ def _scratch() -> Path:
 
 
 def _find_java() -> None:
-    """Set JAVA_HOME and SPARK_HOME when the environment lacks them: commands work by path."""
+    """Set JAVA_HOME and SPARK_HOME if missing: a command that is called by its path works, too."""
     spec = util.find_spec("pyspark")
     if spec is not None and spec.origin:
         os.environ.setdefault("SPARK_HOME", str(Path(spec.origin).parent))
     home = os.environ.get("JAVA_HOME")
     if (home and (Path(home) / "bin" / "java").is_file()) or shutil.which("java"):
         return
-    for pattern in _JAVA_PLACES:
+    for pattern in _JAVA_PATTERNS:
         for java in sorted(Path("/").glob(pattern.lstrip("/"))):
             os.environ["JAVA_HOME"] = str(java.parent.parent)
             return

@@ -1,6 +1,6 @@
 """What a Python worker of Spark keeps between tasks: one Cassandra session for each settings.
 
-It keeps no import cache of the archives that Spark's Python comes in.
+It drops the import cache of the archives that contain Spark's Python code.
 """
 
 import atexit
@@ -16,8 +16,8 @@ _OPEN: dict[str, Stores] = {}
 
 
 def stores_of(settings: Settings) -> Stores:
-    """The stores of this process. Connecting costs 0.3 s, a task a tenth of that. Which tables of
-    the view there are is looked up anew: a process may live for weeks.
+    """The stores of this process, opened once: connecting costs 0.3 s, a task a tenth of that. Each
+    call looks up anew which tables of the view exist, because a process may live for weeks.
     """
     cassandra, own = settings.cassandra, settings.own
     secret = cassandra.password.get_secret_value() if cassandra.password else ""

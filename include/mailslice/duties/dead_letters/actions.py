@@ -2,8 +2,8 @@
 
 All other letters are requeued. No crash loses a letter:
 - A redrive is counted, published, confirmed, and acknowledged last. A kill in between leaves the
-  letter beside its copy. The next run redrives it again unless the copy is done by then: then its
-  mark drops the letter, or the worker's deleted check drops the copy.
+  letter beside its copy. If the copy is done when the next run reads the letter, its mark drops
+  the letter. Else the run redrives again, and the worker's deleted check drops the second copy.
 - An export is read back before its letter is acknowledged.
 - A dropped letter has its deleted mark in two quorum reads.
 """
@@ -37,7 +37,7 @@ from mailslice.model.mail import EnqueueId, Partition
 from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, Checkout, check_out
 
 MAX_CHECKOUT = timedelta(minutes=10)
-"""Then all go back: a broker closes a channel that has had one unacknowledged for half an hour."""
+"""Then all letters go back: a broker closes a channel that has one unacknowledged for 30 min."""
 _AT_ONCE = 100
 """Letters whose marks or rows are looked up together."""
 _OF_THE_BROKER = frozenset(
@@ -60,7 +60,7 @@ _KINDS = {
 
 
 class LetterWork:
-    """One apply: goes through the queue until every planned letter was come to."""
+    """One apply: goes through the queue until every planned letter was reached."""
 
     def __init__(self, run: Run, letters: Sequence[PlannedLetter], progress: Progress) -> None:
         self.run = run
@@ -94,7 +94,7 @@ class LetterWork:
                 self.progress.skip(VANISHED)
 
     def _was_done(self, letter: PlannedLetter, exports: str) -> bool:
-        """Whether an earlier try dealt with it. A dropped letter leaves no trace."""
+        """Whether an earlier try dealt with it. A drop leaves no trace: it counts as done."""
         if letter.action != LetterAction.REDRIVE:
             return letter.action == LetterAction.DROP or f"-{letter.key[:12]}.json" in exports
         enqueue_id = EnqueueId(UUID(letter.enqueue_id))
@@ -105,7 +105,7 @@ class LetterWork:
         self.progress.done(_KINDS[LetterAction(letter.action)])
 
     def _perform_once(self) -> bool:
-        """Go through the queue; whether it was left early, to be gone through again."""
+        """Go through the queue once; whether this ended early, so that another pass is needed."""
         self._until = time.monotonic() + MAX_CHECKOUT.total_seconds()
         with check_out(
             self.run.settings.rabbitmq, self.names.dead_letter_queue, self.most
@@ -130,7 +130,7 @@ class LetterWork:
         return self.run.out_of_time() or time.monotonic() > self._until
 
     def _taken(self, key: str) -> PlannedLetter:
-        """One planned letter of this key, which is pending no more."""
+        """Take one planned letter of this key out of `pending`."""
         waiting = self.pending[key]
         planned = waiting.pop()
         if not waiting:
@@ -138,8 +138,8 @@ class LetterWork:
         return planned
 
     def _act(self, checkout: Checkout, matches: Sequence[Match]) -> None:
-        """Act on letters whose marks or rows are looked up together, on one at least where the run
-        has time for it; what is left is pending.
+        """Act on letters, whose marks and rows are looked up together. While the run has time it
+        acts on one at least. The others become pending again.
         """
         drops = [
             letter.enqueue_id
@@ -147,7 +147,7 @@ class LetterWork:
             if planned.action == LetterAction.DROP and letter.enqueue_id is not None
         ]
         marked = self.run.stores.tables.deleted.marked(self.run.queue, drops) if drops else set()
-        redriven = [one for _, plan, one in matches if plan.action == LetterAction.REDRIVE]
+        redriven = [letter for _, plan, letter in matches if plan.action == LetterAction.REDRIVE]
         self._rows = self.lookups.with_row(redriven, self.run.clock()) if redriven else {}
         for number, match in enumerate(matches):
             _, planned, letter = match
@@ -180,7 +180,7 @@ class LetterWork:
         self, checkout: Checkout, message: CheckedOutMessage, letter: Letter
     ) -> str | None:
         (classified,) = classify(self.run.stores, self.run.queue, [letter])
-        where = ((self._rows[one], one) for one in self._rows if one == letter.enqueue_id)
+        where = ((self._rows[id_], id_) for id_ in self._rows if id_ == letter.enqueue_id)
         facts = self.lookups.redrive_facts([classified], self.lookups.rows_in(where))
         if classified.marked:
             return MARKED
@@ -206,7 +206,7 @@ class LetterWork:
             self.names.exchange,
             message.body,
             redrive_headers(message.headers, round_, partition),
-            self.run.clock(),  # its age begins anew, as its attempts do
+            self.run.clock(),  # its age starts again, as its attempts do
         )
         crash.point("apply:after-publish")
         return None
@@ -214,7 +214,7 @@ class LetterWork:
     def _entered(self, message: CheckedOutMessage) -> Partition:
         """Add a row of today for a mail that is redriven by force.
 
-        Without a row a worker takes the mail for cleaned, and its mark could be deleted while a
+        Without a row a worker considers the mail cleaned up, and its mark could be deleted while a
         copy waits.
         """
         run, items = self.run, [codec.decode(message.body)]
@@ -224,7 +224,7 @@ class LetterWork:
 
 
 def checkout_limit(run: Run, letters: Sequence[PlannedLetter]) -> int:
-    """Planned letters in a queue that keeps its order are where they were or nearer to the head."""
+    """Messages to check out. In a queue that keeps its order letters only move to the head."""
     name = names.RabbitNames(run.queue).dead_letter_queue
     return len(letters) if run.stores.management.keeps_order(name) else MAX_CHECKED_OUT
 

@@ -52,15 +52,13 @@ class LetterDecision:
 class RedriveFacts:
     """What was read about candidates of a redrive.
 
-    `rows`: those with a row that counts. `delayed`: those with a copy in a delay level. `content`:
-    those whose content exists.
+    `rows`: the partition of each mail's row, if that is at browseStart or later. `delayed`: mails
+    with a copy in a delay level. `content`: keys of letters whose content exists.
     """
 
     rows: Mapping[EnqueueId, Partition]
-    """Where each row is."""
     delayed: frozenset[EnqueueId]
     content: frozenset[str]
-    """Keys."""
 
 
 def decide(
@@ -71,7 +69,7 @@ def decide(
 ) -> list[LetterDecision]:
     """One decision for each letter, in their order.
 
-    `read_facts` reads the facts of candidates, and of no more of them than the limit needs.
+    `read_facts` is called with batches of candidates, until `limit` of them are redriven.
     """
     decided = [_without_facts(classified, params, now) for classified in letters]
     redriven: set[EnqueueId] = set()
@@ -92,7 +90,7 @@ def decide(
 def _without_facts(
     classified: ClassifiedLetter, params: Params, now: datetime
 ) -> tuple[LetterAction, str] | None:
-    """The decision that needs no look at rows; None for a candidate of the redrive."""
+    """The decision, if it needs no facts; None for a candidate of the redrive."""
     if classified.cause is Cause.BAD_JSON:
         return LetterAction.EXPORT, UNDECODABLE
     if classified.marked:
@@ -119,7 +117,7 @@ def matches(classified: ClassifiedLetter, params: Params, now: datetime) -> bool
 
 
 def is_redriven_often(classified: ClassifiedLetter, params: Params) -> bool:
-    """Whether the mail stays a dead letter, as it was redriven often enough."""
+    """Whether the mail stays a dead letter, because it was redriven `most_redrives` times."""
     return classified.redrives >= params.most_redrives
 
 
@@ -143,7 +141,7 @@ def _why_kept(
 def refused_by(
     facts: RedriveFacts, classified: ClassifiedLetter, enqueue_id: EnqueueId, params: Params
 ) -> str | None:
-    """Why the mail must not be redriven, in plan and again in apply; None: it may be."""
+    """Why the mail must not be redriven; None if it may be. Asked in plan and again in apply."""
     if enqueue_id in facts.delayed:
         return WAITING
     if enqueue_id not in facts.rows and not params.force_cleaned:

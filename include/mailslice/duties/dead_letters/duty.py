@@ -31,10 +31,10 @@ ORDER_UNCHANGED, ORDER_CHANGED = "as it was", "what was looked at went to the ba
 
 
 class LetterPlan(QueuePlan):
-    """What one run may do with which letters."""
+    """The letters that one run may act on."""
 
     letters: RowFile
-    """Every letter that was examined: PlannedLetter."""
+    """Rows: PlannedLetter, of every letter that was examined."""
     acted_on: int
     unseen: int
     """Letters behind those that were examined."""
@@ -64,8 +64,8 @@ class DeadLetters(Duty[LetterPlan]):
             classify(stores, queue, peeked.letters),
             params,
             now,
-            lambda some: lookups.redrive_facts(
-                some, lookups.with_row((one.letter for one in some), now)
+            lambda candidates: lookups.redrive_facts(
+                candidates, lookups.with_row((candidate.letter for candidate in candidates), now)
             ),
         )
         letters = [PlannedLetter.of(decision) for decision in decisions]
@@ -96,12 +96,12 @@ class DeadLetters(Duty[LetterPlan]):
             yield _redriven(redriven, params.most_redrives)
 
     def apply(self, run: Run, plan: LetterPlan, progress: Progress) -> None:
-        """Raises StoreUnavailable: run it again."""
+        """Raises StoreUnavailable; then run it again."""
         run.require_clock()
         LetterWork(run, run.read_rows(plan.letters, PlannedLetter), progress).perform_all()
 
     def verify(self, run: Run, plan: LetterPlan, result: Result) -> Iterable[Frame]:
-        """Looks again. Where nothing was applied the queue is not disturbed."""
+        """Reads the queue again, unless nothing was applied: then it is not disturbed."""
         letters: Sequence[Letter] = ()
         planned = run.read_rows(plan.letters, PlannedLetter)
         if result.applied:
@@ -111,7 +111,7 @@ class DeadLetters(Duty[LetterPlan]):
         still_queued = acted_on & Counter(letter.key for letter in letters)
         exports = result.fields.get("exports", ())
         missing = sum(not is_exported(run.folder.artifacts, export) for export in exports)
-        removed = "Of the planned letters none is in the queue but those that were skipped or left."
+        removed = "No planned letter is in the queue, except those that were skipped or left."
         complete = "Every exported letter is in its file, byte for byte."
         yield Frame.facts(
             "after",

@@ -29,7 +29,7 @@ def folder_of(queue: str) -> str:
 
 
 def export_letter(context: Run, message: CheckedOutMessage, key: str) -> str:
-    """Write body and headers, read the body back; the file's name, the same at a second try."""
+    """Write body and headers, read the body back; return the file's name, the same on a retry."""
     artifacts, digest = context.folder.artifacts, hashlib.sha256(message.body).hexdigest()
     name = f"{folder_of(context.queue)}/{digest[:32]}.body"
     details = {
@@ -76,7 +76,7 @@ def jsonable(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLetter:
-    """A letter, and what becomes of it. Ids and times are text, or empty. It has no address."""
+    """A letter and its action, without addresses. Ids and times are text, empty if unknown."""
 
     position: int
     key: str
@@ -111,7 +111,7 @@ class PlannedLetter:
 
 
 def ages_by_cause(decisions: Sequence[LetterDecision], now: datetime) -> dict[str, Any]:
-    """Of each cause: how many, and when the oldest and the newest died, as far as that is known."""
+    """For each cause the count, and when the oldest and the newest letter died, if known."""
     report: dict[str, Any] = {}
     for cause in Cause:
         died = [one.classified.letter.died_at for one in decisions if one.classified.cause is cause]

@@ -40,10 +40,10 @@ class LetterLookups:
     def with_row(self, letters: Iterable[Letter], now: datetime) -> dict[EnqueueId, Partition]:
         """The partition of each letter's row, for letters that have one at browseStart or later.
 
-        The partition that the letter names is read first, then all that the row can be in.
+        The partition that the letter names is read first, then every partition that may have it.
         """
         with_id = [(one.enqueue_id, one) for one in letters if one.enqueue_id is not None]
-        rows = self.rows_in((one.partition, id_) for id_, one in with_id if one.partition)
+        rows = self.rows_in((letter.partition, id_) for id_, letter in with_id if letter.partition)
         by_bucket: dict[int, list[EnqueueId]] = {}
         for enqueue_id, letter in with_id:
             if enqueue_id not in rows:
@@ -52,11 +52,11 @@ class LetterLookups:
         if by_bucket:
             live_rows = LiveRows(self._stores.tables, self._queue, self.view)
             partitions = live_rows.partitions(now, by_bucket)
-            rows |= self._rows((one, by_bucket[one.bucket]) for one in partitions)
+            rows |= self._rows((partition, by_bucket[partition.bucket]) for partition in partitions)
         return rows
 
     def rows_in(self, named: Iterable[tuple[Partition, EnqueueId]]) -> dict[EnqueueId, Partition]:
-        """The mails whose row is in the partition that is named, at browseStart or later.
+        """The mails whose row is in the named partition, at browseStart or later.
 
         Before browseStart a row without a mark proves nothing: James' clear moves the start first.
         """

@@ -26,12 +26,12 @@ from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
 
 _WINDOWS = 2
-"""Slice windows after which a mail is old enough to be asked about, when nothing else was said."""
+"""Age in slice windows from which a mail is audited, without the param `older_than`."""
 _LOST = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
 
 
 class QueueAudit(ReportDuty[AuditPlan]):
-    """Changes no mail; a census, when asked for, says first what it changes."""
+    """Changes no mail. A census, if asked for, logs first what it changes in the queue."""
 
     plan_type = AuditPlan
     items = "mails"
@@ -41,14 +41,14 @@ class QueueAudit(ReportDuty[AuditPlan]):
     def plan(self, run: Run) -> AuditPlan:
         """Raises UnknownQueue, LockHeld, Refused for a census that would do harm.
 
-        The lock keeps a republish away: what the census misses must not come in beside it.
+        The lock excludes a republish: it could publish a mail after the census looked for it.
         """
         require(run.stores, run.queue)
         with run.locked() as locked:
             return _audit(locked)
 
     def check(self, run: Run, plan: AuditPlan) -> Iterable[Frame]:
-        """Whether the verdicts hold together, by the files' own rows."""
+        """Checks that the verdicts are consistent, by the rows of their files."""
         reads = plan.reads
         every = "Every old live mail of the first read was judged, or not live at the second."
         yield Frame.facts(
@@ -59,7 +59,7 @@ class QueueAudit(ReportDuty[AuditPlan]):
         yield mails(run, plan)
 
     def publish(self, run: Run, plan: AuditPlan) -> None:
-        """Metrics are of the whole queue: a run that was held to some slices publishes none."""
+        """Publishes metrics of the whole queue: none if the run was limited to some slices."""
         run.report(applied=plan.planned)
         if not run.params(Params).ranged:
             location, file = run.folder.artifacts, file_of(run.queue)
@@ -68,7 +68,7 @@ class QueueAudit(ReportDuty[AuditPlan]):
             run.report(metrics=location.uri(file))
 
     def verify(self, run: Run, plan: AuditPlan, result: Result) -> Iterable[Frame]:
-        """Reads back the verdicts that a republish works by."""
+        """Reads back the verdict files, which a republish uses."""
         del result
         yield published(run, plan)
 
@@ -97,7 +97,7 @@ def _audit(run: Run) -> AuditPlan:
     crash.point("plan:after-evidence")
 
     tasks = classify_all(run.spark(), spec, candidates, evidence) if candidates else []
-    run.require_lock()  # a republish meanwhile may have put back what is called lost
+    run.require_lock()  # else a republish may have published what is called lost
     files = sorted((task.file for task in tasks if task.file.rows), key=lambda file: file.file)
     deleted = sum(task.deleted for task in tasks)
     verdicts = {one.value: sum(task.verdicts.get(one, 0) for task in tasks) for one in Verdict}
@@ -198,7 +198,7 @@ def _sentence(plan: AuditPlan) -> str:
 
 
 def published(run: Run, plan: AuditPlan) -> Frame:
-    """Of the metrics, which another audit may have replaced by now, it says nothing."""
+    """The files against the counts. Another audit may have replaced the metrics: not checked."""
     in_files = Counter(mail.verdict for mail in plan.mails(run.folder.artifacts))
     rows = [
         {"verdict": verdict, "judged": count, "in_files": in_files[verdict]}

@@ -1,8 +1,8 @@
-"""What is known of a queue: RabbitMQ's figures, workers' records, dead letters, and a census.
+"""Evidence about a queue: RabbitMQ's figures, workers' records, dead letters, and a census.
 
-A census reads everything while the work queue is held, in this order: what consumers hold (a mail
-that leaves them now comes into the hold, or goes to the dead letters), the dead letters, what came
-meanwhile. So a mail that is nowhere was nowhere when the hold ended.
+A census holds the work queue and reads, in this order: what consumers hold (a mail that leaves them
+now comes into the hold, or goes to the dead letters), the dead letters, what came into the hold
+meanwhile. So a mail that was found nowhere was nowhere when the hold ended.
 """
 
 import logging
@@ -30,16 +30,16 @@ from mailslice.stores.rabbitmq.work_census import WorkHold, hold_work_queue
 log = logging.getLogger(__name__)
 
 HOLD = timedelta(seconds=15)
-"""The least time of a hold: RabbitMQ's figures are up to 10 s old (reference/rabbitmq.md)."""
+"""The shortest hold: RabbitMQ's figures are up to 10 s old (reference/rabbitmq.md)."""
 LONGEST_HOLD = timedelta(seconds=45)
-"""Of a hold, where no worker writes its record more rarely than every ten seconds."""
+"""The longest hold, if each worker writes its record every ten seconds or more often."""
 _LONGEST_WAIT = timedelta(minutes=3)
-"""For three records of the greatest MAILSLICE_WORKER_RECORD_EVERY; consumer_timeout is 30m."""
+"""Time for three records at the greatest MAILSLICE_WORKER_RECORD_EVERY (consumer_timeout: 30m)."""
 _RECORDS = 3
-"""Of a worker: one of since the hold began, two of after RabbitMQ's figure."""
+"""Records of a worker to wait for: one of the hold, then two after RabbitMQ's figure."""
 SETTLED = timedelta(seconds=20)
-"""An enqueue ends in this time after its row, or in two MAILSLICE_RABBITMQ_TIMEOUT: it is
-published, or marked."""
+"""Within this time after its row, or within two MAILSLICE_RABBITMQ_TIMEOUT if these are longer, an
+enqueue has published or marked its mail."""
 _PAUSE = 1.0
 _BYTES_A_MESSAGE = 5_000
 
@@ -51,7 +51,7 @@ def gather(
     youngest: datetime | None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Evidence, dict[str, Any] | None]:
-    """All that is known now, of mails until `youngest`, and what reports say of a census.
+    """The evidence about mails enqueued until `youngest`, and a report of the census, if any.
 
     Raises Refused for a census that would do harm.
     """
@@ -73,7 +73,7 @@ def gather(
 
 
 def counts_of(stores: Stores, queue: QueueName) -> BrokerCounts:
-    """RabbitMQ's figures; what it does not say is None."""
+    """RabbitMQ's figures; None for those that it does not give."""
     names = RabbitNames(queue)
     try:
         moving = traffic(stores.management)
@@ -97,7 +97,7 @@ def _with_census(
 ) -> tuple[Evidence, dict[str, Any]]:
     stores, queue = context.stores, context.queue
     context.require_clock()
-    if youngest + context.settings.duty.grace > context.clock():  # by the clock of its writer
+    if youngest + context.settings.duty.grace > context.clock():  # by its writer's clock
         sleep(max(SETTLED, 2 * context.settings.rabbitmq.timeout).total_seconds())
     before, undisturbed = stores.own.worker_records.list(queue), counts_of(stores, queue)
     longest = longest_hold(before)
@@ -108,8 +108,8 @@ def _with_census(
         crash.point("plan:census-held")
         hold.wait(HOLD.total_seconds())
         consumers = explained_consumers(stores, queue, hold, before, longest)
-        # What leaves a consumer may be parked, and goes from there to the work queue: read in this
-        # order, and drained last, nothing is missed.
+        # A message that leaves a consumer may be parked, and goes from there to the work queue.
+        # Reading in this order, and draining last, misses none.
         parked = hold.parked()
         letters = hold.beside(lambda: _dead_letters(context))
         hold.drain()
@@ -143,7 +143,7 @@ def _with_census(
 
 
 def _announce(stores: Stores, queue: QueueName, counts: BrokerCounts, longest: timedelta) -> None:
-    """What a census changes, said before it begins."""
+    """Log what a census changes, before it begins."""
     name, ready = RabbitNames(queue).work_queue, "ready messages"
     if counts.ready is not None:
         megabytes = counts.ready * _BYTES_A_MESSAGE // 1_000_000 + 1
@@ -171,8 +171,8 @@ def longest_hold(records: Iterable[WorkerRecord]) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """`records` of since the hold began; how many messages consumers have (None: unknown), and how
-    many of those records explain.
+    """`records` of workers, written since the hold began; how many messages consumers hold (None:
+    unknown), and how many of these the records explain.
     """
 
     records: list[WorkerRecord]
@@ -187,14 +187,14 @@ def explained_consumers(
     before: Iterable[WorkerRecord],
     longest: timedelta,
 ) -> Consumers:
-    """What consumers hold, asked until records explain it, or the `longest` hold is over.
+    """What consumers hold. Asks until records explain it, or until the `longest` hold is over.
 
     Only records that were made after RabbitMQ's figure explain it. Consumers get nothing new, so
-    what such a record lists was with them at the figure, too. An earlier one may list what was done
-    by then, and as many messages that no record has would pass for it. A record is written a moment
-    after it is made: the second one that is read after the figure was certainly made after it.
-    What has come to the hold explains nothing. Nor does a mail that has a lease, or was marked in
-    its handler: the message may be acknowledged.
+    what such a record lists was with them at the figure, too. An earlier record may list mails that
+    were done by then, and so hide as many messages that no record lists. A record is written a
+    moment after it is made: only the second one read after the figure was certainly made after it.
+    A mail in the hold explains nothing. Nor does a mail that has a lease, or that was marked in its
+    handler: its message may be acknowledged.
     """
     began = {record.worker: record.beat for record in before}
     deadline = time.monotonic() + (longest - HOLD).total_seconds()
@@ -226,13 +226,13 @@ def explained_consumers(
 def _records_since(
     stores: Stores, queue: QueueName, beats: Mapping[str, int]
 ) -> list[WorkerRecord]:
-    """The records of workers that live, written after those beats."""
+    """The records of living workers that were written after `beats`."""
     records = stores.own.worker_records.list(queue)
     return [one for one in records if one.is_alive and one.beat > beats.get(one.worker, -1)]
 
 
 def why_unproved(stores: Stores, consumers: Consumers, parked: int | None) -> str | None:
-    """Why a mail that was not found may still be somewhere; None when nothing says so."""
+    """Why a mail that was not found may still be in the broker; None if nothing says so."""
     explained, count = consumers.explained, consumers.unacknowledged
     if parked:
         return f"{parked} messages are parked until a store answers for them"
@@ -261,7 +261,7 @@ def _in_flight(records: Iterable[WorkerRecord]) -> Mapping[EnqueueId, str]:
 
 
 def _done(records: Iterable[WorkerRecord]) -> Mapping[EnqueueId, str]:
-    """What workers say they completed, dead workers too: what is done stays done."""
+    """Mails that workers recorded as completed. Records of dead workers count, too."""
     return {
         enqueue_id: f"worker {record.worker} was handed it and completed it"
         for record in records
@@ -270,7 +270,7 @@ def _done(records: Iterable[WorkerRecord]) -> Mapping[EnqueueId, str]:
 
 
 def _dead_letters(context: Run) -> frozenset[EnqueueId] | None:
-    """The ids among the dead letters; None when nobody could say."""
+    """The ids among the dead letters; None if they could not be read."""
     try:
         return frozenset(dead_letter_ids(context.settings, context.queue))
     except MailsliceError as error:

@@ -32,7 +32,7 @@ class BrokerCounts(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of the queue. Mappings are by enqueue id, to words for people.
+    """What is known of the queue. Mappings lead from enqueue ids to words for people.
 
     `in_flight`: with a worker that lives. `done`: completed by a worker, by its own record.
     `quarantined`: set aside. `dead_letters`: None when they could not be read. `census`: ids of the
@@ -62,15 +62,15 @@ class MailFacts:
 
 
 def classify(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
-    """The verdict and why, as if its content were there."""
-    one = facts.enqueue_id
-    in_census = evidence.census is not None and one in evidence.census
-    if one in evidence.quarantined:
-        return Verdict.HELD, evidence.quarantined[one]
-    if one in evidence.in_flight and not in_census:
-        return Verdict.IN_FLIGHT, evidence.in_flight[one]
-    if one in evidence.done:
-        why = f"{evidence.done[one]}, and its deleted mark is missing"
+    """The verdict and why. It does not consider whether the content exists."""
+    enqueue_id = facts.enqueue_id
+    in_census = evidence.census is not None and enqueue_id in evidence.census
+    if enqueue_id in evidence.quarantined:
+        return Verdict.HELD, evidence.quarantined[enqueue_id]
+    if enqueue_id in evidence.in_flight and not in_census:
+        return Verdict.IN_FLIGHT, evidence.in_flight[enqueue_id]
+    if enqueue_id in evidence.done:
+        why = f"{evidence.done[enqueue_id]}, and its deleted mark is missing"
         duplicate = "; its message is in the work queue once more, and would be delivered again"
         return Verdict.GHOST, why + (duplicate if in_census else "")
     if in_census:
@@ -109,7 +109,7 @@ def _nowhere(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
 
 
 def _without_census(facts: MailFacts, counts: BrokerCounts) -> str:
-    """What the figures point to; they prove nothing of one mail."""
+    """What the figures suggest. They prove nothing about a single mail."""
     proves = "a census (--census) proves it"
     if counts.ready is None or counts.unacknowledged is None:
         return "RabbitMQ gives no figures of its work queue; take a census (--census)"

@@ -32,7 +32,7 @@ _REPUBLISHABLE = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
 
 @dataclass(frozen=True, slots=True)
 class AuditSpec(PlanFiles):
-    """What tasks need: the run's folder, the view's shape, mails until `latest`, its beginning."""
+    """Input of tasks. Mails enqueued until `latest` are audited; the audit began at `began`."""
 
     window: timedelta
     buckets: int
@@ -48,8 +48,8 @@ class AuditSpec(PlanFiles):
 class OldMails(PartitionKey):
     """The old live mails of one partition: those that were delayed at this read, or the others.
 
-    A partition without any is reported, too. `count` ids are at `part`; `youngest_ms`: the latest
-    enqueued time among them.
+    A partition without any is reported, too. `part` holds the `count` ids. `youngest_ms` is their
+    latest enqueued time.
     """
 
     delayed: bool
@@ -59,7 +59,7 @@ class OldMails(PartitionKey):
 
 
 def find_old_mails(spark: Session, spec: AuditSpec, slices: Sequence[datetime]) -> list[OldMails]:
-    """Of every table and bucket of the slices, read once each."""
+    """The old live mails of every table and bucket of the slices, each read once."""
 
     def read(starts: Iterator[Sequence[datetime]]) -> Iterator[OldMails]:
         stores = stores_of(spec.settings)
@@ -80,7 +80,7 @@ class _FirstRead:
     writer: PlanWriter
 
     def slice(self, start: datetime) -> Iterator[OldMails]:
-        """All its partitions; a mail that has a row in both tables counts once."""
+        """All partitions of a slice. A mail that has a row in both tables counts once."""
         queue, tables = self.spec.queue, self.stores.tables.existing
         partitions = [Partition(start, bucket) for bucket in range(self.spec.buckets)]
         read_ids: set[EnqueueId] = set()
@@ -97,7 +97,7 @@ class _FirstRead:
                 yield from self._written(table.table.value, partition, spools)
 
     def _add(self, old: Mapping[EnqueueId, datetime], spools: tuple[Spool, Spool]) -> None:
-        """The live ones, delayed ones to the second spool. Spools hold enqueued times, in ms."""
+        """Add live mails with enqueued times in ms; delayed mails go to the second spool."""
         if not old:
             return
         queue, tables = self.spec.queue, self.stores.tables
@@ -122,7 +122,7 @@ class _FirstRead:
 
 @dataclass(frozen=True, slots=True)
 class ClassifiedMails:
-    """Of one task: its file, mails by verdict, and how many mails are not live any more."""
+    """The result of a task: its file, counts by verdict, and how many mails are no longer live."""
 
     file: RowFile
     verdicts: Mapping[str, int]
@@ -143,7 +143,7 @@ def classify_all(
 
 @dataclass
 class _SecondRead:
-    """One task."""
+    """The second read of one task."""
 
     spec: AuditSpec
     stores: Stores
@@ -152,7 +152,7 @@ class _SecondRead:
     deleted: int = 0
 
     def classified(self, candidates: Iterable[OldMails]) -> ClassifiedMails:
-        """Writes a file, of a name of its own: a task may be tried again."""
+        """Write a file. Its name is unique, because a task may be tried again."""
         spec, file = self.spec, f"{PLAN_FOLDER}/verdicts-{uuid4()}.parquet"
         rows = write_rows(spec.location, spec.folder, file, self._rows(candidates), MailVerdict)
         return ClassifiedMails(rows, dict(self.verdicts), self.deleted)
@@ -168,42 +168,42 @@ class _SecondRead:
 
     def _classify(self, mails: OldMails, ids: list[EnqueueId]) -> list[MailVerdict]:
         spec, stores, queue = self.spec, self.stores, self.spec.queue
-        wanted = dict.fromkeys(ids, mails.partition)
-        rows = still_live(stores.tables, queue, spec.window, wanted)
+        partitions = dict.fromkeys(ids, mails.partition)
+        rows = still_live(stores.tables, queue, spec.window, partitions)
         states = stores.own.delayed_mails.states(queue, rows)
         since_us = epoch_us(spec.began - spec.settings.duty.grace / 4)  # see Run.require_clock
         verdicts: dict[EnqueueId, tuple[Verdict, str]] = {}
-        for one, row in rows.items():
-            state = states.get(one, DelayState())
+        for id_, row in rows.items():
+            state = states.get(id_, DelayState())
             was_delayed = mails.delayed or state.written_us >= since_us
-            facts = MailFacts(one, row.enqueued_time, state.due, was_delayed)
-            verdicts[one] = classify(facts, self.evidence)
-        for one, done in done_by_stages(stores, queue, _republishable(verdicts)).items():
-            verdicts[one] = Verdict.GHOST, f"{done}, and its deleted mark is missing"
-        loaded = [row for one, row in rows.items() if verdicts[one][0] in CONTENT_MATTERS]
-        for one, missing in missing_content(spec.settings, loaded).items():
-            verdict, why = verdicts[one]
-            verdicts[one] = Verdict.BARE, f"{missing}; else {verdict.value}: {why}"
+            facts = MailFacts(id_, row.enqueued_time, state.due, was_delayed)
+            verdicts[id_] = classify(facts, self.evidence)
+        for id_, done in done_by_stages(stores, queue, _republishable(verdicts)).items():
+            verdicts[id_] = Verdict.GHOST, f"{done}, and its deleted mark is missing"
+        loaded = [row for id_, row in rows.items() if verdicts[id_][0] in CONTENT_MATTERS]
+        for id_, missing in missing_content(spec.settings, loaded).items():
+            verdict, why = verdicts[id_]
+            verdicts[id_] = Verdict.BARE, f"{missing}; else {verdict.value}: {why}"
         decisions = stores.own.republished_mails.by_ids(queue, _republishable(verdicts))
         return [
             MailVerdict(
-                str(one),
-                rows[one].item.mail.name,
+                str(id_),
+                rows[id_].item.mail.name,
                 verdict.value,
                 why,
                 mails.table,
                 mails.slice_ms,
                 mails.bucket,
-                epoch_ms(rows[one].enqueued_time),
-                decisions[one].decision if one in decisions else "",
-                states[one].written_us if one in states else 0,
+                epoch_ms(rows[id_].enqueued_time),
+                decisions[id_].decision if id_ in decisions else "",
+                states[id_].written_us if id_ in states else 0,
             )
-            for one, (verdict, why) in verdicts.items()
+            for id_, (verdict, why) in verdicts.items()
         ]
 
 
 def _republishable(verdicts: Mapping[EnqueueId, tuple[Verdict, str]]) -> list[EnqueueId]:
-    return [one for one, (verdict, _) in verdicts.items() if verdict in _REPUBLISHABLE]
+    return [id_ for id_, (verdict, _) in verdicts.items() if verdict in _REPUBLISHABLE]
 
 
 def _ids(reader: PlanReader, mails: OldMails) -> Iterator[list[EnqueueId]]:

@@ -4,4 +4,4 @@ Publishes JSON, Prometheus text and a plot. Changes no mail.
 """
 
 SMALL_FIRST = True
-"""Small work is done without Spark: all that it asks of Spark is `run_on_keys`."""
+"""Small work runs without Spark: the duty needs only `run_on_keys` of it."""

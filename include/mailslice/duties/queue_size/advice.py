@@ -1,4 +1,4 @@
-"""What a person should know of a queue's shape, in words. Pure."""
+"""Advice about a queue's slices and rows, in words. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ def _on_rest(facts: QueueFacts) -> Iterator[str]:
 
 
 def _divided(window: timedelta, parts: int) -> timedelta:
-    """The window by the smallest divisor that is at least `parts`; a second where there is none."""
+    """The window divided by its smallest divisor of `parts` or more; one second without any."""
     seconds = int(window.total_seconds())
     divisors = (count for count in range(parts, seconds + 1) if seconds % count == 0)
     return timedelta(seconds=seconds // next(divisors, seconds))

@@ -20,7 +20,7 @@ OTHERS = "(others)"
 
 
 def column(age: timedelta) -> int:
-    """The index in COLUMNS of an age; a mail from a clock ahead of ours is new."""
+    """The index in COLUMNS of an age. A negative age, by a clock ahead of ours, counts as new."""
     return bisect_left(BOUNDS, age / timedelta(minutes=1))
 
 
@@ -34,7 +34,7 @@ def _sums(counts: Iterable[list[int]]) -> list[int]:
 
 @dataclass(slots=True)
 class AgeHistogram:
-    """Counts a column: of all mails, and of each domain. Histograms of parts of a queue add up."""
+    """A count for each column, of all mails and of each domain. `merge` adds parts of a queue."""
 
     total: list[int] = field(default_factory=_zeros)
     domains: dict[str, list[int]] = field(default_factory=lambda: defaultdict(_zeros))

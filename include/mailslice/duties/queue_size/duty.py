@@ -21,7 +21,7 @@ from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.own import QueueSample
 
 _SLICES = 500
-"""Slices that a report shows one by one: a report is kept for months, every 15 minutes one."""
+"""Slices that a report lists one by one. A report is made every 15 min and kept for months."""
 _SUMMED = ("live", "dead", "survivors", "unproven")
 SLICES_PICTURE = "slices.svg"
 _MAX_BARS = 120
@@ -29,7 +29,7 @@ _COLORS = {"live": "#2f9e6e", "dead": "#9aa5b1", "unproven": "#d9822b"}
 
 
 class MeasurementPlan(QueuePlan):
-    """What was measured: `measurement.take`."""
+    """The result of `measurement.take`."""
 
     measured: dict[str, Any]
 
@@ -39,13 +39,13 @@ class MeasurementPlan(QueuePlan):
 
 
 class QueueSize(ReportDuty[MeasurementPlan]):
-    """Publishes a measurement; one that does not add up is not published."""
+    """Publishes a measurement, unless its check fails."""
 
     plan_type = MeasurementPlan
     bulky = frozenset({"digests"})
 
     def plan(self, run: Run) -> MeasurementPlan:
-        """The whole measurement is inside the digest, so that a report names the very one."""
+        """The plan's digest covers the whole measurement: a report names exactly that one."""
         measured = take(run)
         size = f"{measured['live']} live, {measured['dead']} dead rows"
         run.report(message="; ".join([size, *measured["advice"]]))
@@ -62,7 +62,7 @@ class QueueSize(ReportDuty[MeasurementPlan]):
         yield slices(plan.measured)
 
     def publish(self, run: Run, plan: MeasurementPlan) -> None:
-        """Metrics, picture, sample; touches no mail and none of James' tables."""
+        """Writes metrics, picture and sample. Touches no mail and none of James' tables."""
         measured, location = plan.measured, run.folder.artifacts
         files = {
             "metrics": (file_of(run.queue), exposition(figures(run.queue, measured))),
@@ -78,12 +78,12 @@ class QueueSize(ReportDuty[MeasurementPlan]):
             run.stores.own.queue_samples.save(run.queue, QueueSample(first, second))
 
     def verify(self, run: Run, plan: MeasurementPlan, result: Result) -> Iterable[Frame]:
-        """What was published is read back as its readers will."""
+        """Reads back what was published, as its readers will."""
         location = run.folder.artifacts
         text = location.read(file_of(run.queue)) or b""
         picture = location.read(run.folder.file(SLICES_PICTURE)) or b""
         size, drawn = plan.measured["size"], result.fields["digests"]["plot"]
-        found = size if _later_is_published(run, plan) else size_in(text, run.queue)
+        size_read = size if _later_is_published(run, plan) else size_in(text, run.queue)
         published = "The metrics file says the size that was measured, or is of a later run."
         same = "The picture is the one that was drawn."
         remembered = (
@@ -91,22 +91,22 @@ class QueueSize(ReportDuty[MeasurementPlan]):
         )
         yield Frame.facts(
             "published",
-            size_published=(found, size, size, published),
+            size_published=(size_read, size, size, published),
             picture_differs=(int(_digest(picture) != drawn), 0, 0, same),
             sample_lost=(int(_sample_lost(run, plan.measured["passes"])), 0, 0, remembered),
         )
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
-        """A measurement says the same, published or not."""
+        """The message is the same whether the measurement was published or not."""
         return DRY_RUN if run.duty_params.dry_run else DONE, self.describe(steps)
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """What was measured: the newest slices in full, older ones summed up."""
+        """The measurement, with the newest slices in full and older ones summed up."""
         measured: Mapping[str, Any] = steps.plan.get("decided", {}).get("measured", {})
         fields = {k: value for k, value in measured.items() if k not in {"passes", "reads"}}
         if measured:
             older, fields["slices"] = measured["slices"][:-_SLICES], measured["slices"][-_SLICES:]
-            sums = {name: sum(one[name] for one in older) for name in _SUMMED}
+            sums = {name: sum(row[name] for row in older) for name in _SUMMED}
             fields["olderSlices"] = {"count": len(older), **sums}
         return fields | {"published": steps.applied is not None}
 
@@ -117,7 +117,7 @@ DUTY = QueueSize()
 def slices(measured: Mapping[str, Any]) -> Frame:
     """One row a slice that has rows."""
     window = timedelta(seconds=measured["window"])
-    starts = [datetime.fromisoformat(one["start"]) for one in measured["slices"]]
+    starts = [datetime.fromisoformat(row["start"]) for row in measured["slices"]]
     rows = [
         {"start": iso(start), "off_seconds": (start - slice_start(start, window)).total_seconds()}
         for start in starts
@@ -127,7 +127,7 @@ def slices(measured: Mapping[str, Any]) -> Frame:
 
 
 def file_of(queue: str) -> str:
-    """No file of `queue_audit` or `stuck_mails_postal`, whatever the queue is called."""
+    """The metrics file: never one of `queue_audit` or `stuck_mails_postal`, for any queue name."""
     file = queue_file("mailslice", queue)
     return file.replace("s/mailslice-audit-", "s/mailslice-audit%2D").replace(
         "s/mailslice-postal.", "s/mailslice-%70ostal."
@@ -140,7 +140,7 @@ def size_in(text: bytes, queue: str) -> float:
 
 
 def _later_is_published(run: Run, plan: MeasurementPlan) -> bool:
-    """Whether the metrics are of another run, which measured later and overlaps with this one."""
+    """Whether the metrics file is of an overlapping run that measured later."""
     text = run.folder.artifacts.read(file_of(run.queue)) or b""
     times = values_in(text, "mailslice_queue_measured_timestamp_seconds", run.queue)
     made_at, now = plan.made_at.timestamp(), run.clock().timestamp()
@@ -164,7 +164,7 @@ def bars(slices: Sequence[dict[str, Any]], most: int = _MAX_BARS) -> list[tuple[
     a_bar = max(1, -(-len(slices) // most))
     parts = [slices[at : at + a_bar] for at in range(0, len(slices), a_bar)]
     return [
-        (part[0]["start"], *(sum(one[name] for one in part) for name in _COLORS)) for part in parts
+        (part[0]["start"], *(sum(row[name] for row in part) for name in _COLORS)) for part in parts
     ]
 
 

@@ -1,8 +1,8 @@
 """Measure a queue, slice by slice; changes nothing.
 
 Python workers of Spark count slices: one key and one summary for each. The fields of the slices add
-up to the queue's. Content is never loaded. Of live mails the row is read, for age and recipient
-domains.
+up to those of the queue. Rows of live mails are read for ages and recipient domains. Content is
+never loaded.
 """
 
 import logging
@@ -40,7 +40,7 @@ from mailslice.view.partitions import partitions_to_read
 log = logging.getLogger(__name__)
 
 _MAX_BEHIND = 10_000
-"""Of more slices behind browseStart those that exist are looked up by a scan of the keys."""
+"""With more slices behind browseStart, a scan of the partition keys finds those that exist."""
 _ROWS_AT_A_TIME = 1000
 
 
@@ -48,8 +48,8 @@ _ROWS_AT_A_TIME = 1000
 class SliceMeasured:
     """One slice over its buckets and tables; an id in both tables counts once.
 
-    `unmarked` rows have no mark. Where the slice is `behind` browseStart that proves nothing.
-    `fullest` is the rows of its fullest bucket in one table. `oldest` is the enqueued time of the
+    `unmarked` rows have no mark: they are live unless the slice is `behind` browseStart. `fullest`
+    is the number of rows of its fullest bucket in one table. `oldest` is the enqueued time of the
     oldest live mail.
     """
 
@@ -79,7 +79,7 @@ class SliceMeasured:
         self.ages.add(row.item.mail.recipients, row.enqueued_time, now)
 
     def as_json(self, last_closed: datetime) -> dict[str, Any]:
-        """A report's entry; `survivors`: live mails of a slice that starts by `last_closed`."""
+        """A report's entry; `survivors`: live mails if the slice starts by `last_closed`."""
         return {
             "start": iso(self.start),
             "live": self.live,
@@ -100,7 +100,7 @@ class Measure:
     now: datetime
 
     def in_spark(self, spark: Session, slices: Sequence[datetime]) -> list[SliceMeasured]:
-        """Each of these slices exactly once, in no order. Raises what a worker raised."""
+        """Measure each of the slices once; results in no order. Raises what a worker raised."""
 
         def measure(keys: Iterator[Sequence[datetime]]) -> Iterator[SliceMeasured]:
             stores = stores_of(self.settings)
@@ -110,18 +110,18 @@ class Measure:
         return run_on_keys(spark, slices, measure, lambda one: one.rows)
 
     def apply_browse_start(self, stores: Stores, slices: list[SliceMeasured]) -> datetime | None:
-        """browseStart, read after the slices: those behind it have no live mail.
+        """Read browseStart, after the slices: those behind it have no live mail.
 
-        James moves it on, then drops marks, then rows. None: no mail was ever enqueued.
+        James moves it on first, then drops marks, then rows. None: no mail was ever enqueued.
         """
         stored = stores.tables.browse_starts.get(self.queue)
-        for one in slices:
-            if stored is not None and not is_live(one.start, stored.value, self.window):
-                one.behind, one.oldest, one.ages = True, None, AgeHistogram()
+        for measured in slices:
+            if stored is not None and not is_live(measured.start, stored.value, self.window):
+                measured.behind, measured.oldest, measured.ages = True, None, AgeHistogram()
         return stored.value if stored else None
 
     def slice(self, stores: Stores, start: datetime) -> SliceMeasured:
-        """Count one slice; a live row counts where a second read has it, too: no ghosts."""
+        """Count one slice. An unmarked row counts only if a second read still finds it."""
         tables, measured = stores.tables.existing, SliceMeasured(start)
         partitions = [Partition(start, bucket) for bucket in range(self.buckets)]
         rows_of: Counter[tuple[QueueTable, Partition]] = Counter()
@@ -138,15 +138,15 @@ class Measure:
                 ids = of_packed(fresh)
                 live = unpack(pack(ids[~marks.of(ids)]))
                 measured.dead += len(ids) - len(live)
-                for some in batches(live, _ROWS_AT_A_TIME):
-                    for row in table.by_ids(self.queue, [(partition, some)], READS_IN_FLIGHT):
+                for batch in batches(live, _ROWS_AT_A_TIME):
+                    for row in table.by_ids(self.queue, [(partition, batch)], READS_IN_FLIGHT):
                         measured.add(row, self.now)
         measured.fullest = max(rows_of.values(), default=0)
         return measured
 
 
 def take(run: Run) -> dict[str, Any]:
-    """What was measured, as JSON; `passes`: when the broker was seen empty. Raises UnknownQueue."""
+    """The measurement as JSON. `passes`: when the broker was seen empty. Raises UnknownQueue."""
     params, stores, names = run.params(Params), run.stores, RabbitNames(run.queue)
     require(stores, run.queue)
     first = sample_once(stores, run.queue, run.clock) if params.sample else None
@@ -155,15 +155,15 @@ def take(run: Run) -> dict[str, Any]:
     slices, buckets = slices_to_measure(run, view, now)
     measure = Measure(run.settings, run.queue, view.window, buckets, now)
     measured = measure.in_spark(run.spark(), slices) if slices else []
-    measured.sort(key=lambda one: one.start)
+    measured.sort(key=lambda slice_: slice_.start)
     browse = measure.apply_browse_start(stores, measured)
     last_closed = now - view.largest_window - run.settings.duty.grace
-    rows = [one.as_json(last_closed) for one in measured if one.rows]
-    moving = _traffic(run)
-    work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
+    rows = [slice_.as_json(last_closed) for slice_ in measured if slice_.rows]
+    queues = _traffic(run)
+    work, dead = queues.get(names.work_queue), queues.get(names.dead_letter_queue)
     depth, letters = work.depth if work else None, dead.depth if dead else None
     nodes = max(1, len(stores.cassandra.cluster.metadata.all_hosts()))
-    fullest = max(measured, key=lambda one: one.fullest, default=None)
+    fullest = max(measured, key=lambda slice_: slice_.fullest, default=None)
     facts = QueueFacts(
         now=now,
         window=view.window,
@@ -171,20 +171,20 @@ def take(run: Run) -> dict[str, Any]:
         nodes=nodes,
         fullest=fullest.fullest if fullest else 0,
         fullest_slice=fullest.start if fullest and fullest.fullest else None,
-        live=sum(one.live for one in measured),
-        dead=sum(one.dead for one in measured),
-        unproven=sum(one.unproven for one in measured),
+        live=sum(slice_.live for slice_ in measured),
+        dead=sum(slice_.dead for slice_ in measured),
+        unproven=sum(slice_.unproven for slice_ in measured),
         browse_start=browse,
         aligned=browse is None or slice_start(browse, view.window) == browse,
         dead_letters=letters.total if letters else None,
     )
     ages = AgeHistogram()
-    for one in measured:
-        ages.merge(one.ages)
-    oldest = min((one.oldest for one in measured if one.oldest), default=None)
+    for slice_ in measured:
+        ages.merge(slice_.ages)
+    oldest = min((slice_.oldest for slice_ in measured if slice_.oldest), default=None)
     empty = second_pass(stores, run.queue, first, run.clock)
     if empty is not None:
-        run.require_clock()  # deleted marks may go by when it was
+        run.require_clock()  # a cleanup may drop deleted marks by this time
     last = empty or stores.own.queue_samples.get(run.queue)
     return {
         "measuredAt": iso(now),
@@ -204,8 +204,8 @@ def take(run: Run) -> dict[str, Any]:
         "ready": depth.ready if depth else None,
         "unacknowledged": depth.unacknowledged if depth else None,
         "consumers": depth.consumers if depth else None,
-        "parked": parked(moving, names) if moving else None,
-        "delayed": delayed(moving, names) if moving else None,
+        "parked": parked(queues, names) if queues else None,
+        "delayed": delayed(queues, names) if queues else None,
         "moving": work.moving if work else None,
         "lastSeenEmpty": iso(last.first_pass) if last else None,
         "passes": [iso(empty.first_pass), iso(empty.second_pass)] if empty else None,
@@ -216,13 +216,13 @@ def take(run: Run) -> dict[str, Any]:
         "reads": {
             "wanted": len(slices),
             "read": len(measured),
-            "twice": len(measured) - len({one.start for one in measured}),
+            "twice": len(measured) - len({slice_.start for slice_ in measured}),
         },
     }
 
 
 def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[datetime], int]:
-    """What a browse reads, and from contentStart to browseStart; the largest number of buckets."""
+    """The slices of a browse, and from contentStart to browseStart; the largest bucket count."""
     tables = run.stores.tables
     partitions = LiveRows(tables, run.queue, view).partitions(now)
     buckets = max([view.buckets, *(partition.bucket + 1 for partition in partitions)])
@@ -238,7 +238,7 @@ def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[dateti
 
 
 def _traffic(run: Run) -> dict[str, Traffic]:
-    """Of one moment; nothing when the broker cannot be asked: a size does not need it."""
+    """RabbitMQ's figures; empty when it does not answer, because a size does not need them."""
     try:
         return traffic(run.stores.management)
     except MailsliceError as error:

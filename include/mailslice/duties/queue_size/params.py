@@ -17,6 +17,6 @@ class Params(DutyParams):
     )
     sample: bool = Field(
         True,
-        description="look whether the broker is empty, twice, 15 s apart when the first look "
-        "says so: what lets deleted marks go",
+        description="take a sample of the broker, and a second one 15 s later if it was empty; "
+        "the pair lets a cleanup drop deleted marks",
     )

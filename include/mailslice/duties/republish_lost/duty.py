@@ -1,4 +1,4 @@
-"""The duty: publish again what an audit proved lost, as far as it is lost still."""
+"""The duty: publish again the mails that an audit proved lost, if they are still lost."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -60,7 +60,7 @@ class RepublishPlan(QueuePlan):
     accept_duplicates: bool
     repeat_unknown: bool
     mails: RowFile
-    """MailVerdict, as the audit has them."""
+    """Rows: MailVerdict, as in the audit."""
 
     @property
     def planned(self) -> int:
@@ -82,7 +82,7 @@ class RepublishLost(Duty[RepublishPlan]):
         return (lock_name(request.queue),)
 
     def plan(self, run: Run) -> RepublishPlan:
-        """Raises UnknownQueue, BadInput for an `audit` that is none, PlanRefused without one."""
+        """Raises UnknownQueue; BadInput if `audit` is no audit; PlanRefused without a valid one."""
         require(run.stores, run.queue)
         params, audit = run.params(Params), _audit(run)
         skipped: Counter[str] = Counter()
@@ -121,7 +121,7 @@ class RepublishLost(Duty[RepublishPlan]):
         )
 
     def check(self, run: Run, plan: RepublishPlan) -> Iterable[Frame]:
-        """Judges the plan's mails by the audit's own files, and the audit as it is now."""
+        """Checks the plan's mails by the audit's files, and that the audit is unchanged."""
         audit = audit_of(run.stores, run.queue, plan.audit)
         yield _planned_mails(run, plan, audit)
         same = "The audit is the very one that the plan was made from."
@@ -133,15 +133,15 @@ class RepublishLost(Duty[RepublishPlan]):
         )
 
     def apply(self, run: Run, plan: RepublishPlan, progress: Progress) -> None:
-        """Raises StoreUnavailable: run it again, it goes on."""
+        """Raises StoreUnavailable; another try goes on from there."""
         run.require_clock()
         Publication(run, progress, self._concurrency).publish_all(
             run.stream_rows(plan.mails, MailVerdict)
         )
 
     def verify(self, run: Run, plan: RepublishPlan, result: Result) -> Iterable[Frame]:
-        """Holds what apply said against the ledger of decisions. The view proves nothing: a mail
-        may be delivered meanwhile, and a cleanup drops its row and its mark.
+        """Compares what apply reported with the ledger of decisions. The view proves nothing: a
+        mail may be delivered, and then a cleanup may drop its row and its mark.
         """
         if not result.applied:
             return
@@ -192,8 +192,8 @@ class RepublishLost(Duty[RepublishPlan]):
             yield f"{count} skipped: {reason}"
         if remaining := steps.result.remaining:
             yield f"{remaining} left to the next run by the time limit"
-        if some := fields["outcomeUnknown"]:
-            yield f"some got no confirm, such as {some[0]}: --repeat-unknown publishes them again"
+        if ids := fields["outcomeUnknown"]:
+            yield f"some got no confirm, such as {ids[0]}: --repeat-unknown publishes them again"
 
 
 DUTY = RepublishLost()
@@ -237,7 +237,7 @@ def _message(planned: int, audit: AuditPlan, skipped: Counter[str]) -> str:
 
 
 def _planned_mails(run: Run, plan: RepublishPlan, audit: AuditPlan) -> Frame:
-    """One row a mail of the plan's file, beside what the audit's own files say."""
+    """One row a mail of the plan's file, with what the audit's own files say of it."""
     tables = chain([schema_of(MailVerdict).empty_table()], run.read_tables(plan.mails))
     rows = pa.concat_tables(table.select(["enqueue_id", "verdict"]) for table in tables)
     verdicts = audit.mails(run.folder.artifacts)

@@ -1,7 +1,7 @@
-"""Publishes what a plan lists: proved again, claimed before the publish, recorded after it.
+"""Publishes the mails of a plan: proves each again, claims it before and records it afterwards.
 
 A mail whose process died between claim and record stays `claimed`: nobody knows whether its message
-is out. The next run reports it and leaves it, unless `repeat_unknown` is set.
+was published. The next run reports it and leaves it, unless `repeat_unknown` is set.
 """
 
 import asyncio
@@ -49,25 +49,25 @@ class SkipReason(StrEnum):
     IN_FLIGHT = Verdict.IN_FLIGHT.value
     DEAD_LETTERED = Verdict.DEAD_LETTERED.value
     WAITING = Verdict.WAITING.value
-    """Its delay ended since the audit, by a flush: what it said of the mail is over."""
+    """Its delay has changed since the audit, for example by a flush: the verdict is outdated."""
     BARE = Verdict.BARE.value
     GHOST = Verdict.GHOST.value
-    """A worker's own record, or the mail's stage marks, say since that it is done."""
+    """Since the audit a worker's record, or the mail's stage marks, say that it is done."""
     ALREADY = "already republished"
     BY_THIS_RUN = "already republished by this run"
-    """By an earlier try of it: applied, not skipped."""
+    """By an earlier try of this run. It counts as applied, not as skipped."""
     OUTCOME_UNKNOWN = "outcome unknown"
     """An earlier publish was not confirmed; only with repeat_unknown."""
 
 
 _PUBLISHED = (SkipReason.ALREADY, SkipReason.BY_THIS_RUN)
 OnSkip = Callable[[str, SkipReason], None]
-"""Called with the enqueue id of each mail that is not published, and why."""
+"""Called with the enqueue id of each mail that is not published, and with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """A mail that may be published: its row, and its delay; a copy of that is gone."""
+    """A mail that may be published, its row, and its delay, whose copy no longer exists."""
 
     mail: MailVerdict
     row: ViewRow
@@ -75,7 +75,7 @@ class Proved:
 
 
 class Prover:
-    """Proves mails of one queue. Facts about the whole queue are of when it was made.
+    """Proves that mails of one queue are still lost. It reads facts of the queue when it is built.
 
     Raises StoreUnavailable when the dead letters cannot be read: a mail among them is not lost.
     """
@@ -88,26 +88,26 @@ class Prover:
         self._dead_letters = dead_letter_ids(run.settings, queue)
         records = stores.own.worker_records.list(queue)
         self._in_flight = {
-            mail.enqueue_id for one in records if one.is_alive for mail in one.in_flight
+            mail.enqueue_id for record in records if record.is_alive for mail in record.in_flight
         }
         self._done = {enqueue_id for record in records for enqueue_id in record.done}
         self._quarantined = held(stores, queue)
         self.in_delay_queues = in_delay_queues(traffic(stores.management), RabbitNames(queue))
 
     def prove(self, mails: Iterable[MailVerdict]) -> Iterator[list[Proved]]:
-        """Those that may be published, of a hundred mails at a time."""
+        """The mails that may be published; a list for every hundred of `mails`."""
         return map(self._prove, batches(mails, _BATCH))
 
     def changed(self, proved: Proved) -> SkipReason | None:
-        """Why it is no longer to be published; None: it is live, its delay as it was proved."""
-        one, run = proved.row.enqueue_id, self._run
-        states = run.stores.own.delayed_mails.states(run.queue, [one])
-        if states.get(one, DelayState()) != proved.delay:
+        """Why a mail may no longer be published; None if it is live and its delay is unchanged."""
+        id_, run = proved.row.enqueue_id, self._run
+        states = run.stores.own.delayed_mails.states(run.queue, [id_])
+        if states.get(id_, DelayState()) != proved.delay:
             return SkipReason.WAITING
-        return None if self._live_rows({one: proved.mail}) else SkipReason.DONE
+        return None if self._live_rows({id_: proved.mail}) else SkipReason.DONE
 
     def earlier_decision(self, decision: Republished) -> SkipReason | None:
-        """What a decision that the audit did not know of says; None: it may be repeated."""
+        """Why a decision that the audit did not know forbids a publish; None if it allows one."""
         if decision.state is PublishState.PUBLISHED:
             by_this_run = decision.run == self._run.request.run
             return SkipReason.BY_THIS_RUN if by_this_run else SkipReason.ALREADY
@@ -153,7 +153,7 @@ class Prover:
         return why is not None
 
     def _by_audit(self, mail: MailVerdict) -> SkipReason | None:
-        """On a queue that James shares now lost is `lost or ghost`, whatever it was then."""
+        """Why the verdict forbids it. On a queue that James shares by now, lost is doubtful."""
         if mail.verdict == Verdict.BARE:
             return SkipReason.BARE
         older_than = self._params.older_than
@@ -165,18 +165,18 @@ class Prover:
     def _unknown_to_audit(
         self, mail: MailVerdict, decision: Republished | None
     ) -> SkipReason | None:
-        """A decision that the audit knew of does not count: its census did not find the mail."""
+        """As `earlier_decision`; None if the audit knew it, whose census did not find the mail."""
         if decision is None or decision.decision == mail.decision:
             return None
         return self.earlier_decision(decision)
 
     def _live_rows(self, by_id: Mapping[EnqueueId, MailVerdict]) -> dict[EnqueueId, ViewRow]:
-        where = {one: Partition(instant(mail.slice_ms), mail.bucket) for one, mail in by_id.items()}
+        where = {id_: Partition(instant(mail.slice_ms), mail.bucket) for id_, mail in by_id.items()}
         return still_live(self._run.stores.tables, self._run.queue, self._window, where)
 
 
 class Publication:
-    """One apply. `outcome_unknown`: mails whose publish, now or earlier, nobody saw confirmed."""
+    """One apply. `outcome_unknown`: mails whose publish, now or earlier, was not confirmed."""
 
     def __init__(self, run: Run, progress: Progress, concurrency: int = CONCURRENCY) -> None:
         self.concurrency = concurrency
@@ -187,7 +187,7 @@ class Publication:
         run.report(outcomeUnknown=self.outcome_unknown)  # the list grows
 
     def publish_all(self, mails: Iterable[MailVerdict]) -> None:
-        """Until the time is over. Raises StoreUnavailable at the first store that fails."""
+        """Publish until the time limit. Raises StoreUnavailable at the first store that fails."""
         throttle = self.run.throttle("rabbitmq")
         publisher = Publisher(self.run.settings.rabbitmq)
         with asyncio.Runner() as runner:
@@ -217,7 +217,7 @@ class Publication:
             self.outcome_unknown.append(enqueue_id)
 
     async def _publish_batch(self, publisher: Publisher, batch: Sequence[Proved]) -> None:
-        """All of them end before the first error is raised."""
+        """All publishes of the batch end before the first error is raised."""
         attempts = (self._publish(publisher, proved) for proved in batch)
         outcomes = await asyncio.gather(*attempts, return_exceptions=True)
         errors = [outcome for outcome in outcomes if outcome is not None]
@@ -243,8 +243,8 @@ class Publication:
             self._skip(enqueue_id, decision)
             return
         crash.point("apply:claimed")
-        # Last: a mail that is deleted from now on has its mark when the message is delivered. The
-        # row counts, too: a cleanup may have dropped both since the mail was proved.
+        # Checked last: a mail that is deleted from now on has its mark when the message comes. The
+        # row counts, too: a cleanup may have dropped row and mark since the mail was proved.
         if (reason := await asyncio.to_thread(self.prover.changed, proved)) is not None:
             self._skip(enqueue_id, reason)
             return
@@ -252,7 +252,7 @@ class Publication:
         try:
             await publisher.publish(exchange, body, headers_of(row.partition), row.enqueued_time)
         except MailsliceError as error:
-            # An error of the broker is not "not sent".
+            # An error of the broker does not prove that nothing was sent.
             self.unconfirmed += 1
             self._name_unknown(enqueue_id)
             self.progress.fail(enqueue_id, str(error))
@@ -262,15 +262,15 @@ class Publication:
         crash.point("apply:published")
         self.progress.done()
         if proved.delay.due is not None:
-            # Its row must not say that a copy will come: a flush would publish it. As it was read
-            # before: the mail may have been handled and delayed anew since, and that row must win.
+            # Its row must not say that a copy will come: a flush would publish it. The write comes
+            # 1 µs after the row that was read: if the mail was delayed anew, that row must win.
             closing = (queue, row.enqueue_id, uuid4(), proved.delay.written_us)
             await asyncio.to_thread(self.run.stores.own.delayed_mails.close, *closing)
         await asyncio.to_thread(self._settle, decision, PublishState.PUBLISHED)
         crash.point("apply:recorded")
 
     def _claim(self, proved: Proved) -> Republished | SkipReason:
-        """The decision to publish it, written before; why not, where an earlier one stands."""
+        """Write and return the decision to publish; or why not, if an earlier one forbids it."""
         run, table = self.run, self.run.stores.own.republished_mails
         claim = Republished(
             proved.row.enqueue_id,

@@ -1,7 +1,7 @@
-"""What is done with one stuck mail: noted, closed, or recovered by its stage marks.
+"""Acts on one stuck mail: notes it, closes it, or recovers it by its stage marks.
 
-Everything is written before it takes effect: content and row in quarantine, the decision, and only
-then the mark. What a kill leaves, the next run finishes (`leftovers`).
+Content and row in quarantine and the decision are written first, and only then the deleted mark.
+What a kill leaves, the next run finishes (`work.finish`).
 """
 
 import logging
@@ -45,15 +45,15 @@ _SECOND = timedelta(seconds=1)
 
 
 class LeftAlone(Exception):
-    """The mail is left alone; why."""
+    """The mail is left alone. The text says why."""
 
 
 @dataclass(frozen=True)
 class StuckMailActions:
     """Acts on the mails of one plan.
 
-    `why_left`: why a mail is left after all, by a look that is not old. `noted`: since when an
-    earlier run in shadow mode says so, by enqueue id. `alarms`: what a person has to look at.
+    `why_left`: by recent worker records, why a mail must be left after all, or None. `noted`: when
+    a run in shadow mode first noted a mail, by enqueue id. `alarms`: what a person must look at.
     """
 
     run: Run
@@ -64,7 +64,7 @@ class StuckMailActions:
     alarms: list[str] = field(default_factory=list)
 
     def act(self, planned: PlannedMail, stuck: Stuck) -> dict[str, Any]:
-        """The decision, as the report shows it. Raises Skipped when the mail needs none now."""
+        """The decision, as the report shows it. Raises LeftAlone when the mail needs none now."""
         stores, queue = self.run.stores, self.run.queue
         if stores.tables.deleted.is_marked(queue, planned.enqueue_id):
             raise LeftAlone("marked meanwhile")
@@ -83,13 +83,13 @@ class StuckMailActions:
         decision = stages_of(stores, queue, item, by=self.plan.run, now=self.run.clock())
         if self.plan.mode is StuckMode.RECOVER or decision.verdict is DeliveryVerdict.COMPLETE:
             return self._recover(stuck_mail, decision)
-        # A release by a person must not serve anybody twice.
+        # If a person releases the mail, nobody may get it twice.
         unserved = {*decision.left, *decision.failed}
-        those = tuple(one for one in item.mail.recipients if one in unserved)
-        return self._close(planned, stuck_mail.to(those))
+        recipients = tuple(recipient for recipient in item.mail.recipients if recipient in unserved)
+        return self._close(planned, stuck_mail.to(recipients))
 
     def closed_by_earlier_try(self) -> dict[EnqueueId, dict[str, Any]]:
-        """What an earlier try of this very run has closed: its decisions, finished."""
+        """Decisions of an earlier try of this run to close mails, each finished now."""
         of_this_run = [
             mail
             for mail in self.quarantine.mails(serial=True)
@@ -108,7 +108,7 @@ class StuckMailActions:
         return entries
 
     def _note(self, stuck_mail: StuckMail, action: Action) -> dict[str, Any]:
-        """What would be done; a decision is written the first time that a mail is found so."""
+        """Note what would be done. Only the first run that notes a mail writes a decision."""
         decided = self._decided(action.would, stuck_mail)
         at = self.noted.get(str(stuck_mail.enqueue_id))
         if at is None:
@@ -118,10 +118,10 @@ class StuckMailActions:
         return stuck_mail.report_entry(action, decided.why, **content, decided=iso(at))
 
     def _close(self, planned: PlannedMail, stuck_mail: StuckMail) -> dict[str, Any]:
-        """Content and row, decision, mark. A mail that its holder completes meanwhile is its own.
+        """Write content and row, then the decision, then the mark. Leave what its holder completes.
 
-        A holder that hangs over the end of an attempt has quarantined those in doubt already: its
-        row is made to name the others, too.
+        A holder that hangs at the end of an attempt has already quarantined the recipients in
+        doubt. Its row then names the other recipients, too.
         """
         deleted, queue = self.run.stores.tables.deleted, self.run.queue
         decided = self._decided(Action.CLOSED, stuck_mail)
@@ -133,15 +133,14 @@ class StuckMailActions:
         if deleted.is_marked(queue, stuck_mail.enqueue_id):
             why = "completed meanwhile"
         if why is not None:
-            if quarantined.state is State.CLOSING:  # else it has recipients in doubt of its holder
+            if quarantined.state is State.CLOSING:  # else it has the holder's recipients in doubt
                 self.quarantine.withdraw(quarantined)
             raise LeftAlone(why)
         quarantined = self._named(quarantined, stuck_mail, decided, take=True)
         self._save(stuck_mail, decided, Action.CLOSED, quarantined.decided)
         crash.point("apply:decided")
-        # This process may have stood still: its lock ran out, and the next run has withdrawn the
-        # mail, or is at it. The row is renewed by a conditional write: it is no longer what that
-        # run read.
+        # If this process stood still, its lock may have ended, and the next run may be withdrawing
+        # the mail. Both write the row conditionally: whichever write comes second is refused.
         self.run.require_lock()
         renewed = self.quarantine.renew(quarantined)
         if renewed is None:
@@ -149,12 +148,12 @@ class StuckMailActions:
         crash.point("apply:renewed")
         deleted.mark_many(queue, [stuck_mail.enqueue_id])
         crash.point("apply:marked")
-        quarantined, anew = self.quarantine.keep_marked(renewed)
-        self.alarms.extend(f"{one}; look at 'mailslice stuck list {queue}'" for one in anew)
+        quarantined, alarms = self.quarantine.keep_marked(renewed)
+        self.alarms.extend(f"{alarm}; look at 'mailslice stuck list {queue}'" for alarm in alarms)
         return stuck_mail.quarantined_entry(Action.CLOSED, quarantined)
 
     def _recover(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
-        """By its stage marks. From `_take` on those of the holder are refused."""
+        """Recover a mail by its stage marks. After `_take`, marks of its holder are refused."""
         if decision.verdict is DeliveryVerdict.COMPLETE:
             return self._complete(stuck_mail)
         recover = self._fail if decision.failed else self._release
@@ -173,7 +172,7 @@ class StuckMailActions:
         return stuck_mail.quarantined_entry(Action.RELEASED, quarantined)
 
     def _fail(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
-        """Recipients in doubt go to quarantine for good; those not begun are tried again."""
+        """Quarantine recipients in doubt for a person. Try those that were not begun again."""
         deleted, in_doubt = self.run.stores.tables.deleted, stuck_mail.to(decision.failed)
         of_all = f"{len(decision.failed)} of {len(stuck_mail.item.mail.recipients)} recipients"
         decided = self._decided(Action.FAILED, stuck_mail, f"; {of_all} may have been served")
@@ -183,9 +182,9 @@ class StuckMailActions:
         self._save(stuck_mail, decided, Action.FAILED, quarantined.decided)
         crash.point("apply:kept")
         self._take(decision, quarantined)
-        if quarantined.state is State.KEPT:  # the holder's: a kill from now on is the next run's
-            mine = replace(quarantined, run=self.plan.run)
-            quarantined = self.quarantine.advance(mine, State.RECOVERING) or quarantined
+        if quarantined.state is State.KEPT:  # the holder's row: after a kill the next run acts
+            claimed = replace(quarantined, run=self.plan.run)
+            quarantined = self.quarantine.advance(claimed, State.RECOVERING) or quarantined
         crash.point("apply:taken")
         if decision.left:
             self._publish(stuck_mail.to(decision.left))
@@ -197,7 +196,7 @@ class StuckMailActions:
         return stuck_mail.quarantined_entry(Action.FAILED, self.quarantine.settle(quarantined))
 
     def _complete(self, stuck_mail: StuckMail) -> dict[str, Any]:
-        """The record stays the holder's: it is final, and the next run does what a kill cut off."""
+        """Mark the mail. Its stage record is final and stays: after a kill the next run does it."""
         decided = self._decided(Action.COMPLETED, stuck_mail)
         self._save(stuck_mail, decided, Action.COMPLETED, self.run.clock())
         crash.point("apply:decided")
@@ -206,23 +205,23 @@ class StuckMailActions:
         return stuck_mail.report_entry(Action.COMPLETED, decided.why, content="done")
 
     def _quarantine_for_recovery(self, stuck_mail: StuckMail, decided: Decided) -> QuarantinedMail:
-        """Content and row: this run's, or the holder's, where it kept those in doubt and hung.
+        """Content and row: this run's, or those of a holder that quarantined recipients in doubt.
 
-        What a killed run in mode close began is undone first. What is on its way out is the next
-        run's: its content may be gone.
+        A closing that a killed run in mode close began is undone first. Raises LeftAlone for a row
+        on its way out: its content may be gone, and the next run decides.
         """
         item, tables, queue = stuck_mail.item, self.run.stores.tables, self.run.queue
-        kept = (item, stuck_mail.holder, decided, State.RECOVERING)
-        quarantined = self.quarantine.keep(*kept)
+        arguments = (item, stuck_mail.holder, decided, State.RECOVERING)
+        quarantined = self.quarantine.keep(*arguments)
         if quarantined.state is State.CLOSING and self.quarantine.tidy(
             quarantined, None if quarantined.action == Action.CLOSED else OVER
         ):
-            quarantined = self.quarantine.keep(*kept)
+            quarantined = self.quarantine.keep(*arguments)
         match quarantined.state, quarantined.action:
             case (State.RECOVERING, _) | (State.KEPT, Action.FAILED):
                 return quarantined
-            # The holder's, too: a run in mode close was killed after it took the row, and before it
-            # marked the mail.
+            # Also the holder's row: a run in mode close took it, and was killed before it marked
+            # the mail.
             case State.KEPT, Action.CLOSED if not is_over(tables, queue, item.enqueue_id):
                 return quarantined
         raise LeftAlone(f"it is {quarantined.state} in quarantine, as {quarantined.action}")
@@ -230,7 +229,7 @@ class StuckMailActions:
     def _named(
         self, quarantined: QuarantinedMail, stuck_mail: StuckMail, decided: Decided, *, take: bool
     ) -> QuarantinedMail:
-        """The holder's row, once it names these recipients; with `take` it is this run's then."""
+        """The holder's row, made to name these recipients, too. `take` makes it this run's row."""
         if not take and quarantined.state is not State.KEPT:
             return quarantined
         named = self.quarantine.name(quarantined, stuck_mail.item, decided, take=take)
@@ -239,15 +238,15 @@ class StuckMailActions:
         return named
 
     def _withdraw(self, quarantined: QuarantinedMail) -> None:
-        """The run's row goes. The holder's stays: its recipients in doubt are nowhere else."""
+        """Remove this run's row. A holder's row stays: it alone has the recipients in doubt."""
         if quarantined.state is State.RECOVERING and quarantined.run == self.plan.run:
             self.quarantine.withdraw(quarantined)
 
     def _take(self, decision: Decision, quarantined: QuarantinedMail) -> None:
-        """The record is ours from now on. Refused, the copy goes.
+        """Take the stage record from the holder. If that is refused, the quarantined copy goes.
 
-        It stays where an earlier write of this run that was not answered turns out to have been
-        done: then the next run finishes it.
+        The copy stays if the record is this run's already, by an earlier write that got no answer:
+        then the next run finishes the mail.
         """
         self.run.require_lock()
         stages, queue = self.run.stores.own.mail_stages, self.run.queue
@@ -259,15 +258,15 @@ class StuckMailActions:
         raise LeftAlone("its holder went on meanwhile")
 
     def _publish(self, stuck_mail: StuckMail) -> None:
-        """To those that were not begun, as a new attempt: the old holder is refused."""
+        """Publish to recipients not begun, as a new attempt: the old holder's marks are refused."""
         run, item = self.run, stuck_mail.item
         publish(run.stores, run.queue, item, stuck_mail.partition, run.clock())
 
     def _decided(self, action: str, stuck_mail: StuckMail, more: str = "") -> Decided:
         holder = stuck_mail.holder
         age = format_duration(holder.age // _SECOND * _SECOND)
-        most = format_duration(self.plan.lock_timeout)
-        why = f"held by {holder.worker} for {age}, allowed are {most}; stage {holder.stage}{more}"
+        limit = format_duration(self.plan.lock_timeout)
+        why = f"held by {holder.worker} for {age}, allowed are {limit}; stage {holder.stage}{more}"
         return Decided(action, why, self.run.request.who, self.plan.run)
 
     def _save(self, stuck_mail: StuckMail, decided: Decided, action: Action, at: datetime) -> None:
@@ -276,9 +275,9 @@ class StuckMailActions:
     def send_bounce(self, quarantined: QuarantinedMail) -> None:
         """Enqueue a report (RFC 3464) of these recipients, to MAILSLICE_WORKER_BOUNCE_QUEUE.
 
-        Not when nobody is to be told, or can be: the null sender, or one that is no address. After
-        a kill it is enqueued again, under one id: of the two one is delivered. A queue that was
-        deleted is an alarm: nothing else waits for it.
+        The null sender, and a sender that is no address, get none. After a kill the report is
+        enqueued again under the same enqueue id, so that one of the two is delivered. A queue that
+        does not exist is an alarm: nothing else would tell of it.
         """
         stores, settings = self.run.stores, self.run.stores.settings
         if settings.worker.bounce_queue is None:

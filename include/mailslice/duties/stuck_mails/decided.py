@@ -45,7 +45,7 @@ class DecidedMails:
         stores, queue, reported = run.stores, run.queue, frozenset(reported)
         quarantined = sorted(quarantine.mails(serial=True), key=lambda mail: mail.run == plan.run)
         rows = {mail.enqueue_id: mail for mail in quarantined}
-        # A decision has the time of its row, which may be the holder's, from before the plan.
+        # A decision has the time of its row in quarantine: a holder's row is older than the plan.
         times = [mail.decided for mail in rows.values() if mail.enqueue_id in reported]
         since = min((plan.made_at, *times)) - _SLACK
         written = list(stores.own.decisions.list(queue, since, run.clock() + _SLACK))
@@ -56,7 +56,7 @@ class DecidedMails:
         }
         of_run = {mail.enqueue_id for mail in rows.values() if mail.run == plan.run}
         ids = reported | decisions.keys() | of_run
-        stages = {one: stores.own.mail_stages.get(queue, one) for one in ids}
+        stages = {id_: stores.own.mail_stages.get(queue, id_) for id_ in ids}
         workers = stores.own.worker_records.list(queue) if ids else []
         return cls(
             run,
@@ -65,21 +65,21 @@ class DecidedMails:
             decisions,
             frozenset(row.enqueue_id for row in written if row.verdict == BY_A_PERSON),
             rows,
-            {one: stage for one, stage in stages.items() if stage is not None},
+            {id_: stage for id_, stage in stages.items() if stage is not None},
             frozenset(stores.tables.deleted.marked(queue, ids)),
-            frozenset(one for record in workers for one in record.done),
+            frozenset(id_ for record in workers for id_ in record.done),
         )
 
     def frame(self) -> Frame:
         rows = [
             {
-                "enqueue_id": str(one),
-                "decision": "written" if one in self.decisions else "missing",
-                "row": self._row(one),
-                "mark": self._mark(one),
-                "content": self._content(one),
+                "enqueue_id": str(id_),
+                "decision": "written" if id_ in self.decisions else "missing",
+                "row": self._row(id_),
+                "mark": self._mark(id_),
+                "content": self._content(id_),
             }
-            for one in sorted(self.ids)
+            for id_ in sorted(self.ids)
         ]
         expect = [
             Expectation.one_of("decision", ["written"], "Every decision is written down."),
@@ -98,17 +98,17 @@ class DecidedMails:
         ]
         return Frame("mails", rows, expect)
 
-    def _row(self, one: EnqueueId) -> str:
-        """A row of this run says that something of it is still to do."""
-        mail = self.rows.get(one)
+    def _row(self, id_: EnqueueId) -> str:
+        """Whether a row of this run is in a state that is not final."""
+        mail = self.rows.get(id_)
         half = mail is not None and mail.run == self.run.request.run and mail.state in _HALF_DONE
         return "half done" if half else "done"
 
-    def _mark(self, one: EnqueueId) -> str:
-        """A cleanup may have taken the mark of what is done, after its row."""
-        if one in self.marked:
+    def _mark(self, id_: EnqueueId) -> str:
+        """Whether the mail has a mark that it needs. A cleanup may have dropped row and mark."""
+        if id_ in self.marked:
             return "there"
-        mail, stage, decision = self.rows.get(one), self.stages.get(one), self.decisions.get(one)
+        mail, stage, decision = self.rows.get(id_), self.stages.get(id_), self.decisions.get(id_)
         completed = decision is not None and decision.action == Action.COMPLETED
         closed = (
             mail is not None
@@ -119,18 +119,18 @@ class DecidedMails:
         ended = stage is not None and stage.owner == self.run.request.run and stage.closed
         if not (completed or closed or ended):
             return NOT_NEEDED
-        return "there" if is_over(self.run.stores.tables, self.run.queue, one) else "missing"
+        return "there" if is_over(self.run.stores.tables, self.run.queue, id_) else "missing"
 
-    def _content(self, one: EnqueueId) -> str:
-        """Of a mail that this run took out of the queue; its holder may have completed it first."""
-        mail = self.rows.get(one)
+    def _content(self, id_: EnqueueId) -> str:
+        """Whether a mail that this run took has its content. A mail completed first needs none."""
+        mail = self.rows.get(id_)
         if mail is not None:
             return self._quarantined(mail)
-        if one in self.by_people:
+        if id_ in self.by_people:
             return "decided by a person"
-        stage, decision = self.stages.get(one), self.decisions.get(one)
+        stage, decision = self.stages.get(id_), self.decisions.get(id_)
         action = None if decision is None else decision.action
-        closed = action == Action.CLOSED and one in self.marked and one not in self.completed
+        closed = action == Action.CLOSED and id_ in self.marked and id_ not in self.completed
         failed = (
             action == Action.FAILED
             and stage is not None

@@ -1,4 +1,4 @@
-"""The duty: find mails whose holder lives and hangs; close them, or recover them by their stage."""
+"""The duty: find mails whose holder lives and hangs; close or recover them by stage marks."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -38,11 +38,11 @@ from mailslice.model.settings import StuckMode
 
 _MILLISECOND, _SECOND = timedelta(milliseconds=1), timedelta(seconds=1)
 _MAX_MAILS, _MAX_NOTED, _MAX_ERRORS = 200, 1000, 20
-"""Entries in a report. In shadow mode `stuck list` shows these."""
+"""Limits of entries in a report. In shadow mode `stuck list` shows these entries."""
 
 
 class StuckMails(Duty[StuckPlan]):
-    """A dead worker's mails are the broker's: its record is discarded."""
+    """Acts on mails of living workers. The broker redelivers a dead worker's: its record goes."""
 
     plan_type = StuckPlan
     plan_max_age = timedelta(hours=1)
@@ -52,7 +52,7 @@ class StuckMails(Duty[StuckPlan]):
     unfinished = "the next run finishes it"
 
     def plan(self, run: Run) -> StuckPlan:
-        """Reads no view. Raises UnknownQueue; Refused for mode recover without stage marks."""
+        """Scans no view. Raises UnknownQueue; Refused for mode recover without stage marks."""
         mode, stores, queue = _mode(run), run.stores, require(run.stores, run.queue)
         liveness = observe(lambda: stores.own.worker_records.list(queue))
         timeout, now = _lock_timeout(run, liveness), run.clock()
@@ -85,7 +85,7 @@ class StuckMails(Duty[StuckPlan]):
         )
 
     def check(self, run: Run, plan: StuckPlan) -> Iterable[Frame]:
-        """Judges every mail of the plan's file, beside the workers' records as they are now."""
+        """Checks every planned mail, and that its holder has a record now."""
         if not plan.planned:
             return
         most = run.params(Params).most
@@ -96,7 +96,7 @@ class StuckMails(Duty[StuckPlan]):
         yield _planned_mails(plan, run.read_rows(plan.mails, PlannedMail), workers)
 
     def apply(self, run: Run, plan: StuckPlan, progress: Progress) -> None:
-        """A store that is away ends it: the next run finishes what was begun."""
+        """Ends when a store does not answer. The next run finishes what was begun."""
         run.require_clock()
         StuckMailWork(run, plan, progress).perform_all()
 
@@ -133,7 +133,7 @@ class StuckMails(Duty[StuckPlan]):
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
         """`failed`: mails decided to have failed; `errorCount`: mails that were not acted on.
 
-        `noted` is there only where the run came to act (see `noted.noted`).
+        `noted` is there only if the run came to apply (see `work.noted`).
         """
         result, fields = steps.result, steps.result.fields
         has_acted = steps.applied is not None or result.touched
@@ -164,7 +164,7 @@ class StuckMails(Duty[StuckPlan]):
         )
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
-        """With the alert, and why copies without a row were left."""
+        """The message also has the alert, and why copies without a row were left."""
         status, message = super().outcome(run, steps)
         more = (run.fields["alert"], steps.result.fields.get("unswept"))
         return status, "; ".join([message, *filter(None, more)])
@@ -185,7 +185,7 @@ def _mode(run: Run) -> StuckMode:
 
 
 def _lock_timeout(run: Run, liveness: WorkerLiveness) -> timedelta:
-    """As the run's params say, else by the queue's own times; in whole milliseconds."""
+    """The run's param, else by the queue's own processing times; in whole milliseconds."""
     timeout, duty = run.params(Params).lock_timeout, run.settings.duty
     if timeout is None:
         timeout = lock_timeout(
@@ -273,7 +273,7 @@ def _planned_mails(plan: StuckPlan, mails: Sequence[PlannedMail], workers: set[s
 
 
 def _errors(steps: Summaries) -> list[str]:
-    failures = [f"{one}: {why}" for one, why in steps.result.failures.items()]
+    failures = [f"{mail}: {why}" for mail, why in steps.result.failures.items()]
     return failures + list(steps.result.fields.get("alarms", ()))
 
 

@@ -34,7 +34,7 @@ class PlannedMail:
     action: str
 
     def as_json(self) -> dict[str, Any]:
-        values = {to_camel(one.name): getattr(self, one.name) for one in fields(self)}
+        values = {to_camel(field.name): getattr(self, field.name) for field in fields(self)}
         return {**values, "enqueueId": str(self.enqueue_id), "since": iso(self.since)}
 
 
@@ -52,7 +52,7 @@ class StuckPlan(QueuePlan):
     mode: StuckMode
     lock_timeout: timedelta
     mails: RowFile
-    """PlannedMail."""
+    """Rows: PlannedMail."""
     dead: tuple[DeadRecord, ...]
 
     @property
@@ -136,7 +136,7 @@ class StuckMail:
 def action_for(
     stores: Stores, queue: QueueName, stuck: Stuck, mode: StuckMode, *, by: str, now: datetime
 ) -> Action:
-    """As the plan shows it. Shadow mode recovers where the queue's workers write stage marks."""
+    """The action that the plan shows. Shadow mode shows a recovery if workers write stage marks."""
     by_stage = mode is StuckMode.RECOVER or (
         mode is StuckMode.SHADOW and queue in stores.settings.queue.stage_marks
     )
@@ -147,7 +147,7 @@ def action_for(
 
 
 def is_superseded(stores: Stores, queue: QueueName, stuck: Stuck) -> bool:
-    """Whether another attempt has the mail by now: marks of its old holder are refused."""
+    """Whether another attempt has the mail: stage marks of its old holder are refused then."""
     if not stuck.record.stage_marks:
         return False
     stage = stores.own.mail_stages.get(queue, stuck.mail.enqueue_id)

@@ -1,6 +1,6 @@
 """One apply: finishes what killed runs left, then acts on each planned mail that is still held.
 
-What a killed run left is finished first, under the duty's lock: nobody else works on it.
+The duty's lock is held, so that nobody else works on what a killed run left.
 """
 
 import logging
@@ -36,9 +36,9 @@ _GOING = {State.DISCARDING, State.RELEASED}
 
 
 def noted(stores: Stores, queue: QueueName) -> list[dict[str, Any]]:
-    """The mails of the newest report whose run came to act, when it was in shadow mode.
+    """The mails of the newest report whose run came to apply, if that run was in shadow mode.
 
-    With `run` and `who` of that report. `decided` is when a mail was found so first.
+    Each has `run` and `who` of that report. `decided` is when a run first noted the mail.
     """
     reports = Ledger(stores, stores.settings).list("stuck_mails", queue, _NEWEST)
     last = next((report for report in reports if "noted" in report), None)
@@ -49,32 +49,32 @@ def noted(stores: Stores, queue: QueueName) -> list[dict[str, Any]]:
 
 
 def finish(actions: StuckMailActions, planned: Collection[EnqueueId]) -> dict[str, int]:
-    """What was finished, by what became of it; but what is being closed of this run's plan.
+    """Finish what killed runs left, except closings of `planned` mails; return counts by outcome.
 
-    Also remembered: which closed mails their workers completed after all, so that nobody releases
-    those without knowing it.
+    Also notes in quarantine which closed mails their workers completed after all: whoever releases
+    such a mail must know that.
     """
     run, quarantine = actions.run, actions.quarantine
     records = run.stores.own.worker_records.list(run.queue)
     done = {enqueue_id for record in records for enqueue_id in record.done}
     finished: Counter[str] = Counter()
     for mail in quarantine.mails(serial=True):
-        # A mail whose recipients in doubt failed goes on with the others: its end says nothing of
-        # these.
+        # Only for closed mails: after recipients in doubt failed, the mail is completed for the
+        # others. That says nothing about those in doubt.
         if mail.action == Action.CLOSED and mail.state is State.KEPT and mail.enqueue_id in done:
             if mail.finished is None:
                 quarantine.finished(mail, run.clock())
                 finished["completed by its worker after all"] += 1
         elif mail.state is State.RECOVERING:
             finished[_recover(actions, mail)] += 1
-        # What was on its way out is so for every plan: nothing can be kept beside it.
+        # A row on its way out is finished even if planned: no new row can be kept beside it.
         elif (mail.state in _GOING or mail.enqueue_id not in planned) and _tidied(quarantine, mail):
             finished[f"was {mail.state}"] += 1
     return dict(finished)
 
 
 def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
-    """Whether it was finished. While a replica is away nobody knows that a mail has no mark."""
+    """Whether it was finished. While a replica is away, it may alone have the mail's mark."""
     try:
         return quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER)
     except (BadSetting, StoreUnavailable) as error:
@@ -83,16 +83,16 @@ def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
 
 
 def _recover(actions: StuckMailActions, mail: QuarantinedMail) -> str:
-    """Not taken from its holder: the next plan's. Taken: published again, safe by stage marks."""
+    """Publish a mail again that was taken from its holder (safe by stage marks); else withdraw."""
     run, quarantine, failed = actions.run, actions.quarantine, mail.action == Action.FAILED
     stores, queue = run.stores, run.queue
     item, stage = codec.decode(mail.message), stores.own.mail_stages.get(queue, mail.enqueue_id)
-    # Its holder may have begun the next attempt itself: then none of these has failed.
+    # The holder may have begun the next attempt itself: then no recipient here has failed.
     none_failed = stage and set(item.mail.recipients).isdisjoint(stage.those(Stage.FAILED))
     if stage is None or stage.attempt <= mail.attempt or (failed and none_failed):
         quarantine.withdraw(mail)
         return "not taken from its holder"
-    # A James that took what was published says nothing to the record.
+    # A James that delivered what was published does not write to the stage record.
     if stage.owner == mail.run and not is_over(stores.tables, queue, mail.enqueue_id):
         if stage.remaining:
             remaining_item = replace(item, mail=replace(item.mail, recipients=stage.remaining))
@@ -131,13 +131,13 @@ class StuckMailWork:
         }
         alarms = list(progress.earlier.get("alarms", ()))
         self.actions = StuckMailActions(run, plan, self.quarantine, self._why_left, since, alarms)
-        # A mail is a handful of writes and a copy of its content.
+        # Each mail costs a few writes and a copy of its content.
         self.throttle = run.throttle("s3")
         self.decisions: list[dict[str, Any]] = []
         run.report(decisions=self.decisions, alarms=alarms)  # the lists grow
 
     def perform_all(self) -> None:
-        """Until the time is over."""
+        """Act on all planned mails, until the time limit."""
         if not self.shadow:
             self._finish_earlier_runs()
         self._read_holders()
@@ -153,7 +153,7 @@ class StuckMailWork:
             self._discard_records()
             return
         for noted_mail in self.quarantine.mails(serial=True):
-            if noted_mail.state is State.NOTED:  # a kill left it
+            if noted_mail.state is State.NOTED:  # a killed run left it
                 self.quarantine.tidy(noted_mail)
 
     def _finish_earlier_runs(self) -> None:
@@ -167,16 +167,16 @@ class StuckMailWork:
         self.run.report(finishedOfEarlierRuns=finished, unswept=unswept)
 
     def _read_holders(self) -> None:
-        """Who lives now, by records that are written from now on: not by one since the plan."""
+        """Which workers live, by records written from now on: one since the plan proves nothing."""
         self._liveness, table = WorkerLiveness(), self.run.stores.own.worker_records
         if self.mails or self.plan.dead:
             self._liveness = observe(lambda: table.list(self.run.queue))
         stuck = stuck_mails(self._liveness, self.plan.lock_timeout)
-        self._stuck = {one.mail.enqueue_id: one for one in stuck}
-        self._looked = elapsed_seconds()
+        self._stuck = {hung.mail.enqueue_id: hung for hung in stuck}
+        self._read_at = elapsed_seconds()
 
     def _perform(self, planned: PlannedMail) -> None:
-        """One mail. A mail that cannot be acted on stops no other."""
+        """Act on one mail. An error of a mail does not stop the others."""
         self.throttle.take()
         if (why := self._why_left(planned)) is not None:
             self.progress.skip(why)
@@ -192,10 +192,10 @@ class StuckMailWork:
             self.progress.fail(str(planned.enqueue_id), str(error))
 
     def _why_left(self, planned: PlannedMail) -> str | None:
-        """Why it is not this holder's that hangs; None: it is, by a look that is not old."""
+        """Why to leave a mail; None while recent records show that its holder lives and hangs."""
         stuck = self._stuck.get(planned.enqueue_id)
-        # Its holder may have died since: copies of mails, and of this one, took long.
-        if stuck and elapsed_seconds() - self._looked > stuck.record.dead_after.total_seconds():
+        # The holder may have died since: copying contents, also this one's, takes long.
+        if stuck and elapsed_seconds() - self._read_at > stuck.record.dead_after.total_seconds():
             self._read_holders()
             stuck = self._stuck.get(planned.enqueue_id)
         is_held = stuck is not None and stuck.record.worker == planned.worker
@@ -209,7 +209,7 @@ class StuckMailWork:
             self.progress.done(KINDS[Action(decision["action"])])
 
     def _discard_records(self) -> None:
-        """Those of the planned dead, where they have not been written since."""
+        """Discard the records of planned dead workers, unless they were written since."""
         table, discarded = self.run.stores.own.worker_records, 0
         records = {record.worker: record for record in self._liveness.mute}
         for dead in self.plan.dead:
@@ -222,7 +222,7 @@ class StuckMailWork:
 
 
 def _why_not(planned: PlannedMail, liveness: WorkerLiveness) -> str:
-    if any(one.worker == planned.worker for one in liveness.mute):
+    if any(record.worker == planned.worker for record in liveness.mute):
         return SILENT
     in_flight = {(one.worker, mail.enqueue_id) for one in liveness.alive for mail in one.in_flight}
     return RETURNED if (planned.worker, planned.enqueue_id) in in_flight else SETTLED

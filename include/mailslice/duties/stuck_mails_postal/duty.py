@@ -31,7 +31,7 @@ from mailslice.stores.postal.rows import PostalQueue
 
 _SECOND = timedelta(seconds=1)
 _MOST_AHEAD = timedelta(minutes=1)
-"""How far the clock of who says `restarted` may be ahead of the database's."""
+"""How far the clock of the person who gives `restarted` may be ahead of the database's."""
 _MAX_ROWS = 200
 """Rows in a report."""
 _WHOLE, _MISSING, _DIFFERS = "whole", "missing", "differs"
@@ -49,7 +49,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
     unfinished = "the next run finishes it"
 
     def plan(self, run: Run) -> PostalPlan:
-        """Reads Postal's queue by key, and of old locks their messages and delivery records."""
+        """Reads Postal's queue by key, and messages and delivery records only for old locks."""
         require_same(run.stores)
         params, now = run.params(Params), run.clock()
         mode = params.mode or run.settings.postal.mode
@@ -60,7 +60,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
                 f"restarted={iso(params.restarted)} is in the future; allowed: a moment before "
                 f"{iso(surveyed_at)}, since when every worker of Postal runs"
             )
-        rows = [PlannedRow.of(one) for one in seen.rows]
+        rows = [PlannedRow.of(row) for row in seen.rows]
         plan = PostalPlan(
             run=run.request.run,
             made_at=now,
@@ -90,13 +90,13 @@ class StuckMailsPostal(Duty[PostalPlan]):
         return plan
 
     def check(self, run: Run, plan: PostalPlan) -> Iterable[Frame]:
-        """Judges every row of the plan's file."""
+        """Checks every row of the plan's file."""
         rows = run.read_rows(plan.rows, PlannedRow)
         if rows:
             yield _planned_rows(plan, rows)
 
     def apply(self, run: Run, plan: PostalPlan, progress: Progress) -> None:
-        """A MariaDB that is away ends it: the next run finishes what was begun."""
+        """Ends when a MariaDB does not answer. The next run finishes what was begun."""
         agree(run.stores)
         StuckMessages(run, plan, progress).perform_all()
 
@@ -106,7 +106,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
         if result.applied:
             planned = {row.queued_message: row for row in run.read_rows(plan.rows, PlannedRow)}
             reported = result.fields.get("decisions", ())
-            rows = [planned[int(one["queuedMessage"])] for one in reported]
+            rows = [planned[int(entry["queuedMessage"])] for entry in reported]
             yield closed_messages(run, rows, entries)
 
     def describe(self, steps: Summaries) -> str:
@@ -122,7 +122,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
         return "; ".join([figures, *steps.result.rest()])
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """Shadow mode finds, and leaves nothing to anybody. States are as they were planned."""
+        """In shadow mode no rows remain for a later run. States are those of the plan."""
         decisions = list(steps.result.fields.get("decisions", ()))
         fields: dict[str, Any] = {
             "rows": steps.plan.get("rows", []),
@@ -134,11 +134,11 @@ class StuckMailsPostal(Duty[PostalPlan]):
         return fields
 
     def conclude(self, run: Run, steps: Summaries) -> None:
-        unusual, found = run.settings.duty.stuck_alert_from, int(steps.plan.get("planned", 0))
+        unusual, planned = run.settings.duty.stuck_alert_from, int(steps.plan.get("planned", 0))
         run.report(
-            alert=f"unusual: {found} messages are stuck in one run, {unusual} are "
+            alert=f"unusual: {planned} messages are stuck in one run, {unusual} are "
             "(MAILSLICE_DUTY_STUCK_ALERT_FROM): look at Postal's workers"
-            if found >= unusual
+            if planned >= unusual
             else None
         )
         fields = {**steps.fields(self.bulky), **self.report_fields(steps)}
@@ -146,7 +146,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
             run.folder.artifacts.write(METRICS_FILE, exposition(figures(fields)))
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
-        """With the alert, and the servers that could not be read in full."""
+        """The message also has the alert, and the servers that could not be read in full."""
         status, message = super().outcome(run, steps)
         servers = ", ".join(steps.plan.get("unreadable") or ())
         left_out = servers and f"servers that cannot be read in full: {servers}"
@@ -164,7 +164,7 @@ def _message(seen: PostalSurvey, rows: Sequence[PlannedRow]) -> str:
 
 
 def _planned_rows(plan: PostalPlan, rows: Sequence[PlannedRow]) -> Frame:
-    """Ages are of the lock; of a row without one, since it was made."""
+    """Ages count from the lock, or from the creation of a row without a lock."""
     sizes = Counter(row.lock for row in rows)
     mode = PostalMode.CLOSE if plan.mode is PostalMode.SHADOW else plan.mode
     table = [
@@ -205,7 +205,7 @@ def _planned_rows(plan: PostalPlan, rows: Sequence[PlannedRow]) -> Frame:
 
 
 def closed_messages(run: Run, rows: Sequence[PlannedRow], entries: Sequence[PostalEntry]) -> Frame:
-    """A row for each of `rows`, as planned. `queue`: is it there; `copy`: of a closed one."""
+    """One row for each planned row: its state in Postal's `queue`, its `copy`, its `entry`."""
     queue = PostalQueue(run.stores.postal.main)
     current = queue.by_id([planned.queued_message for planned in rows])
     of_run = {entry.queued_message: entry for entry in entries if entry.run == run.request.run}
@@ -232,7 +232,7 @@ def closed_messages(run: Run, rows: Sequence[PlannedRow], entries: Sequence[Post
 
 
 def _copy(run: Run, entry: PostalEntry) -> str:
-    """A copy whose entry has changed is no fault: a person releases or discards the message."""
+    """A copy's state. No fault if its entry changed: a person releases or discards the message."""
     content = PostalCopies(run.folder.artifacts).load(entry.copy_id)
     if content is not None and hashlib.sha256(content).hexdigest() == entry.sha256:
         return _WHOLE

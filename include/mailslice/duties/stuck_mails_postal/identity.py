@@ -1,10 +1,10 @@
-"""Which Postal the own tables are of. Entries are by ids, and another Postal has the same ids.
+"""Ties mailslice's own tables to one Postal. Another Postal has messages with the same ids.
 
-The first that writes stores it; all others are refused. It is the name of the main database, and
-the name that its MariaDB gives itself: the URL may have an alias, or a tunnel. That one changes
-when MariaDB moves, is one of a cluster, or a new container. Own tables beside Postal's move with
-it. Of others the delivery records of the closings, which no other Postal has, prove that it is the
-same.
+The first writer stores its Postal's name; another Postal is refused. The name is that of the main
+database, with the host and port that its MariaDB reports, because a URL may have an alias or a
+tunnel. Host and port change when MariaDB moves, is one of a cluster, or is a new container. Own
+tables in the same MariaDB move with it. For other own tables, delivery records of closings prove
+that it is the same Postal: no other has them.
 """
 
 from mailslice.duties.stuck_mails_postal.quarantined import look_up
@@ -19,18 +19,18 @@ from mailslice.stores.own.postal_quarantine import (
 )
 
 NAME = "postal identity"
-"""The row of the table `locks` that keeps it."""
+"""The row of the table `locks` that stores the name."""
 _AT = " at "
 
 
 def existing_entries(stores: Stores) -> list[PostalEntry]:
-    """The quarantine, for looking: creates nothing."""
+    """The entries of the quarantine. Creates no table."""
     records = stores.existing_records(POSTAL_QUARANTINE)
     return [] if records is None else list(PostalQuarantineTable(records).list())
 
 
 def require_same(stores: Stores) -> None:
-    """For looking: creates nothing. Raises ConfigurationDiffers for another Postal than stored."""
+    """Raises ConfigurationDiffers for another Postal than the stored one. Creates no table."""
     _ = stores.postal  # names the setting that is missing
     locks = stores.existing_records(LOCKS)
     stored = None if locks is None else Locks(locks).holder(NAME)
@@ -39,7 +39,7 @@ def require_same(stores: Stores) -> None:
 
 
 def agree(stores: Stores) -> None:
-    """As `require_same`; and from now on it is this Postal. The duty's lock is held."""
+    """As `require_same`, and stores this Postal's name. The caller holds the duty's lock."""
     locks, now = stores.records.locks, _own_name(stores)
     stored = locks.first(NAME, now)
     if stored != now:
@@ -59,11 +59,11 @@ def _require(stores: Stores, stored: str, now: str) -> None:
     if stored.rpartition(_AT)[0] == url.database:
         if not of_cassandra and own_url(stores.settings)[0].address == url.address:
             return
-        found = look_up(stores.postal, existing_entries(stores))
-        if not found or any(one.is_proved for one in found):
+        messages = look_up(stores.postal, existing_entries(stores))
+        if not messages or any(item.is_proved for item in messages):
             return
         moved = f"DELETE FROM locks WHERE name = '{NAME}' (docs/runbook.md)"
-        unasked = next((one.why for one in found if one.message is None and one.why), None)
+        unasked = next((item.why for item in messages if item.message is None and item.why), None)
         way_out = f"; or, where it is that Postal and has moved: {unasked or moved}"
     where = "MAILSLICE_OWN_KEYSPACE" if of_cassandra else "MAILSLICE_OWN_URL"
     kind = "keyspace" if of_cassandra else "database"

@@ -1,7 +1,7 @@
 """The quarantine of Postal's messages: entries in an own table, and the copies that they name.
 
-An entry names its copy before the copy is there, and outlives it: a copy that no entry names is
-none of ours, and is never touched.
+An entry names its copy before the copy exists, and is removed after it. So a copy that no entry
+names is not mailslice's, and is never touched.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ def new_log_id() -> str:
 
 
 def queue_row(entry: PostalEntry) -> QueuedMessage:
-    """The row that Postal's queue had, as it was read."""
+    """The row of Postal's queue, as it was read for the entry."""
     return _ROW.validate_json(entry.row)
 
 
 def entry_of(
     run: Run, row: QueuedMessage, stage: PostalStage, message: PostalMessage
 ) -> PostalEntry:
-    """A new entry, which names a copy that is not there yet."""
+    """A new entry, which names a copy that does not exist yet."""
     return PostalEntry(
         server=row.server,
         message=row.message,
@@ -65,7 +65,7 @@ class PostalCopies:
         self._artifacts = artifacts
 
     def save(self, copy_id: str, content: bytes) -> None:
-        """Write it whole and durable, over an earlier one of this id."""
+        """Write the copy atomically and durably, over an earlier one of this id."""
         self._artifacts.write(self.file(copy_id), content)
 
     def load(self, copy_id: str) -> bytes | None:
@@ -73,39 +73,39 @@ class PostalCopies:
         return self._artifacts.read(self.file(copy_id))
 
     def remove(self, copy_id: str) -> None:
-        """Remove it; a missing one is removed already."""
+        """Remove the copy. A missing copy is no error."""
         self._artifacts.remove(self.file(copy_id))
 
     def remove_parts(self, copy_id: str) -> None:
-        """Remove it with what a kill left of writing it."""
+        """Remove the copy, and files that a kill left while it was written."""
         for file in self._artifacts.files(COPIES_FOLDER):
             if copy_id in file:
                 self._artifacts.remove(file)
 
     @staticmethod
     def file(copy_id: str) -> str:
-        """Its path below the artifacts location."""
+        """The path of a copy below the artifacts location."""
         return f"{COPIES_FOLDER}/{copy_id}.eml"
 
 
 class PostalQuarantine:
-    """Entry and copy together. Each step is a conditional write: None says that it was refused."""
+    """Entry and copy together. Each step is a conditional write, and returns None if refused."""
 
     def __init__(self, table: PostalQuarantineTable, artifacts: Artifacts) -> None:
         self._table = table
         self.copies = PostalCopies(artifacts)
 
     def closing_of(self, row: QueuedMessage) -> PostalEntry | None:
-        """The entry of a closing of this very row that was cut off after its copy was whole."""
+        """The entry of a closing of this row that was cut off after it wrote its copy, or None."""
         entry = self._table.get(row.server, row.message)
         if entry is None or entry.state is not EntryState.CLOSING:
             return None
         return entry if queue_row(entry).lock == row.lock else None
 
     def note(self, entry: PostalEntry) -> PostalEntry | None:
-        """The entry, in state NOTED; or the one of an earlier run that is closing the same row.
+        """Write the entry, in state NOTED; or take over the one of an earlier closing of the row.
 
-        An entry that is KEPT, or on its way back, is replaced: its message is in Postal's queue
+        An entry that is KEPT, RELEASING or DISCARDING is replaced: its message is in Postal's queue
         again.
         """
         existing = self._table.add(entry)
@@ -114,32 +114,32 @@ class PostalQuarantine:
         if existing.state in BEING_CLOSED:
             lock = (entry.queued_message, entry.locked_by, entry.locked_at)
             is_same = lock == (existing.queued_message, existing.locked_by, existing.locked_at)
-            # Its worker may have gone on since that run looked.
-            going = replace(
+            # The worker may have progressed since that run read its stage.
+            renewed = replace(
                 existing, stage=entry.stage, run=entry.run, who=entry.who, reason=entry.reason
             )
-            return self._table.replace(existing, going) if is_same else None
+            return self._table.replace(existing, renewed) if is_same else None
         if existing.state is EntryState.KEPT:
-            # The new copy takes the place of the old one, so no kill leaves one without an entry.
+            # The new copy overwrites the old one, so that a kill leaves no copy without an entry.
             return self._table.replace(existing, replace(entry, copy_id=existing.copy_id))
-        # Whoever releases or discards it may still be about to remove the old copy.
+        # A release or discard may still be about to remove the old copy: the new one has a new id.
         self.copies.remove(existing.copy_id)
         return self._table.replace(existing, entry)
 
     def copy(self, entry: PostalEntry, content: bytes) -> PostalEntry | None:
-        """The entry in state CLOSING: its copy is whole and durable."""
+        """Write the copy, durably, then set the entry CLOSING."""
         self.copies.save(entry.copy_id, content)
         digest = hashlib.sha256(content).hexdigest()
         closing = replace(entry, state=EntryState.CLOSING, size=len(content), sha256=digest)
         return self._table.replace(entry, closing)
 
     def keep(self, entry: PostalEntry, closed_at: datetime) -> PostalEntry | None:
-        """The entry in state KEPT: Postal's queue has the message no more."""
+        """Set the entry KEPT: Postal's queue no longer has the message."""
         kept = replace(entry, state=EntryState.KEPT, closed_at=closed_at)
         return self._table.replace(entry, kept)
 
     def remove(self, entry: PostalEntry) -> bool:
-        """Remove the copy, then the entry: the message is Postal's. False: somebody changed it."""
+        """Remove the copy, then the entry: Postal has the message. False: the entry was changed."""
         if entry.state is EntryState.NOTED:
             self.copies.remove_parts(entry.copy_id)
         else:

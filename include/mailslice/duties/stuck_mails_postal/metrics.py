@@ -19,7 +19,7 @@ _GAUGES = {
 
 
 def figures(report: Mapping[str, Any]) -> Iterator[Figure]:
-    """What one run found and did, once it had looked. What is unknown has no figure, never zero."""
+    """Figures of a run that surveyed the queue. An unknown value has no figure, never zero."""
     if "lockTimeoutSeconds" not in report:
         return
     for field, (name, text) in _GAUGES.items():

@@ -17,7 +17,7 @@ from mailslice.stores.postal.rows import NO_TIME, QueuedMessage
 
 
 class PostalAction(StrEnum):
-    """What is done with a message: the report field that counts it."""
+    """What is done with a message. The value is the report field that counts it."""
 
     CLOSED = "closed"
     RETRIED = "retried"
@@ -87,14 +87,14 @@ class PlannedRow:
         return self.locked_at is not None
 
     def is_still(self, row: QueuedMessage | None) -> bool:
-        """Whether Postal's row has the lock, or none, that it had when it was planned."""
+        """Whether Postal's row has the same lock, or none, as when it was planned."""
         return row is not None and (
             (row.server, row.message, row.locked_by, _aware(row.locked_at))
             == (self.server, self.message, *self.lock)
         )
 
     def as_json(self) -> dict[str, Any]:
-        """As reports list it: no address is in it."""
+        """The entry in reports. It has no address."""
         return {
             "queuedMessage": self.queued_message,
             "server": self.server,
@@ -122,7 +122,7 @@ class PostalPlan(Plan):
 
     @property
     def planned(self) -> int:
-        """Rows of the queue, those beyond the limit too."""
+        """All planned rows, also those beyond `limit`."""
         return self.rows.rows
 
     @property

@@ -1,4 +1,4 @@
-"""What became of messages in quarantine, by what Postal's own rows say now."""
+"""What became of messages in quarantine, by Postal's rows as they are now."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ class QuarantineState(StrEnum):
     somebody released it or cancelled the hold, or a bounce says that it had been sent.
     """
     REQUEUED = "requeued"
-    """Postal's queue has it: somebody pressed a button there."""
+    """Postal's queue has it: somebody requeued it in Postal's web interface."""
     UNKNOWN = "unknown"
     """Postal cannot be asked, or has no record of ours: its message of this id may be another."""
 
@@ -38,11 +38,11 @@ class QuarantineState(StrEnum):
 class QuarantinedMessage:
     """An entry, and what Postal says of its message.
 
-    `message` is None where Postal has it no more, or cannot be asked; `why` of what is UNKNOWN.
-    `newest` is the id of its newest delivery record, `newest_answer` that of the newest one by
-    which a worker ended it. `is_held`: Postal holds it by our record, the newest one. `queued`: the
-    id of a row of Postal's queue that it has. `is_proved`: by our record, or the queue row as it
-    was, it is the message of the entry.
+    `message` is None if Postal no longer has it, or cannot be asked; `why` explains UNKNOWN.
+    `queued` is the id of its row in Postal's queue, `newest` that of its newest delivery record,
+    `newest_answer` that of the newest record by which a worker ended it. `is_held`: our record is
+    the newest, and Postal holds it by that. `is_proved`: our record, or the unchanged queue row,
+    proves that it is the message of the entry.
     """
 
     entry: PostalEntry
@@ -58,16 +58,16 @@ class QuarantinedMessage:
 
 
 def in_quarantine(entries: Iterable[PostalEntry]) -> list[PostalEntry]:
-    """Without those that a run has only noted: nothing is set aside yet."""
+    """The entries without NOTED ones: their messages are not set aside yet."""
     return [entry for entry in entries if entry.state is not EntryState.NOTED]
 
 
 def look_up(postal: PostalDatabases, entries: Collection[PostalEntry]) -> list[QuarantinedMessage]:
-    """In their order; UNKNOWN where a server does not answer. Raises without the main database."""
+    """The states, in order; UNKNOWN for a silent server. Raises for a silent main database."""
     by_server: defaultdict[int, list[PostalEntry]] = defaultdict(list)
     for entry in entries:
         by_server[entry.server].append(entry)
-    found: dict[tuple[int, int], QuarantinedMessage] = {}
+    by_ids: dict[tuple[int, int], QuarantinedMessage] = {}
     for server, of_server in by_server.items():
         try:
             looked_up = _of_server(postal, server, of_server)
@@ -80,8 +80,8 @@ def look_up(postal: PostalDatabases, entries: Collection[PostalEntry]) -> list[Q
             looked_up = [
                 QuarantinedMessage(entry, QuarantineState.UNKNOWN, why=why) for entry in of_server
             ]
-        found |= {(one.entry.server, one.entry.message): one for one in looked_up}
-    return [found[entry.server, entry.message] for entry in entries]
+        by_ids |= {(item.entry.server, item.entry.message): item for item in looked_up}
+    return [by_ids[entry.server, entry.message] for entry in entries]
 
 
 def _of_server(
@@ -116,7 +116,7 @@ def _judged(
         state, why = QuarantineState.UNKNOWN, _UNPROVED
     elif row is not None:
         state = QuarantineState.REQUEUED
-    # A worker's record may have come right before ours, after the look at them.
+    # A worker may have written its record between our survey and our own record.
     elif after & {*ANSWERS, "Bounced", "HoldCancelled"} or is_answered(was, by_postal):
         state = QuarantineState.FINISHED
     return QuarantinedMessage(
@@ -126,7 +126,7 @@ def _judged(
         has_content=entry.message in contents,
         queued=None if row is None else row.id,
         newest=records[-1].id if records else 0,
-        newest_answer=max((one.id for one in records if one.status in ANSWERS), default=0),
+        newest_answer=max((record.id for record in records if record.status in ANSWERS), default=0),
         is_held=bool(records) and records[-1].log_id == entry.log_id,
         is_proved=is_proved,
         why=why,

@@ -1,7 +1,7 @@
 """The ways out of quarantine: back to Postal's queue, or away for good. The duty's lock is held.
 
-Each begins by a state of the entry that says where the message goes, so that whoever comes after a
-kill finishes it, once.
+Each begins with a state of the entry that says where the message goes. After a kill, the next
+caller can thus finish it, once.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from mailslice.stores.postal.changes import PostalChanges, PostalRecord
 
 DUTY = "stuck_mails_postal"
-"""Its lock is taken: of a run and a person one works at a time."""
+"""The duty whose lock is taken: a run and a person never work at the same time."""
 
 
 class NotReleased(MailsliceError):
@@ -40,8 +40,8 @@ class PostalSilent(NotReleased):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """Who acts, and why. `accept_duplicates`: also what Postal has finished after all, and what is
-    not proved to be the message that was closed.
+    """Who acts, and why. `accept_duplicates`: also messages that Postal has finished after all, and
+    messages that are not proved to be those that were closed.
     """
 
     who: str
@@ -60,22 +60,22 @@ class PostalReleases:
         self._changes = PostalChanges(stores.postal)
 
     def release(self, entry: PostalEntry) -> int | None:
-        """Put the message back into Postal's queue; the id of its row.
+        """Put the message back into Postal's queue; return the id of its row.
 
-        None: a release that was cut off had put it there, and a worker is done with it. Raises
-        NotReleased.
+        None: an earlier release was cut off after that, and a worker has finished the message
+        since. Raises NotReleased.
         """
         entry = self._current(entry)
         if entry.state is EntryState.DISCARDING:
             raise NotReleased("it is being discarded")
-        found = self._looked_up(entry)
-        if _is_back(entry, found):
+        quarantined = self._looked_up(entry)
+        if _is_back(entry, quarantined):
             self._end(entry, "released")
-            return found.queued
-        self._require_releasable(found)
+            return quarantined.queued
+        self._require_releasable(quarantined)
         self._require_lock()
         going = self._table.replace(
-            entry, replace(entry, state=EntryState.RELEASING, released_after=found.newest)
+            entry, replace(entry, state=EntryState.RELEASING, released_after=quarantined.newest)
         )
         if going is None:
             raise NotReleased("somebody else works on it")
@@ -92,26 +92,26 @@ class PostalReleases:
     def discard(self, entry: PostalEntry) -> None:
         """Cancel the hold where Postal holds it by our record; remove entry and copy.
 
-        Raises NotReleased. After a PostalSilent it may be half done: do it again.
+        Raises NotReleased. After a PostalSilent it may be half done: call it again.
         """
         entry = self._current(entry)
-        found = self._looked_up(entry)
-        if _is_back(entry, found):
+        quarantined = self._looked_up(entry)
+        if _is_back(entry, quarantined):
             raise NotReleased("it is being released; release it again to finish that")
         self._require_lock()
         going = self._table.replace(entry, replace(entry, state=EntryState.DISCARDING))
         if going is None:
             raise NotReleased("somebody else works on it")
-        if found.is_held and found.queued is None:
+        if quarantined.is_held and quarantined.queued is None:
             details = f"Discarded from mailslice's quarantine by {self._request.who}."
             why = f" {shown(self._request.reason)}" if self._request.reason else ""
             record = PostalRecord.hold_cancelled(details + why, new_log_id())
             self._require_lock()
             try:
-                self._changes.cancel_hold(entry.server, entry.message, record, found.newest)
+                self._changes.cancel_hold(entry.server, entry.message, record, quarantined.newest)
             except TryAgain:
                 raise
-            except MailsliceError as error:  # of a server's database: the entry says what is to do
+            except MailsliceError as error:  # a server's database: the entry says what to do
                 raise PostalSilent(f"Postal cannot be asked: {error}") from error
         self._end(going, "discarded")
 
@@ -125,24 +125,24 @@ class PostalReleases:
         return current
 
     def _looked_up(self, entry: PostalEntry) -> QuarantinedMessage:
-        (found,) = look_up(self._stores.postal, [entry])
-        if found.state is QuarantineState.UNKNOWN and found.message is None:
-            raise PostalSilent(str(found.why))
-        if found.state is QuarantineState.UNKNOWN and not self._request.accept_duplicates:
-            raise NotReleased(f"unknown: {found.why}")
-        return found
+        (quarantined,) = look_up(self._stores.postal, [entry])
+        if quarantined.state is QuarantineState.UNKNOWN and quarantined.message is None:
+            raise PostalSilent(str(quarantined.why))
+        if quarantined.state is QuarantineState.UNKNOWN and not self._request.accept_duplicates:
+            raise NotReleased(f"unknown: {quarantined.why}")
+        return quarantined
 
-    def _require_releasable(self, found: QuarantinedMessage) -> None:
-        if found.queued is not None:
+    def _require_releasable(self, quarantined: QuarantinedMessage) -> None:
+        if quarantined.queued is not None:
             raise NotReleased("requeued: Postal's queue has it already")
-        if found.state is QuarantineState.FINISHED and not self._request.accept_duplicates:
+        if quarantined.state is QuarantineState.FINISHED and not self._request.accept_duplicates:
             raise NotReleased(
                 "finished: Postal wrote about it as it was closed, or since; "
                 "--accept-duplicates releases it all the same"
             )
-        if found.message is None:
+        if quarantined.message is None:
             raise NotReleased("message gone: Postal has it no more; 'export' gives its content")
-        if not found.has_content:
+        if not quarantined.has_content:
             raise NotReleased("content lost: Postal dropped it; 'export' gives it as a file")
 
     def _end(self, entry: PostalEntry, action: str) -> None:
@@ -152,9 +152,9 @@ class PostalReleases:
         self._quarantine.remove(entry)
 
 
-def _is_back(entry: PostalEntry, found: QuarantinedMessage) -> bool:
+def _is_back(entry: PostalEntry, quarantined: QuarantinedMessage) -> bool:
     """Whether a release that was cut off has queued the row: it is there, or a worker ended it."""
-    is_back = found.queued is not None or found.newest_answer > entry.released_after
+    is_back = quarantined.queued is not None or quarantined.newest_answer > entry.released_after
     return entry.state is EntryState.RELEASING and is_back
 
 
@@ -162,8 +162,8 @@ def _is_back(entry: PostalEntry, found: QuarantinedMessage) -> bool:
 def open_releases(
     stores: Stores, clock: Clock, request: ReleaseRequest
 ) -> Iterator[PostalReleases]:
-    """Waits for a run of the duty that works, at most 90 s. Raises LockHeld, and
-    ConfigurationDiffers for another Postal than that of the quarantine.
+    """Waits for a running duty, at most 90 s. Raises LockHeld, and ConfigurationDiffers for another
+    Postal than that of the quarantine.
     """
     with locked(stores.records.locks, DUTY, f"quarantine-{request.who}") as lock:
         agree(stores)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the exporter reads reports without the driver of MariaDB
     from mailslice.stores.postal.rows import QueuedMessage
 
 NEWEST = 10_000
-"""PostalDelivery records of each server that the p99 is of."""
+"""Newest PostalDelivery records of each server from which the p99 is taken."""
 FACTOR = 10
 SHORTEST = timedelta(minutes=10)
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - as MariaDB's times are: naive, in UTC
@@ -48,8 +48,8 @@ class PostalStage(StrEnum):
 def p99_of(times: Mapping[Decimal, int]) -> timedelta | None:
     """The p99 of sendings, by nearest rank; None when nothing was measured.
 
-    `times`: seconds, and how many sendings took so long. A clock that was set back gives less than
-    nothing, which counts as nothing.
+    `times`: seconds -> number of sendings that took so long. A negative time, of a clock that was
+    set back, counts as zero.
     """
     rank = -(-99 * sum(times.values()) // 100)
     for seconds in sorted(times):
@@ -60,20 +60,20 @@ def p99_of(times: Mapping[Decimal, int]) -> timedelta | None:
 
 
 def lock_timeout_of(p99: timedelta | None) -> timedelta:
-    """How long a message may be locked where nobody set it."""
+    """The lock timeout where none is set: FACTOR times the p99, at least SHORTEST."""
     return max(SHORTEST, FACTOR * (p99 or timedelta(0)))
 
 
 def group_sizes(rows: Iterable[QueuedMessage]) -> Counter[tuple[str | None, datetime | None]]:
     """How many locked rows one worker took at once, by name and time of the lock.
 
-    A leader is no part of its friends' batch: its name has random digits, theirs has not.
+    A batch's first row is not in its group: only the name of its lock has random digits.
     """
     return Counter(row.lock for row in rows if row.is_locked)
 
 
 def limit_of(lock_timeout: timedelta, p99: timedelta | None, size: int) -> timedelta:
-    """How old the lock of a group may become: its last message waits for all the others."""
+    """The greatest age of a group's lock: its last message waits for all the others."""
     return lock_timeout + (size - 1) * (p99 or timedelta(0))
 
 
@@ -88,7 +88,7 @@ def is_stuck(age: timedelta | None, limit: timedelta) -> bool:
 
 
 def is_old(row: QueuedMessage, now: datetime, lock_timeout: timedelta) -> bool:
-    """Whether a row without a lock has been there for longer than a lock may be."""
+    """Whether a row without a lock was created longer ago than the lock timeout."""
     return not row.is_locked and row.created_at is not None and now - row.created_at > lock_timeout
 
 
@@ -101,9 +101,9 @@ def stage_of(
 ) -> PostalStage:
     """How far the worker had come that holds `row`.
 
-    A record since the lock is the worker's, by its own clock: it wrote lock and record. Bounced and
-    HoldCancelled come from elsewhere. Without a record only one thing proves that nothing was sent:
-    the mark that a worker makes before it sends is missing, of this attempt and of all before it.
+    A record since the lock is the worker's: it wrote lock and record by the same clock. Bounced and
+    HoldCancelled come from elsewhere. Without such a record only one fact proves that nothing was
+    sent: no attempt so far made the mark that a worker makes before it sends.
     """
     if is_answered(row, deliveries):
         return PostalStage.ANSWERED
@@ -116,7 +116,7 @@ def stage_of(
 
 
 def is_answered(row: QueuedMessage, deliveries: Collection[PostalDelivery]) -> bool:
-    """Whether only the end is missing: a record since the lock says what became of the message."""
+    """Whether a record since the lock says how the message ended. Only its row is still there."""
     return not ANSWERS.isdisjoint(_since_lock(row, deliveries))
 
 
@@ -129,7 +129,7 @@ def _since_lock(row: QueuedMessage, deliveries: Collection[PostalDelivery]) -> s
         and record.timestamp is not None
         and record.timestamp >= since
         # A release makes a new row by the clock of our records. The clock of the worker that locks
-        # it may be behind that: then the record of the row before it looks as if it came later.
+        # it may be behind: then our record of the previous row seems to be later than the lock.
         and not (record.is_own and made is not None and record.timestamp < made)
     }
 

@@ -40,7 +40,7 @@ class SurveyedRow:
     """A queued message that is not as it should be.
 
     `stage` is None unless it is stuck, `age` without a lock, `message` unless its row was read.
-    `newest_record`: the id of the last delivery record that this is judged by; 0 without one.
+    `newest_record`: the id of the newest delivery record that decided this; 0 without one.
     """
 
     row: QueuedMessage
@@ -55,7 +55,7 @@ class SurveyedRow:
 class PostalSurvey:
     """`rows`: the oldest lock first, those without one last. `now`: by the main database, naive.
 
-    `unreadable`: why, by server. `queued`: rows of the whole queue.
+    `unreadable`: server -> why it cannot be read. `queued`: rows of the whole queue.
     """
 
     now: datetime
@@ -97,14 +97,14 @@ def survey(postal: PostalDatabases, lock_timeout: timedelta | None = None) -> Po
         row for row in locked if is_stuck(age_of(row, now), limit_of(limit, p99, groups[row.lock]))
     ]
     judged = [*servers.judged(old, now)]
-    # The p99 lacks sendings of servers that cannot be read, and one batch may be of several.
+    # The p99 lacks unreadable servers, and a batch may span servers: no state of it is certain.
     doubted = {row.lock for row in locked if row.server in servers.unreadable}
     surveyed = [
-        SurveyedRow(one.row, PostalState.UNKNOWN, age=one.age)
-        if one.row.lock in doubted
-        or (one.state is PostalState.MESSAGE_GONE and one.row.server in servers.not_whole)
-        else one
-        for one in judged
+        SurveyedRow(item.row, PostalState.UNKNOWN, age=item.age)
+        if item.row.lock in doubted
+        or (item.state is PostalState.MESSAGE_GONE and item.row.server in servers.not_whole)
+        else item
+        for item in judged
     ]
     certain = (row for row in gone if row.server not in servers.not_whole)
     surveyed += (SurveyedRow(row, PostalState.MESSAGE_GONE) for row in certain)
@@ -120,9 +120,9 @@ def _by_age(surveyed: SurveyedRow) -> tuple[bool, datetime, int]:
 
 
 def messages_of(postal: PostalDatabases, server: int) -> ServerMessages | None:
-    """The messages of a server; None where it is gone for certain: its row, and its database.
+    """The messages of a server; None if both its row and its database are gone.
 
-    NoSuchObject where the row alone is missing: somebody may be restoring the main database.
+    Raises NoSuchObject if the row alone is missing: the main database may be being restored.
     """
     if not server:
         raise NoSuchObject("rows of the queue name no server")
@@ -135,36 +135,36 @@ def messages_of(postal: PostalDatabases, server: int) -> ServerMessages | None:
 
 
 class PostalServers:
-    """The mail servers of one Postal. One that cannot be read is tried once."""
+    """The mail servers of one Postal. An unreadable server is tried once."""
 
     def __init__(self, postal: PostalDatabases) -> None:
         self.unreadable: dict[int, str] = {}
-        """Why, by server."""
+        """Server -> why it cannot be read."""
         self.not_whole: dict[int, str] = {}
-        """Why no message of a server counts as gone; those that it has are judged."""
+        """Server -> why none of its messages counts as gone. Existing messages get a state."""
         self._postal = postal
         self._queue = PostalQueue(postal.main)
         self._known: dict[int, ServerMessages | None] = {}  # None: it is gone
         self._away: str | None = None
 
     def p99(self) -> timedelta | None:
-        """Of the newest sendings of each server, all together."""
+        """The p99 of the newest sendings of all servers together."""
         times: Counter[Decimal] = Counter()
         for server in self._queue.servers():
             times.update(self.ask(server, lambda messages: messages.sending_times(NEWEST)) or {})
         return p99_of(times)
 
     def judged(self, rows: Iterable[QueuedMessage], now: datetime) -> Iterator[SurveyedRow]:
-        """PostalState and stage of rows whose locks are old, as Postal's rows say it now."""
+        """State and stage of rows with old locks, by Postal's rows as they are now."""
         for server, page in _by_server(rows):
             judged = self.ask(server, partial(_judged, page, partial(self._gone, server)))
             is_gone = self._known.get(server, False) is None
             state = PostalState.MESSAGE_GONE if is_gone else PostalState.UNKNOWN
-            for one in judged or [SurveyedRow(row, state) for row in page]:
-                yield replace(one, age=age_of(one.row, now))
+            for item in judged or [SurveyedRow(row, state) for row in page]:
+                yield replace(item, age=age_of(item.row, now))
 
     def without_message(self, rows: Iterable[QueuedMessage]) -> Iterator[QueuedMessage]:
-        """Those rows whose message, or server, is gone for certain."""
+        """The rows whose message, or server, is gone for certain."""
         for server, page in _by_server(rows):
             ids = {row.message for row in page if row.message}
             gone = self.ask(server, partial(self._gone, server, ids)) or ()
@@ -203,7 +203,7 @@ class PostalServers:
         return self._known[server]
 
     def _require_main_or_note_away(self, why: str) -> None:
-        """One database may be away while its MariaDB answers. No MariaDB is waited for twice."""
+        """Raise if the main MariaDB is away. Note if another is: nobody waits for it twice."""
         if self._away is None:
             try:
                 self._postal.messages.rows("SELECT 1")
@@ -228,7 +228,7 @@ def _judged(
     gone_of: Callable[[Collection[int], ServerMessages], set[int]],
     database: ServerMessages,
 ) -> list[SurveyedRow]:
-    """Without ages."""
+    """The rows of one server with state and stage, without ages."""
     ids = {row.message for row in rows}
     messages, deliveries = database.by_id(ids), database.deliveries(ids)
     gone = gone_of(ids - messages.keys() - {0}, database)
@@ -241,7 +241,7 @@ def _judged(
     judged = []
     for row in rows:
         message = messages.get(row.message)
-        if message is None:  # NULL names no message, so none is gone
+        if message is None:  # NULL names no message: UNKNOWN, not gone
             state = PostalState.MESSAGE_GONE if row.message in gone else PostalState.UNKNOWN
             judged.append(SurveyedRow(row, state))
             continue

@@ -1,4 +1,4 @@
-"""What Postal's operators, and our own records, are told of a decision."""
+"""Texts about a decision for Postal's operators, and its record in mailslice's tables."""
 
 import logging
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _SENT = {
 
 
 def held_details(entry: PostalEntry) -> str:
-    """Why a message is held. The end may be cut off: what matters comes first."""
+    """Why a message is held. Postal may cut the end off, so the most important comes first."""
     why = f" {entry.reason}" if entry.reason else ""
     return (
         f"{_SENT.get(PostalStage(entry.stage), '')} Its worker died or hangs: locked since "
@@ -37,7 +37,7 @@ def held_details(entry: PostalEntry) -> str:
 def error_details(
     row: QueuedMessage, stage: PostalStage | None, who: str, reason: str, *, is_dead: bool
 ) -> str:
-    """Why a lock was given up. `is_dead`: a person said that its worker is."""
+    """Why a lock was given up. `is_dead`: a person said that the lock's worker is dead."""
     sent = "It was not sent." if is_dead else _SENT[PostalStage.BEFORE_SENDING]
     if stage is PostalStage.MAYBE_SENT:
         sent = _SENT[stage]
@@ -51,7 +51,7 @@ def error_details(
 
 @dataclass(frozen=True, slots=True)
 class PostalDecisionLog:
-    """Rows about what `who` does with messages, and lines of the log. Neither has an address."""
+    """Saves decisions of `who` about messages as rows and log lines, both without addresses."""
 
     stores: Stores
     who: str
@@ -60,7 +60,7 @@ class PostalDecisionLog:
     def save_entry(
         self, entry: PostalEntry, action: str, verdict: str, why: str, decided: datetime
     ) -> None:
-        """About a message in quarantine, by the queue's row that it had."""
+        """Save a decision about a message in quarantine, with the queue row that it had."""
         row, age = queue_row(entry), None
         if row.locked_at is not None:
             age = max(decided.replace(tzinfo=None) - row.locked_at, timedelta())
@@ -87,7 +87,7 @@ class PostalDecisionLog:
         log_id: str,
         decided: datetime,
     ) -> None:
-        """Written twice with the same `decided`, `log_id` and `action`, it is one row."""
+        """Save a decision. Twice with the same `decided`, `log_id` and `action` makes one row."""
         decision = PostalDecision(
             server=row.server,
             message=row.message,

@@ -1,6 +1,6 @@
-"""Finishes closings that a kill, or an answer that was lost, cut off.
+"""Finishes closings that a kill or a lost answer cut off.
 
-Postal's own rows say what became of a message, whatever our last write was.
+Postal's own rows decide what became of a message, whatever mailslice wrote last.
 """
 
 import logging
@@ -32,7 +32,7 @@ class ClosingOutcome(StrEnum):
 
 
 class ClosingTidier:
-    """Looks at entries that say NOTED or CLOSING. The duty's lock is held."""
+    """Finishes entries in state NOTED or CLOSING. The caller holds the duty's lock."""
 
     def __init__(self, run: Run, quarantine: PostalQuarantine, changes: PostalChanges) -> None:
         self._run, self._quarantine, self._changes = run, quarantine, changes
@@ -41,7 +41,7 @@ class ClosingTidier:
         self._decisions = PostalDecisionLog(run.stores, run.request.who, run.request.run)
 
     def finish_all(self, planned: Collection[int]) -> Counter[str]:
-        """What was finished, by outcome; rows that are `planned` or cannot be asked stay."""
+        """Finish entries, except unchanged `planned` and unreadable rows; counts by outcome."""
         finished: Counter[str] = Counter()
         for entry in self._run.stores.records.postal_quarantine.list():
             if entry.state in BEING_CLOSED and (outcome := self._finished(entry, planned)):
@@ -49,14 +49,14 @@ class ClosingTidier:
         return finished
 
     def settle(self, entry: PostalEntry) -> ClosingOutcome:
-        """By a look at Postal. QUEUED: nothing was changed, and the entry stays."""
+        """Finish an entry by Postal's rows. QUEUED: nothing was changed, and the entry stays."""
         row = queue_row(entry)
         if self._changes.is_there(row):
             return ClosingOutcome.QUEUED
         records = self._records(entry)
         if all(record.log_id != entry.log_id for record in records or ()):
             # Postal has it: a worker gave the lock back or took it anew, or a record since the lock
-            # says how it ended. SoftFail says no end: without its row nobody would try again.
+            # says how it ended. SoftFail is no end: without a queue row nobody would try again.
             if self._queue.by_id([row.id]) or is_answered(row, records or ()):
                 self._quarantine.remove(entry)
                 return ClosingOutcome.WITHDRAWN
@@ -68,7 +68,7 @@ class ClosingTidier:
     def withdraw(self, entry: PostalEntry) -> bool:
         """Remove entry and copy of a message that Postal's queue has; False: it is the last copy.
 
-        Raises where Postal cannot say whether it has the content: the entry stays.
+        Raises if Postal cannot say whether it has the content. The entry then stays.
         """
         if not self._has_content(entry):
             log.warning(
@@ -79,7 +79,7 @@ class ClosingTidier:
         return self._quarantine.remove(entry)
 
     def keep(self, entry: PostalEntry) -> None:
-        """Postal's queue has it no more: the entry says so, and the decision is written."""
+        """Set the entry KEPT and save the decision. Postal's queue no longer has the message."""
         now = self._run.clock()
         if self._quarantine.keep(entry, now) is None:
             log.warning(
@@ -107,7 +107,7 @@ class ClosingTidier:
 
     def _outcome(self, entry: PostalEntry, planned: Collection[int]) -> ClosingOutcome | None:
         if entry.state is EntryState.NOTED:
-            # Nothing but the copy was begun. There may be the whole one of an earlier closing.
+            # Only the copy was begun. There may be the complete copy of an earlier closing.
             content = self._quarantine.copies.load(entry.copy_id)
             if content is None or self._has_content(entry):
                 self._quarantine.remove(entry)
@@ -141,5 +141,5 @@ class ClosingTidier:
             self._changes.record(
                 entry.server, entry.message, PostalRecord.held(held_details(entry), entry.log_id)
             )
-        except MessageChanged:  # it is gone since
+        except MessageChanged:  # gone since the last read
             log.warning("message %d of server %d is gone", entry.message, entry.server)

@@ -1,4 +1,4 @@
-"""One apply: finishes what killed runs left, then looks at each planned row again and acts."""
+"""One apply: finishes what killed runs left, then reads each planned row again and acts."""
 
 import logging
 from collections import defaultdict
@@ -45,9 +45,9 @@ from mailslice.stores.postal.rows import PostalQueue, QueuedMessage
 log = logging.getLogger(__name__)
 
 CHUNK = 50
-"""Planned rows between two looks at their batches."""
+"""Planned rows whose batches are read together."""
 LOOKS = 3
-"""How often one message is looked at, where Postal wrote something about it meanwhile."""
+"""How often a message is read at most, if Postal keeps writing about it."""
 Lock = tuple[Any, ...]
 _ACTIONS = frozenset(PostalAction)
 
@@ -57,11 +57,11 @@ class RowLeftAlone(MailsliceError):
 
 
 class NextRun(MailsliceError):
-    """A row could not be acted on now, and nothing is wrong with it."""
+    """A row cannot be acted on now. This is no failure: the next run tries again."""
 
 
 class StuckMessages:
-    """The rows of one plan. `decisions`: as the report shows them."""
+    """Acts on the rows of one plan. `decisions`: as the report shows them."""
 
     def __init__(self, run: Run, plan: PostalPlan, progress: Progress) -> None:
         self._run, self._plan, self._progress = run, plan, progress
@@ -80,27 +80,27 @@ class StuckMessages:
             if row.is_locked:
                 self._batches[row.lock].append(row)
         self._own: set[int] = set()
-        """Rows that this run took out of their batch."""
+        """Ids of rows that this run changed: they do not make their batch a moving one."""
         self._moving: set[Lock] = set()
         """Batches whose rows somebody else worked on since the plan."""
         self.decisions: list[dict[str, Any]] = []
         progress.counted["decisions"] = self.decisions  # the list grows
 
     def perform_all(self) -> None:
-        """Until the limit, or the time is over."""
+        """Act on the planned rows, up to the limit and the time limit."""
         finished = self._tidying.finish_all({row.queued_message for row in self._rows})
         self._run.report(finishedOfEarlierRuns=finished)
         done = self._done_by_earlier_try() if self._progress.earlier else {}
         self._own |= done.keys()
         self._perform_rows(done)
-        # A row that was planned may have been left alone, or answered: then nothing needs the copy
-        # that a killed run made of it.
+        # A planned row may have been left alone, or answered. Then nobody needs the copy that a
+        # killed run made of it.
         finished.update(self._tidying.finish_all(()))
         for server, why in sorted(self._servers.unreadable.items()):
             log.warning("server %d was left out: %s", server, why)
 
     def _perform_rows(self, done: Mapping[int, PostalAction]) -> None:
-        """`done`: what an earlier try of this plan did with rows, unless they are as they were."""
+        """Act on each row; count the rows that an earlier try has `done`, unless unchanged."""
         for chunk in batches(self._rows, CHUNK):
             current = self._look_at_batches(chunk)
             for planned in chunk:
@@ -114,13 +114,13 @@ class StuckMessages:
                     self._done(action, planned)
 
     def _acted_on(self) -> int:
-        """Rows that count for the limit. Those that nobody can act on do not: they come again with
-        each run, and would be all that it comes to. One that changed may be an earlier try's doing.
+        """Rows that count for the limit. Rows that no run can act on do not: they would use up the
+        limit of every run. A row that changed counts: an earlier try may have changed it.
         """
         return self._progress.applied + self._progress.skipped[LOCK_CHANGED]
 
     def _done_by_earlier_try(self) -> dict[int, PostalAction]:
-        """What a killed try of this very plan did: the quarantine and the decisions say so."""
+        """What a killed try of this plan did, by the quarantine and the decisions."""
         records, plan = self._run.stores.records, self._plan
         rows = [*records.postal_decisions.of_run(plan.run, plan.made_at, self._run.clock())]
         left_alone = {row.log_id for row in rows if row.action == LEFT_ALONE}
@@ -135,9 +135,9 @@ class StuckMessages:
         }
 
     def _look_at_batches(self, chunk: list[PlannedRow]) -> dict[int, QueuedMessage]:
-        """The rows as they are now, and which batches somebody else works on."""
+        """Read the rows as they are now, and note the batches that somebody else works on."""
         unreadable = self._servers.unreadable
-        self._servers = PostalServers(self._postal)  # what it remembers of servers is young
+        self._servers = PostalServers(self._postal)  # so that its cache is never old
         self._servers.unreadable.update(unreadable)
         locks = {row.lock for row in chunk if row.is_locked}
         members = {lock: self._batches[lock] for lock in locks}
@@ -150,11 +150,11 @@ class StuckMessages:
         return current
 
     def _perform(self, planned: PlannedRow, row: QueuedMessage | None) -> None:
-        """One row. A row that cannot be acted on stops no other."""
+        """Act on one row. An error of a row does not stop the others."""
         try:
             self._done(self._act(planned, self._unchanged(planned, row)), planned)
-        except RowLeftAlone as left:
-            self._progress.skip(str(left))
+        except RowLeftAlone as skipped:
+            self._progress.skip(str(skipped))
         except (NextRun, Contended) as error:
             log.warning("queue row %d is left to the next run: %s", planned.queued_message, error)
         except (TryAgain, Refused):
@@ -163,8 +163,8 @@ class StuckMessages:
             self._progress.fail(f"queue row {planned.queued_message}", str(error))
 
     def _unchanged(self, planned: PlannedRow, row: QueuedMessage | None) -> QueuedMessage:
-        """The row. Raises RowLeftAlone where it, or its batch, is not as it was planned, and where
-        the plan leaves it alone.
+        """The row. Raises RowLeftAlone if it or its batch is not as it was planned, or if the plan
+        leaves it alone.
         """
         if row is None or not planned.is_still(row):
             raise RowLeftAlone(LOCK_CHANGED)
@@ -183,7 +183,7 @@ class StuckMessages:
         self._progress.done(action.value)
 
     def _act(self, planned: PlannedRow, row: QueuedMessage) -> PostalAction:
-        """Look, decide, change; again where Postal wrote about the message meanwhile."""
+        """Read, decide, change; repeat if Postal wrote about the message meanwhile."""
         for _ in range(LOOKS):
             surveyed = self._survey_again(planned, row)
             now = PlannedRow.of(surveyed)
@@ -208,7 +208,7 @@ class StuckMessages:
         raise NextRun("Postal goes on writing about its message")
 
     def _performed(self, action: PostalAction, surveyed: SurveyedRow) -> PostalAction:
-        """What was done: a message whose content is lost is closed where a last copy is left."""
+        """Act; what was done. A message that lost its content is closed if a copy of it is left."""
         is_lost = surveyed.state is PostalState.CONTENT_LOST  # a killed run may have copied it
         if is_lost and (entry := self._quarantine.closing_of(surveyed.row)) is not None:
             self._take(entry, surveyed)
@@ -220,7 +220,7 @@ class StuckMessages:
         return action
 
     def _survey_again(self, planned: PlannedRow, row: QueuedMessage) -> SurveyedRow:
-        """PostalState and stage as Postal's rows say it now."""
+        """State and stage, by Postal's rows as they are now."""
         if planned.is_locked:
             (surveyed,) = self._servers.judged([row], self._queue.now())
             return surveyed
@@ -231,7 +231,7 @@ class StuckMessages:
         raise RowLeftAlone(LOCK_CHANGED)  # its message is there again, and no lock is old
 
     def _change(self, action: PostalAction, surveyed: SurveyedRow) -> None:
-        """What keeps no copy. The decision is written first: no change goes without its row."""
+        """Act without a copy. The decision is saved first, so that every change has one."""
         row, stage, log_id = surveyed.row, surveyed.stage, new_log_id()
         reason = self._run.duty_params.reason or ""
         is_dead = self._plan.holder_is_dead(PlannedRow.of(surveyed))
@@ -260,8 +260,8 @@ class StuckMessages:
             if action is PostalAction.RETRIED:
                 details = error_details(row, stage, self._decisions.who, reason, is_dead=is_dead)
                 record = PostalRecord.error(details, log_id)
-                told = stage is PostalStage.DEFERRED  # its worker has written a record already
-                self._changes.retry(row, None if told else record, surveyed.newest_record)
+                has_record = stage is PostalStage.DEFERRED  # its worker wrote a record already
+                self._changes.retry(row, None if has_record else record, surveyed.newest_record)
             elif surveyed.state is PostalState.CONTENT_LOST:
                 self._changes.fail(row, PostalRecord.removed(log_id), surveyed.newest_record)
             else:
@@ -272,7 +272,7 @@ class StuckMessages:
             raise
 
     def _close(self, surveyed: SurveyedRow) -> None:
-        """Copy first, and durable; then the transaction; then the entry says that it is done."""
+        """Write a durable copy, then change Postal by one transaction, then set the entry KEPT."""
         row, message, stage = surveyed.row, surveyed.message, surveyed.stage
         assert message is not None and stage is not None  # noqa: S101, PT018 - it is stuck
         content = self._content(row, message)
@@ -288,14 +288,14 @@ class StuckMessages:
         self._take(entry, surveyed)
 
     def _take(self, entry: PostalEntry, surveyed: SurveyedRow) -> None:
-        """Out of Postal's queue. Where that is refused the entry goes, but for the last copy."""
+        """Take the row out of Postal's queue. If refused, remove the entry, but not a last copy."""
         record = PostalRecord.held(held_details(entry), entry.log_id)
         try:
             self._changes.close(surveyed.row, record, surveyed.newest_record)
         except (StoreUnavailable, RecordMissing, RowChanged) as error:
-            # Nobody knows yet what was committed, or where the row is: Postal's tidy task destroys
-            # it without a record, and the copy is the message then. Without an answer the next run
-            # looks.
+            # It is not known what was committed, or who removed the row: Postal's tidy task removes
+            # rows without a record, and then the copy is the message. If Postal does not answer,
+            # the next run settles the entry.
             outcome = self._tidying.settle(entry)
             if outcome is ClosingOutcome.KEPT:
                 return
@@ -310,7 +310,7 @@ class StuckMessages:
             self._tidying.keep(entry)
 
     def _content(self, row: QueuedMessage, message: PostalMessage) -> bytes:
-        """Raises MessageChanged when it went since the look."""
+        """The content. Raises MessageChanged if it went since the row was read."""
         content = self._servers.ask(row.server, lambda database: database.content(message))
         if (why := self._servers.unreadable.get(row.server)) is not None:
             raise RecordRefused(why)

@@ -603,7 +603,7 @@ def test_a_letter_that_is_there_although_apply_has_dealt_with_it_fails(letters, 
     with monkeypatch.context() as patch:
         patch.setattr(Checkout, "ack", lambda *_: None)
         assert letters.steps(request, "apply")["applied"] == 1
-    with pytest.raises(GateFailed, match="Of the planned letters none is in the queue"):
+    with pytest.raises(GateFailed, match="No planned letter is in the queue"):
         letters.steps(request, "verify")
 
 
