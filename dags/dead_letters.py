@@ -2,8 +2,8 @@
 
 Says why each letter died (bad JSON, missing blob, rejected by a handler, delivery limit, expired,
 cleaned, other), how old they are, and shows a sample. Drops the letters of mails that are deleted
-already, exports what is no mail to a file before it goes, and, when asked, puts letters back into
-their queue.
+already, exports letters that hold no mail to a file before it drops them, and, when asked, puts
+letters back into their queue.
 
 **Steps, for each queue by itself**
 

@@ -1,4 +1,4 @@
-r"""### Empties what is done from the view of every mail queue
+r"""### Deletes the rows of finished mails from the view of every mail queue
 
 James marks a mail as deleted when it is done and leaves its row where it was: `browse` and `size`
 read every dead row again, for ever. This DAG finds the slices that are over, proves which rows in

@@ -1,6 +1,4 @@
-"""Registers the schedule of `MAILSLICE_STACK_SCHEDULES=off` with Airflow: a DAG that uses a
-timetable no plugin names cannot be stored.
-"""
+"""Registers the timetable of MAILSLICE_STACK_SCHEDULES=off, so that Airflow can store its DAGs."""
 
 from typing import ClassVar
 

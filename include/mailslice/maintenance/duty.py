@@ -46,8 +46,7 @@ class BaseDuty(ABC, Generic[PlanT]):
     def verify(self, run: Run, plan: PlanT, result: Result) -> Iterable[Frame]:
         """The frames that the gate judges after apply, from the stores as they are now.
 
-        Without frames nothing may be applied: else RuntimeError. LockHeld becomes TryAgain: apply
-        is done, so the run is not refused.
+        Without frames nothing may be applied. LockHeld becomes TryAgain: the run is not refused.
         """
 
     @abstractmethod

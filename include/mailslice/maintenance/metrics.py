@@ -54,10 +54,10 @@ def families(figures: Iterable[Figure]) -> Iterator[GaugeMetricFamily]:
 
     by_name: dict[str, GaugeMetricFamily] = {}
     for figure in figures:
-        if figure.name not in by_name:
-            family = GaugeMetricFamily(figure.name, figure.text, labels=list(figure.labels))
-            by_name[figure.name] = family
-        by_name[figure.name].add_metric(list(figure.labels.values()), figure.value)
+        name, labels = figure.name, figure.labels
+        if name not in by_name:
+            by_name[name] = GaugeMetricFamily(name, figure.text, labels=list(labels))
+        by_name[name].add_metric(list(labels.values()), figure.value)
     yield from by_name.values()
 
 

@@ -114,8 +114,8 @@ def overview(
     share = most.each_of(len(chosen))
     inputs = _Inputs(stores, clock, moving, reports, workers, held, shape, share, unanswered)
     with ThreadPoolExecutor(_AT_ONCE, "overview") as threads:
-        found = list(threads.map(lambda queue: _overview(inputs, queue), chosen))
-    return sorted(found, key=lambda one: (one.verdict.health.severity, -(one.size or 0), one.queue))
+        overviews = list(threads.map(lambda queue: _overview(inputs, queue), chosen))
+    return sorted(overviews, key=lambda it: (it.verdict.health.severity, -(it.size or 0), it.queue))
 
 
 def last_reported(stores: Stores, error: MailsliceError) -> Iterator[QueueOverview]:
@@ -230,13 +230,12 @@ def _newest(
     newest: dict[QueueName, dict[str, Report]] = {queue: {} for queue in queues}
     for duty, queue, reports in newest_reports(runs, duties, queues):
         for last in reports[:1]:
-            without_result = {**last, "size": None, "verdicts": None}
             results = [report for report in reports if has_result(duty, report)]
             if duty == "queue_audit":
                 results = [report for report in results if lost_mails(report) is not None]
             run = next((report for report in reports if not is_dry(report)), {})
             alerts = {name: run.get(name) for name in ("alerts", "pastAlerts")}
-            chosen = [*results, without_result][0]
+            chosen = results[0] if results else {**last, "size": None, "verdicts": None}
             newest[queue][duty] = {**chosen, **alerts, "alertsAt": run.get("finished")}
     return newest
 

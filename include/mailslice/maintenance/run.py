@@ -105,7 +105,7 @@ class Run:
         return summary
 
     def report(self, **values: Any) -> None:
-        """Set JSON fields of this step's file, and of the report unless `bulky`. `message`: words."""
+        """Set JSON fields of this step's file, and of the report unless bulky. `message`: words."""
         self.fields.update(values)
 
     def write_rows(self, name: str, rows: Iterable[R], kind: type[R]) -> RowFile:
