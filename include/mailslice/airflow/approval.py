@@ -97,7 +97,7 @@ def require_approval(request: RunRequest, settings: Settings) -> None:
 
 
 def note_question(folder: RunFolder, plan: Mapping[str, Any], *, is_cleared: bool = False) -> bool:
-    """Store which plan a person is shown. False if Airflow may show the question of another."""
+    """Store which plan a person is shown. False if Airflow may show an older question."""
     asked = folder.read_json(APPROVAL) or ({} if is_cleared else plan)
     if asked.get("planDigest") != plan["planDigest"]:
         return False

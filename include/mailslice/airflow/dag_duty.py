@@ -28,7 +28,7 @@ class DagDuty:
     followed: bool = False
     """whether another DAG starts when a run of this one is over"""
     wait: timedelta = timedelta(hours=1)
-    """for the answer to an approval"""
+    """how long a run waits for the answer to an approval"""
     shared_artifacts: bool = False
     load: Callable[[], Settings] = load_settings
 

@@ -71,7 +71,7 @@ class Deployment:
         if not self.connection:
             return {}
         own = _settings_of(self.connection)
-        # The connection's NAME or NAME_FILE wins over the other, as both would be an error.
+        # The connection's NAME unsets NAME_FILE, and vice versa: both together are an error.
         replaced = {_twin(name): "" for name in own if _twin(name) not in own}
         environment = {CONNECTION: "", _twin(CONNECTION): "", **replaced, **own}
         if self.prefix:

@@ -31,7 +31,7 @@ class DutyNotifier(BaseNotifier):
     """Callback of a DAG's failure and of a missed deadline. Reads settings when it is called."""
 
     def __init__(self, connection: str = "", context: Any = None) -> None:
-        """`connection`: that of the deployment whose settings are used; empty: of none."""
+        """`connection`: of the deployment whose settings are used; empty: the environment's."""
         super().__init__(context)
         self.connection = connection
 

@@ -18,7 +18,7 @@ _WITHOUT_A_FORM = ("scheduled", "backfill", "asset_triggered")
 """Types of runs that nobody started by the form. The form's default is a dry run."""
 _SUNDAY = 6
 _WORKING_SHARE = 0.8
-"""The share of a step's time in which items begin. The rest is for an end without a kill."""
+"""The share of a step's time in which items begin. The rest is to end before Airflow kills it."""
 _REPORTING_SHARE = 0.1
 """The last share of a run's time-out: no item begins in it, so that the report is written."""
 
@@ -57,7 +57,7 @@ def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
 def request_of(
     context: Mapping[str, Any], duty: str, queue: str, clock: Clock = system_clock
 ) -> RunRequest:
-    """The request for one queue. Except for `time_limit` all tasks and retries have the same.
+    """The request for one queue. All tasks and retries of a run have the same but `time_limit`.
 
     Raises BadInput.
     """

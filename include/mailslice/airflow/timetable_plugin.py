@@ -1,4 +1,4 @@
-"""Registers the timetable of MAILSLICE_STACK_SCHEDULES=off, so that Airflow can store its DAGs."""
+"""Registers the timetable of MAILSLICE_STACK_SCHEDULES=off, so that Airflow can store DAGs with it."""
 
 from typing import ClassVar
 

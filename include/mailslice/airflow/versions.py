@@ -1,4 +1,4 @@
-"""Names that Airflow 3.1 to 3.3 have in different modules, or lack. Only this depends on versions.
+"""Names that Airflow 3.1 to 3.3 have in different modules, or lack. Only here versions matter.
 
 Without the retry policy (3.3) Airflow also retries unexpected errors; refusals stay final.
 """

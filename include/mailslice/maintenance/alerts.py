@@ -42,7 +42,7 @@ def alerts(
     *,
     tells: bool = True,
 ) -> list[dict[str, Any]]:
-    """The alerts of a report: firing `since` when, and when people were last `told` (None: never).
+    """The alerts of a report: `since` when each fires, when it was last `told` (None: never).
 
     A run that `tells` sets `told` to now, unless `told` is less than `repeat` ago. An alert that a
     run was refused or failed is always told.

@@ -39,14 +39,14 @@ class BaseDuty(ABC, Generic[PlanT]):
     def check(self, run: Run, plan: PlanT) -> Iterable[Frame]:
         """The frames that the gate judges before apply: plan rows, and facts read now (`gates`).
 
-        The runner adds the plan's age. Without frames nothing may be planned: else RuntimeError.
+        The runner adds the plan's age. Return no frame only if nothing is planned.
         """
 
     @abstractmethod
     def verify(self, run: Run, plan: PlanT, result: Result) -> Iterable[Frame]:
         """The frames that the gate judges after apply, from the stores as they are now.
 
-        Without frames nothing may be applied. LockHeld becomes TryAgain: the run is not refused.
+        Return no frame only if nothing was applied. LockHeld becomes TryAgain, not a refusal.
         """
 
     @abstractmethod
@@ -105,7 +105,7 @@ class Duty(BaseDuty[PlanT]):
     """A duty that changes something."""
 
     def before_lock(self, run: Run, plan: PlanT) -> None:
-        """Check or wait for what needs no lock, before apply takes the locks."""
+        """Checks and waits of apply before it takes the locks, so that they block no other run."""
 
     @abstractmethod
     def apply(self, run: Run, plan: PlanT, progress: Progress) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def gate_summary(context: Run, gate: str, frames: Sequence[Frame]) -> dict[str, Any]:
-    """Judge the frames: the gate's fields of the summary. No frames pass. Raises GateFailed."""
+    """Judge the frames; returns the gate's summary fields. An empty list passes. Raises GateFailed."""
     if not frames:
         return {"success": True, "expectations": [], "dataDocs": None}
     request = context.request
@@ -112,7 +112,7 @@ def _is_partial(report: Mapping[str, Any]) -> bool:
 
 
 def usual_frames(context: Run, planned: int, least: int, *, unusual: bool) -> list[Frame]:
-    """Expects a usual size of a plan above `least`. No frame if `unusual` or too few runs."""
+    """Expects a usual plan size. Empty if `unusual`, up to `least` items, or with too few runs."""
     median_items = None if unusual or planned <= least else usual(context)
     if median_items is None:
         return []

@@ -427,7 +427,7 @@ def events_in(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def raise_for(trace: Trace, text: str) -> None:
-    """Raises StoreUnavailable if one that may know it did not answer, BadInput if none knows it."""
+    """Raises StoreUnavailable if a source that may know it is away, BadInput if none knows it."""
     unanswered = trace.unanswered
     if trace.away or (unanswered and not trace.is_known):
         raise StoreUnavailable(

@@ -76,7 +76,7 @@ def notify(message: Mapping[str, Any], settings: DutySettings) -> None:
 
 
 def why(error: Exception) -> str:
-    """The error for a log. Only the type where its text may show the URL, which is a secret."""
+    """The error for a log: its type only, where its text may show the URL, which is a secret."""
     return str(error) if isinstance(error, OSError | MailsliceError) else type(error).__name__
 
 

@@ -119,8 +119,8 @@ def overview(
 
 
 def last_reported(stores: Stores, error: MailsliceError) -> Iterator[QueueOverview]:
-    """The queues that the ledger knows, by their newest reports, for when RabbitMQ does not answer:
-    `error` is its error. Raises StoreUnavailable, BadSetting.
+    """The queues of the ledger with the figures of their newest reports, for when RabbitMQ does not
+    answer: `error` is its error. Raises StoreUnavailable, BadSetting.
     """
     runs = stores.existing_runs()
     queues = {newest[0].queue for newest in runs.newest(1)} if runs else set()
@@ -243,7 +243,7 @@ def _newest(
 def newest_reports(
     runs: Runs | None, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
 ) -> Iterator[tuple[str, QueueName, list[dict[str, Any]]]]:
-    """Duty, queue, newest finished reports; more of them where only dry runs have a result."""
+    """Duty, queue and newest finished reports. Reads more where only dry runs have a result."""
     if runs is None:
         return
     for rows in runs.newest(_FEW, duties, queues):

@@ -1,4 +1,4 @@
-"""The health of a Postal's queue: reports of its last runs -> word of `health`, why, next.
+"""The health of a Postal's queue: reports of its last runs -> word, why, next command.
 
 The reports do not tell whether Postal's workers run, nor how long mail without a lock waits: the
 words NO WORKERS and LATE do not occur.

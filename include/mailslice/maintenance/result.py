@@ -75,7 +75,7 @@ class Result:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], kinds: tuple[str, ...] = ()) -> Self:
-        """The result of which `value` is the `as_json`."""
+        """The inverse of `as_json`."""
         return cls(
             value.get("planDigest"),
             value.get("planned", 0),

@@ -46,7 +46,7 @@ def prune_sometimes(
             prune_docs(artifacts, before)
             duties = (f"runs/{name}" for name in artifacts.folders("runs"))
             folders = [f"{one}/{name}" for one in duties for name in artifacts.folders(one)]
-            longer = retention + 2 * every  # a run on that queue would have pruned since
+            longer = retention + 2 * every  # a queue with runs has pruned by then
             for folder in _done(lambda name: _begins(artifacts, name, now, longer), folders):
                 prune(artifacts, folder, before)
 

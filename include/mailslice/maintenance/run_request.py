@@ -59,7 +59,7 @@ def new_run(clock: Clock) -> str:
 
 
 def began(run: str) -> str:
-    """The time in a run id of `new_run` or Airflow, `20261121021500`; "" in one of a person."""
+    """The time in a run id of `new_run` or Airflow, `20261121021500`; "" for other ids."""
     times = _TIME.findall(run)
     return "".join(times[-1]) if times else ""
 

@@ -72,7 +72,7 @@ def run_all(
     clock: Clock = system_clock,
     tools: Tools | None = None,
 ) -> dict[str, Any]:
-    """Run the steps of a run (`steps_of`) in this process; returns the report. As `run_step`."""
+    """Run all steps (`steps_of`) in this process; returns the report. Raises as `run_step`."""
     summary: dict[str, Any] = {}
     with _opened(request, settings, clock, tools) as job:
         for step in steps_of(job.run.duty_params):
@@ -194,7 +194,7 @@ def _step(job: _Job, step: str) -> dict[str, Any]:
         return {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)}
 
     try:
-        if step == "apply":  # after a kill only this row tells
+        if step == "apply":  # after a kill, only this row shows it
             _record_running(job, times()["started"], "apply has begun and has not ended")
         summary = _execute(job, step)
     except TooLarge:
@@ -311,7 +311,7 @@ def _record_failure(
     # A gate before apply refused the run; one after it found something wrong in the stores.
     status = reports.REFUSED if isinstance(error, Refused) and step != "verify" else reports.FAILED
     outcome = {"status": status, "message": f"{step}: {line_of(error)}"}
-    if step != "report":  # a retry of the report decides, by the other steps
+    if step != "report":  # the report's own retry decides the status anew
         with suppress(Exception):
             run.folder.write_json(FAILURE, {"step": step, **outcome})
     with suppress(Exception):
