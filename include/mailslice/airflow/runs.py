@@ -43,7 +43,7 @@ class DagRunState:
 
 
 def start(dag: str, conf: Mapping[str, Any], who: str, run: str | None = None) -> str:
-    """Start a run as the user `who`; returns its id. Raises Refused if the DAG is missing or paused,
+    """Start a run as user `who`; returns its id. Raises Refused if the DAG is missing or paused,
     BadInput for a conf that its params do not allow.
     """
     from airflow.api.common.trigger_dag import trigger_dag

@@ -55,7 +55,7 @@ class Target:
         return f"{self.jobs.rstrip('/')}/{Path(file).name}" if self.jobs else file
 
     def settings_argument(self, settings: Settings, folder: Path) -> str | None:
-        """Write the settings file; returns the driver's path of it. None if the cluster has them."""
+        """Write the settings file; returns the driver's path to it. None if it needs no file."""
         if self.is_image:
             return None
         file = write_settings(settings, folder)

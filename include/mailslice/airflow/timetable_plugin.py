@@ -1,4 +1,4 @@
-"""Registers the timetable of MAILSLICE_STACK_SCHEDULES=off, so that Airflow can store DAGs with it."""
+"""Registers `BackfillOnly`: Airflow stores a DAG only if a plugin registers its timetable."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from mailslice.airflow.timetable import BackfillOnly
 
 
 class MailsliceTimetables(AirflowPlugin):
-    """The timetables of mailslice."""
+    """The timetable of `MAILSLICE_STACK_SCHEDULES=off`."""
 
     name = "mailslice_timetables"
     timetables: ClassVar = [BackfillOnly]

@@ -35,9 +35,9 @@ def write_decision(
     facts: Mapping[str, object],
 ) -> None:
     """Record who did what and why. The action is done: a failed write is only logged."""
-    decision = {"who": who, "action": action, "queue": queue, "reason": reason, **facts}
+    fields = {"who": who, "action": action, "queue": queue, "reason": reason}
     try:
-        save_decision(settings, now, decision)
+        save_decision(settings, now, {**fields, **facts})
     except MailsliceError as error:
         log.warning("%s was done, but not recorded: %s", action, error)
 

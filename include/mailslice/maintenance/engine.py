@@ -28,7 +28,7 @@ class TooLarge(Exception):
 
 @dataclass
 class Engine:
-    """The engine of one step. `small_rows` 0: always Spark. `plan`: plan.json, None while planning."""
+    """A step's engine. `small_rows` 0: always Spark. `plan`: plan.json, None while planning."""
 
     settings: Settings
     name: str

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def gate_summary(context: Run, gate: str, frames: Sequence[Frame]) -> dict[str, Any]:
-    """Judge the frames; returns the gate's summary fields. An empty list passes. Raises GateFailed."""
+    """Judge the frames; returns the gate's summary. An empty list passes. Raises GateFailed."""
     if not frames:
         return {"success": True, "expectations": [], "dataDocs": None}
     request = context.request
