@@ -34,7 +34,7 @@ _APPLY = ("apply_", "act")
 """Prefixes of the ids of Airflow tasks that change something."""
 _PLAN = "plan_"
 """The prefix of the ids of Airflow tasks that may do all steps of a small plan."""
-_LOOKS = 10
+_CANCEL_TRIES = 10
 """Tries to end a run. One fails if a task begins between its check and the end."""
 
 DagRuns = Any
@@ -82,7 +82,7 @@ class DagTasks:
 
         Raises TryAgain.
         """
-        for _ in range(_LOOKS):
+        for _ in range(_CANCEL_TRIES):
             run = self._runs.find(list(self._names), str(task))
             if run is None or run.state not in {QUEUED, RUNNING} or self._may_change(run):
                 return
