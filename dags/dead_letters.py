@@ -20,9 +20,9 @@ letters back into their queue.
 
 **Dangers.** A look gives everything back, also when it is killed; a classic queue keeps its order,
 a quorum queue puts what was looked at to its back, and one with a delivery limit is refused,
-because each look counts as a delivery. A redriven mail is delivered again: no redrive happens without
-`redrive`, of a mail at most `most_redrives` times, never of a mail that is deleted, delayed,
-without content, or without a row (`force_cleaned` overrides the last). A kill between publish and
+because each look counts as a delivery. A redriven mail is delivered again: no redrive happens
+without `redrive`, of a mail at most `most_redrives` times, never of a mail that is deleted,
+delayed, without content, or without a row (`force_cleaned` overrides the last). A kill between publish and
 acknowledgement leaves the letter beside its copy: whichever comes second is dropped once the mail
 is done.
 

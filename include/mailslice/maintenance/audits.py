@@ -106,7 +106,7 @@ def newest_audit(
 
 
 def named_audit(stores: Stores, queue: QueueName, run: str) -> AuditPlan:
-    """An audit that is done, by its run. Raises BadInput if the ledger has none; as `audit_of`."""
+    """The done audit of that run. Raises BadInput if the ledger has none, else as `audit_of`."""
     reports = Ledger(stores, stores.settings).list(DUTY, queue, _REPORTS_READ)
     if not any(report["run"] == run and report["status"] in (DONE, DRY_RUN) for report in reports):
         raise BadInput(
