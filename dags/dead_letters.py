@@ -22,9 +22,9 @@ letters back into their queue.
 a quorum queue puts what was looked at to its back, and one with a delivery limit is refused,
 because each look counts as a delivery. A redriven mail is delivered again: no redrive happens
 without `redrive`, of a mail at most `most_redrives` times, never of a mail that is deleted,
-delayed, without content, or without a row (`force_cleaned` overrides the last). A kill between publish
-and acknowledgement leaves the letter beside its copy: whichever comes second is dropped once the
-mail is done.
+delayed, without content, or without a row (`force_cleaned` overrides the last). A kill between
+publish and acknowledgement leaves the letter beside its copy: whichever comes second is dropped
+once the mail is done.
 
 **Costs** a second a queue without letters; a look holds 5 KB a letter in the broker. In a queue
 that keeps its order `apply_letters` and `verify` look as far as `plan_letters` did, in a quorum
