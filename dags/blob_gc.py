@@ -12,7 +12,7 @@ one deletes those for which its own full scan finds no reference either.
 - `check_plan`: Great Expectations: every source and every range of keys read whole, no source
   shrank, not too many blobs; a failing one stops here. Changes: nothing.
 - `apply_blobs`: Spark: reads all references again, keeps copies, looks at each blob again, deletes,
-  puts back what is missed. Changes: blobs, own bucket.
+  restores deleted blobs that are referred to. Changes: blobs, own bucket.
 - `verify`: Great Expectations over what is now in the buckets. Changes: nothing.
 - `report`: ledger row and report: by generation and age, a sample of victims, unknown keys; runs
   also after a failure, and then fails the run. Changes: ledger.

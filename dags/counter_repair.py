@@ -3,8 +3,8 @@
 What a mail client shows as the number of messages and of unread ones is a Cassandra counter, to
 which James adds with every message. A crash or time-out between message and counter leaves the two
 apart, for good. This DAG counts the messages of every mailbox in `imapUidTable`, the truth,
-compares this with `mailboxCounters`, and adds the difference where nothing moves. It also lists the
-rows in which `messageIdTable` differs from the truth.
+compares this with `mailboxCounters`, and adds the difference for mailboxes that are not in use. It
+also lists the rows in which `messageIdTable` differs from the truth.
 
 **Steps**
 

@@ -2,15 +2,15 @@
 
 Says why each letter died (bad JSON, missing blob, rejected by a handler, delivery limit, expired,
 cleaned, other), how old they are, and shows a sample. Drops the letters of mails that are deleted
-already, exports what is no mail to a file before it goes, and, when asked, puts letters back into
-their queue.
+already, exports letters that hold no mail to a file before it drops them, and, when asked, puts
+letters back into their queue.
 
 **Steps, for each queue by itself**
 
 - `plan_letters`: looks at 100,000 letters (`look_at`) by holding them, reads marks, notes and rows,
   and writes down what becomes of each. Changes: nothing.
 - `check_plan`: Great Expectations: every letter once, none redriven twice or too often, none
-  unasked; a failing one ends the run. Changes: nothing.
+  without a request; a failing one ends the run. Changes: nothing.
 - `apply_letters`: holds the queue again, proves each planned letter once more, then acts; others go
   back. Changes: both queues, artifacts.
 - `verify`: looks again: what was dealt with has left, every export is there byte for byte. Changes:
@@ -20,11 +20,11 @@ their queue.
 
 **Dangers.** A look gives everything back, also when it is killed; a classic queue keeps its order,
 a quorum queue puts what was looked at to its back, and one with a delivery limit is refused,
-because each look would use it up. A redriven mail is delivered again: no redrive happens without
-`redrive`, of a mail at most `most_redrives` times, never of a mail that is deleted, delayed,
-without content, or without a row (`force_cleaned` overrides the last). A kill between publish and
-acknowledgement leaves the letter beside its copy: whichever comes second is dropped once the mail
-is done.
+because each look counts as a delivery. A redriven mail is delivered again: no redrive happens
+without `redrive`, of a mail at most `most_redrives` times, never of a mail that is deleted,
+delayed, without content, or without a row (`force_cleaned` overrides the last). A kill between
+publish and acknowledgement leaves the letter beside its copy: whichever comes second is dropped
+once the mail is done.
 
 **Costs** a second a queue without letters; a look holds 5 KB a letter in the broker. In a queue
 that keeps its order `apply_letters` and `verify` look as far as `plan_letters` did, in a quorum

@@ -1,4 +1,4 @@
-r"""### Empties what is done from the view of every mail queue
+r"""### Deletes the rows of finished mails from the view of every mail queue
 
 James marks a mail as deleted when it is done and leaves its row where it was: `browse` and `size`
 read every dead row again, for ever. This DAG finds the slices that are over, proves which rows in
@@ -40,8 +40,8 @@ airflow backfill create --dag-id queue_cleanup --max-active-runs 1 \
 (MAILSLICE_DUTY_NOTIFY) and goes on; after six hours Airflow ends it.
 
 **Small** work (MAILSLICE_DUTY_SMALL_ROWS rows at most) is done by the plan's task in its own
-process, all five steps of it, without Spark; the other tasks show what it did. Whoever clears one
-of them has that step done anew.
+process, all five steps of it, without Spark; the other tasks show what it did. Clearing one of
+them runs its step again.
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
 the pool `spark`, without which its tasks wait for ever. The DAG settings may name others.

@@ -30,8 +30,8 @@ file collector at the folder), `slices.svg` and JSON with each run. Of queues na
 says 0; what is unknown is left out.
 
 **Small** work (MAILSLICE_DUTY_SMALL_ROWS rows at most) is done by the plan's task in its own
-process, all five steps of it, without Spark; the other tasks show what it did. Whoever clears one
-of them has that step done anew.
+process, all five steps of it, without Spark; the other tasks show what it did. Clearing one of
+them runs its step again.
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
 the pool `spark`, without which its tasks wait for ever. The DAG settings may name others.

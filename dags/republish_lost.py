@@ -18,10 +18,10 @@ whose messages are gone. This DAG publishes them again, under their own enqueue 
   ledger.
 
 **Dangers.** A mail that is published twice may be delivered twice. So: never one that has a mark,
-is delayed, held, in flight or dead-lettered; each once, however often it is asked; a publish that
-nobody saw confirmed is told, and repeated only with `repeat_unknown`. On a queue that James shares
-the evidence cannot tell a lost mail from one that James delivered without marking it: these need
-`accept_duplicates`. A mail whose content is missing is skipped as bare. James' own task
+is delayed, held, in flight or dead-lettered; each once, however often it is asked; a publish whose
+confirm did not arrive is reported, and repeated only with `repeat_unknown`. On a queue that James
+shares the evidence cannot tell a lost mail from one that James delivered without marking it: these
+need `accept_duplicates`. A mail whose content is missing is skipped as bare. James' own task
 RepublishNotProcessedMails knows of none of this, nor of delays.
 
 **Example**

@@ -30,7 +30,7 @@ Postal's own MariaDB, beside live workers. It needs no James and no RabbitMQ.
   may have been sent is closed.
 
 An answered message is only deleted from the queue, in `close` and `retry`. What is lost is counted
-and told.
+and reported.
 
 **Schedule.** Every 5 minutes where MAILSLICE_POSTAL_URL is set for Airflow's processes, else by
 hand. Settings in an Airflow connection are not read here: set the schedule in the DAG settings.

@@ -1,4 +1,4 @@
 """A duty as a chain of Airflow tasks.
 
-Airflow imports it, by dags/ and by entry points: the rest of mailslice runs without Airflow.
+Airflow imports it by dags/ and by entry points. The rest of mailslice runs without Airflow.
 """

@@ -1,6 +1,6 @@
 """The DAG that acts on mails: its params, and two tasks. `mailslice.actions` does the work.
 
-It is on when Airflow first sees it: nothing but a person, or a script, ever starts it.
+It is not paused when Airflow first sees it: only a person, or a script, starts it.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from mailslice.airflow.versions import AirflowFailException, AirflowSkipExceptio
 from mailslice.model.errors import BadInput
 
 MOST_RUNS = 8
-"""At once: a long move keeps no delete waiting."""
+"""Runs at the same time: a delete need not wait for a long move."""
 _TEXT = {"type": ["null", "string"], "maxLength": 1000}
 _DELAYED = "; delayed mails alone are flushed and retried"
 PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {

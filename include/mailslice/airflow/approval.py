@@ -1,8 +1,8 @@
 """The task `approve` between check and apply: a person says yes, or nothing is applied (ADR 77).
 
 No answer within `approve_within` is no. A no ends the run as `refused`, never as a success.
-Apply looks again: a plan made after the question, or after the answer, is not applied by it.
-Airflow shows the first question of a task in all its tries: a run asks about one plan.
+Apply checks again: an answer does not cover a plan that was made after the question or the answer.
+Airflow shows the first question of a task in all its tries, so a run asks about one plan only.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ class ApproveStep(ApprovalOperator):
         )
 
     def execute(self, context: Any) -> Any:
-        """Ask, unless the run is dry, nobody wants to be asked, or the plan changes nothing."""
+        """Ask, unless the run is dry, no param or setting asks, or the plan changes nothing."""
         duty, wait = self.dag_duty, self.dag_duty.wait
         with final_errors():
             if not duty.asks(context):
@@ -52,7 +52,7 @@ class ApproveStep(ApprovalOperator):
             if summary is None:
                 self.log.info("not asked: the plan changes nothing")
                 return None
-            # Airflow raises the most tries of a task that is cleared.
+            # Clearing a task raises its `max_tries`.
             cleared = (getattr(context.get("ti"), "max_tries", None) or 0) > self.retries
             if not note_question(folder_of(request, settings), summary, is_cleared=cleared):
                 why = "Airflow may still show the question about an earlier plan of this run"
@@ -63,7 +63,7 @@ class ApproveStep(ApprovalOperator):
         return super().execute(context)
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> str:
-        """Keep a yes; end the run as refused after a no, or after no answer."""
+        """Store an approval. End the run as refused after a rejection, or without an answer."""
         # The base class would skip the next task, and the run would be a success.
         answer = super(ApprovalOperator, self).execute_complete(context, event)
         request = request_of(context, self.dag_duty.duty, self.mail_queue)
@@ -97,7 +97,7 @@ def require_approval(request: RunRequest, settings: Settings) -> None:
 
 
 def note_question(folder: RunFolder, plan: Mapping[str, Any], *, is_cleared: bool = False) -> bool:
-    """Write down which plan a person is shown; False where Airflow may show another question."""
+    """Store which plan a person is shown. False if Airflow may show an older question."""
     asked = folder.read_json(APPROVAL) or ({} if is_cleared else plan)
     if asked.get("planDigest") != plan["planDigest"]:
         return False
@@ -129,8 +129,8 @@ def question(summary: Mapping[str, Any], wait: timedelta) -> str:
 
 
 def figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """The counts of a plan that are not 0: of its files the rows, of its lists the length. No text
-    of mails, and neither times nor checksums.
+    """The counts of a plan that are not 0: numbers, rows of files, lengths of lists. No text of
+    mails, no times and no checksums.
     """
     for name, value in {**summary.get("decided", {}), **summary}.items():
         if name in _NOT_FIGURES:

@@ -4,8 +4,8 @@
 
     @dag(schedule=[queue_asset("queue_cleanup", "spool")])
 
-The asset of a duty has an event for each queue. The asset of a queue has one when a run on that
-queue has ended well and was not dry. `extra` of each event has duty, queue, run, status and counts.
+The asset of a duty has an event for each queue. The asset of a queue has an event when a run on it
+ended well and was not dry. `extra` of each event has duty, queue, run, status and counts.
 """
 
 from urllib.parse import quote
@@ -44,5 +44,5 @@ def run_asset(duty: str, prefix: str = "") -> Asset:
 
 
 def queues_alias(duty: str, prefix: str = "") -> AssetAlias:
-    """Stands for the queues of a duty, whose names no DAG file knows."""
+    """An alias for the queues of a duty: their names are not known when DAG files are parsed."""
     return AssetAlias(f"{prefix}{duty} queues")

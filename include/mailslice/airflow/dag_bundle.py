@@ -11,7 +11,7 @@ from mailslice.model.package_files import dags_folder
 
 
 class MailsliceDagBundle(LocalDagBundle):
-    """The folder that `mailslice airflow dags` prints, whatever the version of Python is."""
+    """The folder that `mailslice airflow dags` prints, for any version of Python."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(path=str(dags_folder()), **kwargs)

@@ -1,4 +1,4 @@
-"""A duty in one deployment of Airflow: what each of its tasks must know."""
+"""A duty in one deployment: what each of its Airflow tasks must know."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ class DagDuty:
     followed: bool = False
     """whether another DAG starts when a run of this one is over"""
     wait: timedelta = timedelta(hours=1)
-    """for the answer to an approval"""
+    """how long a run waits for the answer to an approval"""
     shared_artifacts: bool = False
     load: Callable[[], Settings] = load_settings
 
@@ -50,8 +50,8 @@ class DagDuty:
 
     def asks(self, context: Mapping[str, Any]) -> bool:
         """Whether a person is asked before this run applies: by its param, or by the settings."""
-        wanted = bool(self.settings.approve or context["params"].get(APPROVE))
-        return wanted and not self.reads_only and not is_dry(context)
+        is_requested = bool(self.settings.approve or context["params"].get(APPROVE))
+        return is_requested and not self.reads_only and not is_dry(context)
 
 
 def executor_of(setting: str) -> str:
@@ -80,7 +80,7 @@ def require_common_artifacts(settings: Settings, shared: bool, executor: str | N
 
 @contextmanager
 def final_errors() -> Iterator[None]:
-    """Errors of mailslice end the task, but for those that a later try may not meet."""
+    """Turn errors of mailslice into final failures of the task, except TryAgain."""
     try:
         yield
     except TryAgain:

@@ -74,7 +74,7 @@ Prefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{0,60}$")]
 
 
 class CommonSettings(BaseModel):
-    """Keys that every DAG has; unset ones are taken from the top of the file, then from the DAG."""
+    """Keys of every DAG. An unset one comes from the top of the file, then from the DAG."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -121,7 +121,7 @@ class DagSettings(CommonSettings):
     dags: dict[Annotated[str, AfterValidator(_dag)], OneDag] = Field(default_factory=dict)
 
     def of(self, duty: str) -> OneDag:
-        """The keys of one DAG, with those of the top of the file where it sets none."""
+        """The keys of one DAG. Those that it does not set are those of the top of the file."""
         own = self.dags.get(duty, OneDag())
         common = {
             name: getattr(self, name)

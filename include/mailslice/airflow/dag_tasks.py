@@ -1,4 +1,4 @@
-"""James' tasks as runs of our DAGs: the task's id is the id of the run. Airflow keeps the rest."""
+"""James' tasks as runs of mailslice's DAGs. A task's id is the run's; Airflow keeps the rest."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,11 +31,11 @@ _ACTIONS = {
     TaskType.REPUBLISH: MailAction.REPUBLISH,
 }
 _APPLY = ("apply_", "act")
-"""How the ids of tasks begin that change something."""
+"""Prefixes of the ids of Airflow tasks that change something."""
 _PLAN = "plan_"
-"""How the ids of tasks begin that may do all steps of a small plan."""
-_LOOKS = 10
-"""Tries to end a run: in each, a task may begin between the check and the end."""
+"""The prefix of the ids of Airflow tasks that may do all steps of a small plan."""
+_CANCEL_TRIES = 10
+"""Tries to end a run. One fails if a task begins between its check and the end."""
 
 DagRuns = Any
 """The module `airflow.runs`, or what has its functions."""
@@ -56,23 +56,23 @@ class DagTasks:
         self._runs.start(self._dag_of(name), conf, request.who, str(request.id))
 
     def get(self, task: UUID) -> Task | None:
-        found = self._runs.find(list(self._names), str(task))
-        if found is None:
+        run = self._runs.find(list(self._names), str(task))
+        if run is None:
             return None
         try:
-            return self._task(found, whole=True)
-        except TryAgain:  # what the run did is not known now; its state is
-            return self._task(found, whole=False)
+            return self._task(run, whole=True)
+        except TryAgain:  # the stores do not tell what the run did, but its state is known
+            return self._task(run, whole=False)
 
     def newest(self) -> Sequence[Task]:
         """See `tasks.Tasks`. The first hundred have their figures while the stores answer."""
         tasks: list[Task] = []
         whole = MOST_WHOLE
-        for one in self._runs.newest(list(self._names), _UUID, MOST_TASKS):
+        for run in self._runs.newest(list(self._names), _UUID, MOST_TASKS):
             try:
-                task = self._task(one, whole=len(tasks) < whole)
+                task = self._task(run, whole=len(tasks) < whole)
             except TryAgain:
-                task, whole = self._task(one, whole=False), 0
+                task, whole = self._task(run, whole=False), 0
             if task is not None:
                 tasks.append(task)
         return sorted(tasks, key=lambda task: task.submitted, reverse=True)
@@ -82,73 +82,74 @@ class DagTasks:
 
         Raises TryAgain.
         """
-        for _ in range(_LOOKS):
-            found = self._runs.find(list(self._names), str(task))
-            if found is None or found.state not in {QUEUED, RUNNING} or self._may_change(found):
+        for _ in range(_CANCEL_TRIES):
+            run = self._runs.find(list(self._names), str(task))
+            if run is None or run.state not in {QUEUED, RUNNING} or self._may_change(run):
                 return
-            if self._runs.fail(found, CANCELED):
+            if self._runs.fail(run, CANCELED):
                 return
         raise TryAgain(f"the tasks of run {task} begin one after the other: try again")
 
-    def _may_change(self, one: DagRunState) -> bool:
-        """Whether the run changes something, has done so, or may begin to without another task."""
-        if any(task.id.startswith(_APPLY) for task in one.began):
+    def _may_change(self, run: DagRunState) -> bool:
+        """Whether the run changes or changed something, or may do so before another task begins."""
+        if any(task.id.startswith(_APPLY) for task in run.began):
             return True
-        duty, settings = self._names[one.dag], self._facts.settings
-        plans = [task for task in one.began if task.id.startswith(_PLAN)]
+        duty, settings = self._names[run.dag], self._facts.settings
+        plans = [task for task in run.began if task.id.startswith(_PLAN)]
         if not plans or not (settings.duty.small_rows and load(duty).small_first):
             return False
-        queues = one.conf.get("queues") or ()
+        queues = run.conf.get("queues") or ()
         if not queues or any(plan.running for plan in plans):
             return True
-        # No plan is at work: what they did stays as it is until another task begins. Apply saves
-        # its progress before its first change.
+        # No plan task runs, so nothing more is done until another task begins. Apply saves its
+        # progress before its first change.
         location = artifacts(settings)
-        runs = (RunFolder(location, duty, name, run_of_dag(duty, name, one.run)) for name in queues)
-        return any(location.exists(run.file(PROGRESS)) for run in runs)
+        ids = ((name, run_of_dag(duty, name, run.run)) for name in queues)
+        folders = (RunFolder(location, duty, name, id_) for name, id_ in ids)
+        return any(location.exists(folder.file(PROGRESS)) for folder in folders)
 
-    def _task(self, one: DagRunState, *, whole: bool) -> Task | None:
-        type_ = _type(self._names[one.dag], one.conf)
+    def _task(self, run: DagRunState, *, whole: bool) -> Task | None:
+        type_ = _type(self._names[run.dag], run.conf)
         try:
-            id_ = UUID(one.run)
+            id_ = UUID(run.run)
         except ValueError:
             return None
-        if type_ is None or str(id_) != one.run:
+        if type_ is None or str(id_) != run.run:
             return None
-        status = _status(one)
-        about = _about(one, type_) | (self._figures(one, type_, status) if whole else {})
+        status = _status(run)
+        about = _about(run, type_) | (self._figures(run, type_, status) if whole else {})
         if status is Status.FAILED:
-            about.setdefault("error", f"the run of {one.dag} failed: its log in Airflow has more")
+            about.setdefault("error", f"the run of {run.dag} failed: its log in Airflow has more")
         return Task(
             id_,
             type_,
             status,
-            one.queued,
+            run.queued,
             SUBMITTED_FROM,
-            started=one.started,
-            ended=one.ended if status.is_final else None,
-            executed_on=None if one.started is None else SUBMITTED_FROM,
+            started=run.started,
+            ended=run.ended if status.is_final else None,
+            executed_on=None if run.started is None else SUBMITTED_FROM,
             canceled_from=SUBMITTED_FROM if status is Status.CANCELED else None,
             information=about,
         )
 
-    def _figures(self, one: DagRunState, type_: TaskType, status: Status) -> dict[str, Any]:
+    def _figures(self, run: DagRunState, type_: TaskType, status: Status) -> dict[str, Any]:
         """James' figures of the work; none where its report is gone. Raises TryAgain."""
         before = figures(type_, {})
         if not status.is_final:
             return before
-        named = one.conf.get("queue") or next(iter(one.conf.get("queues") or ()), "")
+        named = run.conf.get("queue") or next(iter(run.conf.get("queues") or ()), "")
         queue = QueueName(str(named))
         known: Mapping[str, Any] = {}
         error = None
-        with suppress(PlanRefused):  # a file that is damaged is none
+        with suppress(PlanRefused):  # a damaged file counts as missing
             if type_ in _ACTIONS:
-                result = result_of(self._facts.settings, queue, one.run) or {}
+                result = result_of(self._facts.settings, queue, run.run) or {}
                 known, error = result.get("information") or {}, result.get("failed")
             else:
                 duty, queue = DUTIES[type_], queue or NO_QUEUE
-                location, run = artifacts(self._facts.settings), run_of_dag(duty, queue, one.run)
-                report = RunFolder(location, duty, queue, run).read_json(FILES["report"]) or {}
+                location, id_ = artifacts(self._facts.settings), run_of_dag(duty, queue, run.run)
+                report = RunFolder(location, duty, queue, id_).read_json(FILES["report"]) or {}
                 known, error = figures(type_, report) if report else {}, report.get("message")
         if status is not Status.COMPLETED:
             known = {**before, **known}
@@ -156,21 +157,21 @@ class DagTasks:
 
 
 class DagQueues(Queues):
-    """As Queues; a flush is a run, too, for which nobody waits."""
+    """As Queues, but a flush is a DAG run, for which the request does not wait."""
 
     def __init__(self, facts: Facts, runs: DagRuns, dag_of: Callable[[str], str]) -> None:
         super().__init__(facts)
         self._runs, self._dag_of = runs, dag_of
 
     def flush(self, name: str, who: str, reason: str | None) -> int:
-        """Have delayed mails delivered now. How many is in the run's result: 0 here."""
+        """Start the delivery of delayed mails. Returns 0: the count is in the run's result."""
         conf = {"queue": self.require(name), "action": MailAction.FLUSH.value, "digest": ANY}
         self._runs.start(self._dag_of(MAIL_ACTIONS), {**conf, "reason": reason}, who)
         return 0
 
 
 def conf_of(request: TaskRequest) -> tuple[str, dict[str, Any]]:
-    """The DAG that does the task, without prefix, and the conf of its run."""
+    """The id without prefix of the DAG that does the task, and the conf of its run."""
     params, reason = request.params, request.reason or "webadmin"
     if request.type in _ACTIONS:
         conf: dict[str, Any] = {"queue": request.queue, "digest": ANY, "reason": reason}
@@ -196,28 +197,28 @@ def _type(name: str, conf: Mapping[str, Any]) -> TaskType | None:
     return next(one for one, duty in DUTIES.items() if duty == name)
 
 
-def _status(one: DagRunState) -> Status:
-    if one.state == QUEUED:
+def _status(run: DagRunState) -> Status:
+    if run.state == QUEUED:
         return Status.WAITING
-    if one.state == RUNNING:
+    if run.state == RUNNING:
         return Status.IN_PROGRESS
-    if one.state == SUCCESS:
+    if run.state == SUCCESS:
         return Status.COMPLETED
-    return Status.CANCELED if one.note == CANCELED else Status.FAILED
+    return Status.CANCELED if run.note == CANCELED else Status.FAILED
 
 
-def _about(one: DagRunState, type_: TaskType) -> dict[str, Any]:
-    at = one.ended or one.started or one.queued
+def _about(run: DagRunState, type_: TaskType) -> dict[str, Any]:
+    at = run.ended or run.started or run.queued
     about: dict[str, Any] = {"type": type_.value, "timestamp": instant(at)}
-    if "queue" in one.conf:
-        about |= {"mailQueueName": one.conf["queue"], "queue": one.conf["queue"]}
+    if "queue" in run.conf:
+        about |= {"mailQueueName": run.conf["queue"], "queue": run.conf["queue"]}
     if type_ is TaskType.DELETE:
-        about |= {name: of_literal(one.conf.get(name)) for name in _TEXTS}
+        about |= {name: of_literal(run.conf.get(name)) for name in _TEXTS}
     if type_ is TaskType.REPUBLISH:
-        about["mailQueue"] = one.conf.get("queue")
+        about["mailQueue"] = run.conf.get("queue")
         with suppress(BadInput, OverflowError):  # of a run that no route started
-            age = parse_duration(str(one.conf.get("older_than") or "0s"), "older_than")
-            about["olderThan"] = instant(one.queued - age)
+            age = parse_duration(str(run.conf.get("older_than") or "0s"), "older_than")
+            about["olderThan"] = instant(run.queued - age)
     if type_ is TaskType.BROWSE_START:
-        about["mailQueue"] = next(iter(one.conf.get("queues") or ()), None)
+        about["mailQueue"] = next(iter(run.conf.get("queues") or ()), None)
     return about

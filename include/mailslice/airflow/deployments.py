@@ -1,4 +1,4 @@
-"""The deployments of mailslice that one Airflow looks after, each by an Airflow connection.
+"""The deployments of mailslice that one Airflow serves, each by a connection of Airflow.
 
     MAILSLICE_CONNECTION=mailslice_prod                    one deployment, DAGs without a prefix
     MAILSLICE_CONNECTION=eu_=mailslice_eu,us_=mailslice_us each with DAGs of its own: eu_queue_size
@@ -6,7 +6,7 @@
 The connection's extra is a JSON object of settings, `{"MAILSLICE_RABBITMQ_URL": "amqp://..."}`.
 Airflow looks it up in its secrets backends, the environment and its database. Settings of the
 connection win over those of the environment, which all deployments share. A deployment with a
-prefix has its artifacts in a folder of its own, called as the prefix.
+prefix has its artifacts in a folder that is named after the prefix.
 """
 
 import json
@@ -40,7 +40,7 @@ _ID = re.compile(r"[A-Za-z0-9_.:/#()-]{1,200}")
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Stores and settings of one deployment. Without a connection: those of the environment."""
+    """One deployment. Without a connection its settings are those of the environment."""
 
     prefix: str = ""
     """before the ids of its DAGs"""
@@ -51,9 +51,9 @@ class Deployment:
         return self._load(self.environment())
 
     def enter(self) -> Settings:
-        """As `settings`; this process and those that it starts have them in their environment.
+        """As `settings`; also puts them into the environment of this process and its children.
 
-        Until another deployment is entered. For the process of one task, not for threads.
+        They stay until another deployment is entered. For the process of one task, not for threads.
         """
         own, put = _own_environment(), self.environment()
         settings = self._load(put)
@@ -63,19 +63,19 @@ class Deployment:
         return settings
 
     def environment(self) -> dict[str, str]:
-        """What a process for this deployment has besides this one's environment.
+        """Variables that a process for this deployment needs besides this process's environment.
 
-        It has secrets. "" unsets a variable. Raises BadSetting for a connection that is missing or
-        that holds anything but settings.
+        They contain secrets. "" unsets a variable. Raises BadSetting for a connection that is
+        missing, or that has anything but settings.
         """
         if not self.connection:
             return {}
         own = _settings_of(self.connection)
-        # Of NAME and NAME_FILE the connection's wins; both together would be an error.
+        # The connection's NAME unsets NAME_FILE, and vice versa: both together are an error.
         replaced = {_twin(name): "" for name in own if _twin(name) not in own}
         environment = {CONNECTION: "", _twin(CONNECTION): "", **replaced, **own}
         if self.prefix:
-            # Runs of the same minute have the same id in each deployment, and one may never find
+            # Scheduled runs of one minute have the same id in all deployments. None may find
             # the plan of another.
             location = artifacts_of(self._load(environment))
             environment[_ARTIFACTS] = f"{location.rstrip('/')}/{self.prefix}"
@@ -83,7 +83,7 @@ class Deployment:
         return environment
 
     def _load(self, put: Mapping[str, str]) -> Settings:
-        """The settings of the environment with `put`, which is the connection's."""
+        """The settings of the environment, overridden by `put`, the connection's variables."""
         own, source = _own_environment(), f"the Airflow connection {self.connection!r}"
         others = (name.removesuffix(FILE_SUFFIX) for name in own if name.startswith(PREFIX))
         beside = tuple(name for name in others if name not in put)
@@ -93,7 +93,7 @@ class Deployment:
 
 OF_ENVIRONMENT = Deployment()
 _REPLACED: dict[str, str | None] = {}
-"""What variables were before `enter`; None: unset."""
+"""Variables that `enter` replaced -> their values before; None: unset."""
 
 
 def _own_environment() -> dict[str, str]:
@@ -106,13 +106,13 @@ def _own_environment() -> dict[str, str]:
 
 
 def leave() -> None:
-    """Give this process the environment back that it had before `enter`."""
+    """Restore the environment that this process had before `enter`."""
     restore(_REPLACED)
     _REPLACED.clear()
 
 
 def restore(before: Mapping[str, str | None]) -> None:
-    """Set variables of this process, all of which are set, to what they were; None: unset."""
+    """Restore variables of this process; None: unset it. All must be set now."""
     for name, value in before.items():
         if value is None:
             del os.environ[name]
@@ -123,7 +123,7 @@ def restore(before: Mapping[str, str | None]) -> None:
 def deployments(environ: Mapping[str, str] | None = None) -> tuple[Deployment, ...]:
     """The deployments that MAILSLICE_CONNECTION names; the environment's own where it is unset.
 
-    Looks no connection up: DAG files may call it at each parse. Raises BadSetting.
+    It looks up no connection, so DAG files may call it at each parse. Raises BadSetting.
     """
     text = variable(CONNECTION, _own_environment() if environ is None else environ).strip()
     if not text:
@@ -176,7 +176,7 @@ def _twin(name: str) -> str:
 
 
 def _mask(settings: Mapping[str, str]) -> None:
-    """Airflow writes *** for these values in the logs of tasks: it knows few of their names."""
+    """Have Airflow mask these values in task logs. Few have names that it masks by itself."""
     from airflow.sdk.log import mask_secret
 
     for name in settings.keys() & secrets():

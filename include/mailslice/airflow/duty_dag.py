@@ -1,4 +1,4 @@
-"""The DAG of a duty, declared by its file in dags/ and shaped by the deployment's settings.
+"""The DAG of a duty: its file in dags/ declares it, the deployment's settings change it.
 
     @duty_dag("queue_size", doc=__doc__, schedule="*/15 * * * *", tags=[...], ...)
     def queue_size(chain):
@@ -126,7 +126,7 @@ def build(
 
 
 def schedule_of(declaration: Declaration, settings: DagSettings, prefix: str) -> Any:
-    """The schedule with data intervals, the assets that it follows, or None: by hand only."""
+    """A timetable with data intervals, the assets that start the DAG, or None: by hand only."""
     quiet = os.environ.get(SCHEDULES, "").lower() == "off"
     if followed := _after(declaration.duty, settings):
         return None if quiet else [run_asset(duty, prefix) for duty in followed]
@@ -138,9 +138,9 @@ def schedule_of(declaration: Declaration, settings: DagSettings, prefix: str) ->
 
 
 def dag_arguments(declaration: Declaration, own: OneDag, notifier: DutyNotifier) -> dict[str, Any]:
-    """One run at a time, no catch-up, time-outs, retries, deadline, the notifier.
+    """Arguments of the DAG: one run at a time, no catch-up, time-outs, retries, deadline, notifier.
 
-    Where a deployment says how long approvals wait, a run may take that much longer.
+    A deployment's `approve_within` is added to time-out and deadline. Raises BadSetting.
     """
     wait = timedelta() if declaration.reads_only else own.approve_within or timedelta()
     timeout = own.timeout or declaration.timeout

@@ -31,28 +31,28 @@ class DutyNotifier(BaseNotifier):
     """Callback of a DAG's failure and of a missed deadline. Reads settings when it is called."""
 
     def __init__(self, connection: str = "", context: Any = None) -> None:
-        """`connection`: of the deployment whose settings count; empty: the environment's."""
+        """`connection`: of the deployment whose settings are used; empty: the environment's."""
         super().__init__(context)
         self.connection = connection
 
     @property
     def arguments(self) -> dict[str, str]:
-        """What makes the same notifier in another process."""
+        """The arguments that make the same notifier in another process."""
         return {"connection": self.connection} if self.connection else {}
 
     def notify(self, context: Any) -> None:
-        """Speak on every channel of the settings."""
+        """Send the context's message on every channel of the settings."""
         speak(message_of(context), self.connection)
 
     async def async_notify(self, context: Any) -> None:
-        """The same, from the triggerer, whose loop must not wait for a mail server."""
+        """As `notify`, for the triggerer, whose loop must not wait for a mail server."""
         import asyncio
 
         await asyncio.to_thread(self.notify, context)
 
 
 def speak(message: Mapping[str, Any], connected: str = "") -> None:
-    """Tell the message on each channel and connection. Settings or one that fail stop no other."""
+    """Send the message on each channel and connection. One that fails stops no other."""
     named = channels(duty := DutySettings())
     try:
         settings = Deployment(connection=connected).settings() if connected else load_settings()
@@ -65,12 +65,12 @@ def speak(message: Mapping[str, Any], connected: str = "") -> None:
                 _SPEAK[channel](message, duty)
             elif (connection := connection_of(channel)) is not None:
                 _BY_CONNECTION[channel](message, duty, connection)
-        except Exception as error:  # noqa: BLE001 - it stops no other channel
+        except Exception as error:  # noqa: BLE001 - it must not stop other channels
             log.error("notifier %s could not speak: %s", channel, why(error))  # noqa: TRY400
 
 
 def notify_alerts(report: Mapping[str, Any], prefix: str = "") -> None:
-    """Tell the alerts that this report is the one to tell; nothing when there are none."""
+    """Send the alerts of which this report notifies people, if there are any."""
     if new := new_alerts(report):
         speak(message_of_alerts(report, new, prefix))
 
@@ -132,7 +132,7 @@ def webhook_of(connection: Any) -> Webhook:
 
 
 def recipients_of(connection: Any, others: Sequence[str]) -> list[str]:
-    """Whom an email goes to. Raises BadSetting when nobody is named."""
+    """The recipients of an email: the connection's, else `others`. Raises BadSetting for none."""
     words = str(connection.extra_dejson.get("to", "")).split(",")
     named = [word.strip() for word in words if word.strip()]
     if not (named or others):

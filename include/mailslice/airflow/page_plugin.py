@@ -1,8 +1,8 @@
 """The cockpit in Airflow: queues, mails, maintenance, the reports of a run; and James' routes.
 
-Airflow mounts a plugin's app without any authentication, so every route asks for a right. Duties
-are started by Airflow's own REST API with the user's session; actions on mails, and James' tasks,
-by runs that these apps start for the user. Airflow keeps who did what.
+Airflow mounts a plugin's app without any authentication, so every route requires a right. The page
+starts duties by Airflow's own REST API with the user's session. For actions on mails, and for
+James' tasks, these apps start the runs for the user. Airflow records who did what.
 """
 
 from collections.abc import Mapping
@@ -65,28 +65,28 @@ class DeploymentPage:
         return f"{self._prefix}{duty}"
 
     def schedules(self) -> Mapping[str, Schedule]:
-        """What Airflow knows of our DAGs, by id."""
+        """The schedules of mailslice's DAGs in Airflow, by id."""
         from airflow.models.dag import DagModel
         from airflow.utils.session import create_session
         from sqlalchemy import select
 
         ids = [self.dag_of(duty) for duty in names()]
         with create_session() as session:
-            found = session.scalars(select(DagModel).where(DagModel.dag_id.in_(ids)))
+            dags = session.scalars(select(DagModel).where(DagModel.dag_id.in_(ids)))
             return {
                 dag.dag_id: Schedule(
-                    # Airflow's word for a DAG without a schedule is the text None.
+                    # For a DAG without a schedule Airflow has the text None.
                     None if dag.timetable_summary == "None" else dag.timetable_summary,
                     bool(dag.is_paused),
                     dag.next_dagrun_create_after,
                     tuple(runs.questions(dag.dag_id, session)),
                 )
-                for dag in found
+                for dag in dags
             }
 
 
 async def careful(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Refuses what another site has a browser send with the user's cookie."""
+    """Refuse what another site makes a browser send with the user's cookie (CSRF)."""
     if refused := refusal(request, bounded=True):
         return JSONResponse(Halt(refused[0], INVALID, refused[1]).as_json(), refused[0])
     answer = await call_next(request)
@@ -106,7 +106,7 @@ FIRST = next(iter(PAGES.values()))
 
 @FIRST.app.middleware("http")
 async def lead_to_report(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """The tab of a run opens the first page: it leads to that of the run's deployment."""
+    """A run's tab always opens the first page: redirect to the page of the run's deployment."""
     dag = request.query_params.get("dag", "")
     for prefix, page in PAGES.items():
         if page is not FIRST and dag in {page.dag_of(one) for one in (*names(), MAIL_ACTIONS)}:
@@ -118,7 +118,7 @@ class MailslicePlugin(AirflowPlugin):
     """Puts the page into Airflow's side bar, and the reports of a run onto its page."""
 
     name = "mailslice"
-    # The first that a path begins with is asked.
+    # Airflow takes the first app whose prefix fits: the longer prefix comes first.
     fastapi_apps: ClassVar = [
         {"app": app, "url_prefix": f"/{path}", "name": path}
         for address, page in zip(ADDRESSES.values(), PAGES.values(), strict=True)

@@ -23,11 +23,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def guards_of(dag: str, actions: str) -> Guards:
-    """A dependency for each right, asked of the DAG of that id, and of mail_actions."""
+    """A FastAPI dependency for each right. `dag`, `actions`: ids of queue_cleanup, mail_actions."""
     may_trigger, may_trigger_actions = guard_of_runs(dag), guard_of_runs(actions)
 
     def may_act(request: Request, user: GetUserDep) -> None:
-        """Who may change pools operates this Airflow. Raises HTTPException 403."""
+        """A user who may change pools counts as operator. Raises HTTPException 403."""
         request.state.who = user.get_name()
         may_trigger(request, user)
         may_trigger_actions(request, user)
@@ -35,7 +35,7 @@ def guards_of(dag: str, actions: str) -> Guards:
             raise HTTPException(403, "this needs the role op")
 
     def may_see_content(request: Request, user: GetUserDep) -> None:
-        """No rule of Airflow's is for admins alone, so the role's name decides."""
+        """Airflow has no rule for admins alone, so the role's name decides. Raises as `may_act`."""
         may_act(request, user)
         if ADMIN not in {role.lower() for role in roles(user)}:
             raise HTTPException(403, "the content of mails is for the role admin")
@@ -49,12 +49,12 @@ def guards_of(dag: str, actions: str) -> Guards:
 
 
 def guard_of_runs(dag: str) -> Callable[..., Any]:
-    """Who may trigger the DAG of that id."""
+    """A dependency that passes users who may trigger the DAG of that id."""
     return requires_access_dag("POST", DagAccessEntity.RUN, param_dag_id=dag)
 
 
 def rights_of(guards: Mapping[Key, Callable[..., Any]]) -> Callable[..., frozenset[Key]]:
-    """A dependency that gives the rights, or what else has guards, that the user may pass."""
+    """A dependency that gives the keys (such as rights) whose guards the user passes."""
 
     def passes(guard: Callable[..., Any], request: Request, user: Any) -> bool:
         try:
@@ -71,6 +71,6 @@ def rights_of(guards: Mapping[Key, Callable[..., Any]]) -> Callable[..., frozens
 
 def roles(user: Any) -> list[str]:
     """Names of a user's roles: `role` of the simple auth manager, `roles` of FAB."""
-    one, several = getattr(user, "role", None), getattr(user, "roles", None)
-    named: list[Any] = [*([one] if one else []), *(several or [])]
+    single, several = getattr(user, "role", None), getattr(user, "roles", None)
+    named: list[Any] = [*([single] if single else []), *(several or [])]
     return [str(getattr(role, "name", role)) for role in named]

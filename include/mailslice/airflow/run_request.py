@@ -13,14 +13,14 @@ from mailslice.model.errors import BadInput
 
 log = logging.getLogger(__name__)
 OF_AIRFLOW = (QUEUES, APPROVE)
-"""Params that are the DAG's business: which queues run, and whether a person is asked."""
+"""Params that only the DAG uses: which queues run, and whether a person is asked."""
 _WITHOUT_A_FORM = ("scheduled", "backfill", "asset_triggered")
-"""Types of runs that nobody started by the form, whose default is a dry run."""
+"""Types of runs that nobody started by the form. The form's default is a dry run."""
 _SUNDAY = 6
 _WORKING_SHARE = 0.8
-"""Of a step's time: what is left is for ending in order, so that Airflow need not kill it."""
+"""The share of a step's time in which items begin. The rest is to end before Airflow kills it."""
 _REPORTING_SHARE = 0.1
-"""Of a run's time-out: in its last part no item is begun, so that its report is written."""
+"""The last share of a run's time-out: no item begins in it, so that the report is written."""
 
 
 def who(context: Mapping[str, Any]) -> str:
@@ -57,7 +57,7 @@ def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
 def request_of(
     context: Mapping[str, Any], duty: str, queue: str, clock: Clock = system_clock
 ) -> RunRequest:
-    """The request of one queue, but for `time_limit` the same for every task and retry.
+    """The request for one queue. All tasks and retries of a run have the same but `time_limit`.
 
     Raises BadInput.
     """
@@ -75,34 +75,34 @@ def request_of(
 
 
 def time_limit(context: Mapping[str, Any], clock: Clock) -> timedelta | None:
-    """For how long this task may begin items: Airflow kills it at its own time-out, and at that of
-    the run, which all queues share. None: there is no time-out. 0: the next run does them.
+    """How long this task may begin items. Airflow kills it at its own time-out, and at that of the
+    run, which all queues share. None: no time-out. 0: the items are left to the next run.
     """
     own = getattr(context.get("task"), "execution_timeout", None)
     timeouts = [own] if own else []
-    whole = getattr(context.get("dag"), "dagrun_timeout", None)
+    of_run = getattr(context.get("dag"), "dagrun_timeout", None)
     started = getattr(context["dag_run"], "start_date", None)
-    if whole and started:
-        left = started + whole - clock()
-        timeouts.append(left if left > whole * _REPORTING_SHARE else timedelta())
+    if of_run and started:
+        remaining = started + of_run - clock()
+        timeouts.append(remaining if remaining > of_run * _REPORTING_SHARE else timedelta())
     return min(timeouts) * _WORKING_SHARE if timeouts else None
 
 
 def clear_of(context: Mapping[str, Any]) -> str:
-    """The same in all tries of a task until a person clears it, unlike the number of a try."""
-    # Airflow raises the most tries of a task that is not at work when it is cleared. Every version
-    # counts the clears of a run that has ended, new ones those of any run.
+    """A text that is the same in all tries of a task, until a person clears the task."""
+    # Clearing a task that does not run raises its `max_tries`. All versions of Airflow count the
+    # clears of a run that has ended, newer ones those of any run.
     cleared = getattr(context["dag_run"], "clear_number", None) or 0
     tries = getattr(context.get("ti"), "max_tries", None) or 0
     return f"{cleared}/{tries}"
 
 
 def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:
-    """What the scheduled run of a Sunday (UTC) does besides: the duty's `Params.WEEKLY`.
+    """Further params of the scheduled run of a Sunday (UTC): the duty's `Params.WEEKLY`.
 
-    A Sunday's run that failed or never ran is made up for by the next scheduled one, until one
-    succeeds; those after it that Sunday have no more to do. Airflow says which run did last; one
-    that was not scheduled may have swept nothing.
+    The first success is enough: later runs of that Sunday do not get them. If none succeeded, the
+    next scheduled runs get them until one does. Airflow names the last run that succeeded. One that
+    was not scheduled does not count, as it may not have had them.
     """
     dag_run, weekly = context["dag_run"], dict(load(duty).params.WEEKLY)
     if not weekly or _run_type(dag_run) != "scheduled":

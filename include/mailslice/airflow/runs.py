@@ -1,6 +1,6 @@
-"""Runs of our DAGs by Airflow's own functions: for routes that start and watch runs for a user.
+"""Starts, finds and ends runs of mailslice's DAGs by Airflow's own functions, for HTTP routes.
 
-The routes are served by Airflow's API server, which has its database.
+Airflow's API server serves the routes; it has access to Airflow's database.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ _AT_WORK = {"running", "restarting"}
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """A task of a run that ran, or runs. `map_index` is -1 where it is not mapped."""
+    """A task of a run that has run, or runs. `map_index` is -1 where it is not mapped."""
 
     id: str
     map_index: int = -1
@@ -29,7 +29,7 @@ class TaskState:
 
 @dataclass(frozen=True, slots=True)
 class DagRunState:
-    """A run at a moment. `began`: the tasks that ran, or run."""
+    """A run as it was when it was read. `began`: the tasks that have run, or run."""
 
     dag: str
     run: str
@@ -43,8 +43,8 @@ class DagRunState:
 
 
 def start(dag: str, conf: Mapping[str, Any], who: str, run: str | None = None) -> str:
-    """Start a run as that user; its id. Raises Refused where the DAG is missing or paused, BadInput
-    for a conf that its params do not allow.
+    """Start a run as user `who`; returns its id. Raises Refused if the DAG is missing or paused,
+    BadInput for a conf that its params do not allow.
     """
     from airflow.api.common.trigger_dag import trigger_dag
     from airflow.exceptions import ParamValidationError
@@ -83,12 +83,12 @@ def find(dags: Iterable[str], run: str) -> DagRunState | None:
 
 
 def newest(dags: Iterable[str], like: str, most: int) -> Sequence[DagRunState]:
-    """The newest runs whose id is like that pattern of SQL; `began` is left empty."""
+    """The newest runs whose id matches the SQL LIKE pattern `like`; `began` stays empty."""
     return _runs(dags, like, most, tasks=False)
 
 
 def questions(dag: str, session: Any) -> Iterator[PlanQuestion]:
-    """What runs of the DAG ask a person and nobody has answered."""
+    """The open questions to a person of the DAG's runs, the oldest first."""
     from airflow.models.hitl import HITLDetail
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
@@ -110,8 +110,8 @@ def questions(dag: str, session: Any) -> Iterator[PlanQuestion]:
 
 
 def fail(one: DagRunState, note: str) -> bool:
-    """End the run now: its tasks are stopped, or never begin. False, and nothing is done, where it
-    has ended or another of its tasks has begun since.
+    """End the run now: stop its tasks, and let no other begin. Does nothing and returns False if
+    the run has ended, or another of its tasks has begun since `one` was read.
     """
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
@@ -121,15 +121,15 @@ def fail(one: DagRunState, note: str) -> bool:
     from sqlalchemy import select
 
     with create_session() as session:
-        asked = select(DagRun).where(DagRun.dag_id == one.dag, DagRun.run_id == one.run)
-        row = session.scalar(asked.with_for_update())
+        run_query = select(DagRun).where(DagRun.dag_id == one.dag, DagRun.run_id == one.run)
+        row = session.scalar(run_query.with_for_update())
         if row is None or row.state not in {QUEUED, RUNNING}:
             return False
-        # Airflow locks a task to start it: from here on none starts.
-        ours = select(TaskInstance).where(
+        # Airflow locks a task to start it: once these are locked, none starts.
+        task_query = select(TaskInstance).where(
             TaskInstance.dag_id == one.dag, TaskInstance.run_id == one.run
         )
-        tasks = session.scalars(ours.with_for_update(of=TaskInstance)).all()
+        tasks = session.scalars(task_query.with_for_update(of=TaskInstance)).all()
         if _began(tasks) != one.began:
             return False
         row.note = note

@@ -34,7 +34,7 @@ from mailslice.model.settings import Settings
 
 DRY_RUN = "dry run: the plan stays in the report, nothing is applied"
 _EXIT_CODE = re.compile(r"[Ee]rror code is: (-?\d+)")
-_KILLED = (-9, 137)  # by SIGKILL: the driver's JVM, which is spark-submit; the driver's Python
+_KILLED = (-9, 137)  # SIGKILL of the driver's JVM, which is spark-submit; of the driver's Python
 
 
 class SparkStep(SparkSubmitOperator):
@@ -82,7 +82,7 @@ class SparkStep(SparkSubmitOperator):
     def _submit(
         self, context: Any, request: RunRequest, settings: Settings, target: Target, folder: Path
     ) -> None:
-        # In one word with its option: a queue's name, as a user's, may begin with a dash.
+        # As --name=value: the name of a queue or user may begin with a dash.
         options = {"queue": request.queue, "run": request.run, "dag-run": request.dag_run}
         options |= {"who": request.who, "params": json.dumps(request.params, sort_keys=True)}
         options["attempt"] = attempt = token_hex(8)
@@ -92,7 +92,7 @@ class SparkStep(SparkSubmitOperator):
         self.application_args = [self.step, *words]
         self.conf = target.options(folder)
         self.application = target.application(str(job_file(self.duty)))
-        # The provider would hand `env_vars` to YARN's and Kubernetes' drivers instead.
+        # The provider's `env_vars` go to the drivers of YARN and Kubernetes instead.
         try:
             with _environment(target.environment()):
                 super().execute(context)
@@ -101,15 +101,15 @@ class SparkStep(SparkSubmitOperator):
                 f"{error.filename} was not found: install pyspark beside Airflow, or set SPARK_HOME"
             ) from error
         except AirflowException as error:
-            left = read_outcome(folder_of(request, settings), attempt)
-            raise _meaning(
-                about(self.duty, self.step, self.mail_queue), left, target, str(error)
+            outcome = read_outcome(folder_of(request, settings), attempt)
+            raise _error(
+                about(self.duty, self.step, self.mail_queue), outcome, target, str(error)
             ) from None  # the command is in the log already
 
     def _runs_in_process(
         self, request: RunRequest, settings: Settings, until: str, clear: str
     ) -> bool:
-        """Whether the step was done by a small plan, or is small and was done now.
+        """Whether a small plan has done the step, or the step is small and is done now.
 
         `until`: the last step that a small plan does, too. `clear`: see `run_small`.
         """
@@ -139,7 +139,7 @@ def about(duty: str, step: str, queue: str) -> str:
 
 
 def require_connection(name: str) -> Connection:
-    """Spark's connection. Fails without one: the provider would submit to YARN silently."""
+    """Spark's connection. Raises AirflowFailException for none: the provider would use YARN."""
     try:
         connection = Connection.get(name)
     except AirflowNotFoundException:
@@ -153,25 +153,25 @@ def require_connection(name: str) -> Connection:
     return connection
 
 
-def _meaning(subject: str, left: Outcome | None, target: Target, reason: str) -> Exception:
-    """The error of a failed submit: by what the job left, else by the provider's `reason`.
+def _error(subject: str, outcome: Outcome | None, target: Target, reason: str) -> Exception:
+    """The error of a failed submit: from the job's `outcome`, else from the provider's `reason`.
 
-    The provider says spark-submit's exit code in its message alone. A driver on a cluster ends it
-    with 1 whatever happened.
+    The provider gives spark-submit's exit code in its message only. It is 1 for any failure of a
+    driver on a cluster.
     """
-    said = _EXIT_CODE.search(reason)
-    code = left.exit_code if left else int(said[1]) if said else None
-    words = f": {left.message}" if left else "; the lines above say why"
+    match = _EXIT_CODE.search(reason)
+    code = outcome.exit_code if outcome else int(match[1]) if match else None
+    words = f": {outcome.message}" if outcome else "; the lines above say why"
     if code is None:
         return AirflowFailException(f"{subject} failed before spark-submit ran: {reason}")
-    is_killed = code in _KILLED and not target.in_cluster  # one on a cluster may be at work still
+    is_killed = code in _KILLED and not target.in_cluster  # one on a cluster may still run
     if is_killed:
         words = f"; its driver was killed (exit code {code}): out of memory, or by the machine"
     if is_killed or code == StoreUnavailable.exit_code:
         return StoreUnavailable(f"{subject}: a later try may succeed{words}")
     if code == Refused.exit_code:
         return AirflowFailException(f"{subject} was refused{words}; nothing more was changed")
-    if not left and target.in_cluster:
+    if not outcome and target.in_cluster:
         words = (
             "; its driver left no word in the run's folder. Its log is on the cluster, for YARN: "
             "yarn logs -applicationId ID"
@@ -181,7 +181,7 @@ def _meaning(subject: str, left: Outcome | None, target: Target, reason: str) ->
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables of this process, which spark-submit inherits, for a time."""
+    """Set variables of this process, which spark-submit inherits, within the context."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,7 +1,7 @@
-"""Where a step of Airflow is submitted to, and with which options of Spark, by kind of cluster.
+"""The Spark master to which Airflow submits a step, and the Spark options, by kind of cluster.
 
-What the settings and the connection say wins over the few options given here, and nothing is given
-that a cluster sets better (docs/scale.md, ADR 78).
+Options of the settings and the connection win over the few that are set here. Options that a
+cluster sets better are not set here (docs/scale.md, ADR 78).
 """
 
 import os
@@ -28,14 +28,14 @@ _CONF: TypeAdapter[tuple[tuple[str, str], ...]] = TypeAdapter(SparkConf)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A master, where the driver runs, and the options that settings and connection name."""
+    """A master, whether the driver runs on its cluster, and options of settings and connection."""
 
     master: str
     in_cluster: bool
     """Whether the driver runs on the cluster (deploy-mode cluster)."""
     own: Mapping[str, str]
     jobs: str | None = None
-    """The folder of the jobs where the driver runs, when it is another than here."""
+    """The folder of the job files where the driver runs, if it is not the one here."""
 
     @property
     def is_yarn(self) -> bool:
@@ -47,26 +47,26 @@ class Target:
 
     @property
     def is_image(self) -> bool:
-        """Whether driver and executors are pods: image and secrets are the cluster's."""
+        """Whether driver and executors are pods, which get image and secrets from the cluster."""
         return self.is_kubernetes and self.in_cluster
 
     def application(self, file: str) -> str:
-        """The job's file as spark-submit gets it, of the file here."""
+        """The path for spark-submit of the job file that is `file` here."""
         return f"{self.jobs.rstrip('/')}/{Path(file).name}" if self.jobs else file
 
     def settings_argument(self, settings: Settings, folder: Path) -> str | None:
-        """The settings file as the driver finds it; None where the cluster gives it settings."""
+        """Write the settings file; returns the driver's path to it. None if it needs no file."""
         if self.is_image:
             return None
         file = write_settings(settings, folder)
         return file.name if self.in_cluster else str(file)
 
     def options(self, folder: Path) -> dict[str, str]:
-        """The options of Spark for one submit. `folder` holds what is sent with it."""
+        """The Spark options of one submit. `folder` has the files that are sent with it."""
         options = {"spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false"}
         own = dict(self.own)
         if not self.in_cluster:
-            # Unused. Spark would make the folder where Airflow runs.
+            # Not used. Spark would make the folder in Airflow's working directory.
             options["spark.sql.warehouse.dir"] = (folder / "warehouse").as_uri()
         if is_local(self.master):
             return {**options, **SMALL, **own}
@@ -77,9 +77,9 @@ class Target:
         if self.is_yarn and self.in_cluster:
             files = own.pop("spark.files", None)
             options["spark.files"] = added(files, str(folder / SETTINGS_FILE))
-            # Airflow tries again. YARN would repeat a step that was refused.
+            # Airflow retries. YARN would retry also a step that was refused.
             options["spark.yarn.maxAppAttempts"] = "1"
-        # A step ends when its driver does.
+        # spark-submit waits for the end of the driver.
         if self.is_yarn:
             own["spark.yarn.submit.waitAppCompletion"] = "true"
         if self.is_kubernetes:
@@ -110,11 +110,11 @@ class Target:
 
 
 def target_of(connection: Connection, settings: Settings) -> Target:
-    """The target that the connection names. Raises BadInput for one that cannot work."""
+    """The target of the connection. Raises BadInput, BadSetting for one that cannot work."""
     extra: dict[str, Any] = connection.extra_dejson
     host = str(connection.host)
-    whole = connection.conn_type == "spark" and ("://" in host or not connection.port)
-    master = host if whole else f"{connection.conn_type}://{host}"
+    host_is_master = connection.conn_type == "spark" and ("://" in host or not connection.port)
+    master = host if host_is_master else f"{connection.conn_type}://{host}"
     in_cluster = extra.get("deploy-mode") == "cluster"
     if in_cluster and (is_local(master) or master.startswith("spark")):
         raise BadInput(
@@ -151,7 +151,7 @@ def target_of(connection: Connection, settings: Settings) -> Target:
 
 
 def _locale() -> dict[str, str]:
-    """LC_ALL for the driver of a scheduler without UTF-8: the JVM would garble names."""
+    """LC_ALL for a driver whose environment has no UTF-8 locale: the JVM would garble names."""
     chosen = next(
         (os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), ""
     )

@@ -106,7 +106,7 @@ def _all_queues(duty: DagDuty) -> Callable[[], Any]:
         outlets=[run_asset(duty.duty, duty.prefix)],
     )
     def all_queues() -> None:
-        """Start whoever follows this duty: no queue has failed, and the run was not dry."""
+        """Start the DAGs that follow this duty, unless a queue failed or the run was dry."""
         if is_dry(get_current_context()):
             raise AirflowSkipException(DRY_RUN)
 
@@ -160,7 +160,7 @@ def _report(duty: DagDuty, before: list[str]) -> Callable[[str], Any]:
 
 
 def failed_steps(context: Any, before: list[str]) -> list[str]:
-    """The failed tasks of this queue's chain, asked of Airflow: a killed task writes nothing."""
+    """The failed tasks of this queue's chain, by Airflow: a killed task writes nothing."""
     ti = context["ti"]
     states = ti.get_task_states(
         dag_id=ti.dag_id, task_ids=before, map_index=ti.map_index, run_ids=[ti.run_id]
@@ -170,9 +170,9 @@ def failed_steps(context: Any, before: list[str]) -> list[str]:
 
 
 def _recorded(context: Any, duty: DagDuty, queue: str) -> dict[str, Any] | None:
-    """The report of a step that raised; None for a killed step, whose report must be made.
+    """The report that a step wrote when it raised; None for a killed step, which wrote none.
 
-    The row alone proves nothing: it may be of a try before the tasks were cleared.
+    The ledger's row alone proves nothing: it may be of a try before the tasks were cleared.
     """
     from mailslice.maintenance.ledger import Ledger
     from mailslice.maintenance.runner import FAILURE
@@ -198,7 +198,7 @@ def run_in_process(duty: DagDuty, step: str, queue: str) -> dict[str, Any]:
     """Run one step in this process. TryAgain is retried; all other errors are final."""
     from mailslice.maintenance.runner import done_ahead, run_step
 
-    # Else a hundred lines of its own workings stand in the task's log.
+    # Otherwise it writes a hundred lines about itself to the task's log.
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     with final_errors():
         request, settings = request_of(get_current_context(), duty.duty, queue), duty.ready()

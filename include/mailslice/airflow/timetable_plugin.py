@@ -1,6 +1,4 @@
-"""Registers the schedule of `MAILSLICE_STACK_SCHEDULES=off` with Airflow: a DAG that uses a
-timetable no plugin names cannot be stored.
-"""
+"""Registers `BackfillOnly`: Airflow stores a DAG only if a plugin registers its timetable."""
 
 from typing import ClassVar
 
@@ -10,7 +8,7 @@ from mailslice.airflow.timetable import BackfillOnly
 
 
 class MailsliceTimetables(AirflowPlugin):
-    """The timetables of mailslice."""
+    """The timetable of `MAILSLICE_STACK_SCHEDULES=off`."""
 
     name = "mailslice_timetables"
     timetables: ClassVar = [BackfillOnly]

@@ -1,4 +1,4 @@
-"""The trigger form of a DAG, made of the duty's params: names, defaults, bounds, sentences."""
+"""The trigger form of a DAG, from the duty's params: names, defaults, bounds, descriptions."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -29,13 +29,13 @@ def form_of(duty: str, *, dry: bool, approve: bool | None) -> dict[str, Param]:
     entry = load(duty)
     fields, params = entry.params.model_fields, {}
     for param in form_shapes(entry.params, queues=entry.needs_queue, approve=approve is not None):
-        asked = param
+        field = param
         if param.name == DRY_RUN:
-            asked = replace(param, default=dry)
+            field = replace(param, default=dry)
         elif param.name == APPROVE and approve:
             text = f"{param.text}; the settings of this deployment ask in any case"
-            asked = replace(param, default=True, text=text)
-        params[param.name] = _param(asked, fields.get(param.name))
+            field = replace(param, default=True, text=text)
+        params[param.name] = _param(field, fields.get(param.name))
     return params
 
 
@@ -64,5 +64,5 @@ def _bounds(param: ParamShape, info: FieldInfo | None) -> dict[str, Any]:
         return {}
     if timedelta in param.types:
         return {"pattern": _DURATION}
-    nothing = [None] if type(None) in param.types else []
-    return {"enum": [*param.choices, *nothing]} if param.choices else {"maxLength": 500}
+    null = [None] if type(None) in param.types else []
+    return {"enum": [*param.choices, *null]} if param.choices else {"maxLength": 500}

@@ -1,6 +1,6 @@
-"""Names that Airflow 3.1 to 3.3 have in different places, or lack: nothing else asks for a version.
+"""Names that Airflow 3.1 to 3.3 have in different modules, or lack. Only here versions matter.
 
-Without the retry policy (3.3) Airflow tries unexpected errors again, too; refusals stay final.
+Without the retry policy (3.3) Airflow also retries unexpected errors; refusals stay final.
 """
 
 from datetime import timedelta

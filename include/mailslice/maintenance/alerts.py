@@ -1,4 +1,4 @@
-"""What a person must hear of: figures of a report against limits. An unknown figure never fires."""
+"""Alerts: figures of a report against their limits. An unknown figure never fires."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _PAST = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A figure and its limit; times in seconds. `firing`: over the limit, consumers under it."""
+    """A figure and its limit; times in seconds. `firing`: above the limit; consumers: below it."""
 
     name: str
     value: float
@@ -42,12 +42,12 @@ def alerts(
     *,
     tells: bool = True,
 ) -> list[dict[str, Any]]:
-    """The firing readings for the report: firing `since`, and `told` last at; None: never.
+    """The alerts of a report: `since` when each fires, when it was last `told` (None: never).
 
-    Of a run that `tells` people `told` is now, unless that was less than `repeat` ago; a failed run
-    is always reported.
-    `earlier`: alerts of the report before, of the same duty and queue. One whose figure is unknown
-    now, and that still has a limit, goes on as it was.
+    A run that `tells` sets `told` to now, unless `told` is less than `repeat` ago. An alert that a
+    run was refused or failed is always told.
+    `earlier`: alerts of the previous report of the same duty and queue. One whose figure is unknown
+    now, and whose limit is still set, stays as it was.
     """
     before = {alert["name"]: dict(alert) for alert in earlier}
     firing = [one for one in current if one.firing]
@@ -57,9 +57,9 @@ def alerts(
 
 
 def past_alerts(before: Report, current: Iterable[Alert], now: datetime) -> list[dict[str, Any]]:
-    """Alerts of the last day that fire no more, each with `until`: the last report that had it.
+    """Alerts of the last day that no longer fire. `until`: when the last report with it ended.
 
-    `before`: the report before, of the same duty and queue.
+    `before`: the previous report of the same duty and queue.
     """
     over = [dict(one, until=before["finished"]) for one in before.get("alerts") or ()]
     past = {one["name"]: one for one in [*(before.get("pastAlerts") or ()), *over]}
@@ -72,7 +72,7 @@ def past_alerts(before: Report, current: Iterable[Alert], now: datetime) -> list
 
 
 def new_alerts(report: Report) -> list[Alert]:
-    """The alerts that this report is the one to tell."""
+    """The alerts of which this report notifies people."""
     return [one for one in report.get("alerts") or () if one["told"] == report.get("finished")]
 
 
@@ -94,12 +94,12 @@ def _alert(
 
 
 def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Reading]:
-    """Starts that lag behind now, and mail that waits. A limit of nothing is no limit."""
+    """The lag of both starts, and the age of the oldest mail. A limit of 0 is no limit."""
     starts = (report.get(name) for name in ("browseStart", "contentStart"))
     browse, content = (
         (now - datetime.fromisoformat(at)).total_seconds() if at else None for at in starts
     )
-    # Nobody waits in an empty queue, and that is known.
+    # In an empty queue no mail waits: its age is known.
     age = 0.0 if report.get("size") == 0 else report.get("oldestAgeSeconds")
     for name, seconds, limit, words in (
         ("browse_lag", browse, limits.browse_lag, "browseStart is {} behind"),
@@ -129,7 +129,7 @@ def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
         bare = int(verdicts.get("bare") or 0)
         yield _more("bare", bare, limits.bare, "mails have lost their content")
     if report.get("inFlight") is not None:
-        # Of stuck_mails alone: what it planned, for a run that only notes has found them, too.
+        # Only stuck_mails has the field. It counts planned mails: mode shadow applies none.
         planned = int(report.get("planned") or 0)
         yield _more("zombies", planned, limits.zombies, "mails were in flight far too long")
     elif "lockTimeoutSeconds" in report:
@@ -137,7 +137,7 @@ def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
 
 
 def _of_postal(report: Report, limits: AlertSettings) -> Iterable[Reading]:
-    """Of stuck_mails_postal, once it has looked at the queue."""
+    """Readings of a run of stuck_mails_postal that has read the queue."""
     subject = "messages of Postal are stuck or gone"
     yield _more("zombies", int(report.get("found") or 0), limits.zombies, subject)
     subject = "messages of Postal had lost their content or their row"

@@ -38,9 +38,9 @@ FILES: Mapping[str, str] = {
 PLAN_FOLDER = "plan"
 """The folder of a plan's Parquet files, in the run's folder."""
 REQUEST = "request.json"
-"""What the plan was asked for: the params of the steps after it."""
+"""Params and user of the plan. The steps after it take their params from here."""
 APPROVAL = "approval.json"
-"""The digest of the plan that a person was asked about, then who said yes."""
+"""The digest of the plan that a person was asked about; then who approved it, and when."""
 _S3 = re.compile(r"s3[an]?://([^/@]+)(?:/|\Z)(.*)")
 
 
@@ -52,7 +52,7 @@ class Artifacts:
         self._s3 = s3
         match = _S3.fullmatch(self.location)
         if "://" in self.location and not match:
-            # Keys may stand before an @.
+            # What is before an @ may be S3 keys.
             shown = "***@" + location.rpartition("@")[2] if "@" in location else location
             raise BadSetting(
                 f"MAILSLICE_ARTIFACTS={shown!r}: allowed are a folder or s3a://bucket/prefix"
@@ -118,7 +118,7 @@ class Artifacts:
             return self._files.modified(self._key(name))
 
     def folder(self, name: str) -> None:
-        """Make a folder, so that writers need not; on S3 the bucket."""
+        """Make a folder, so that writers need not make it; on S3 the bucket."""
         with naming(self.uri(name)):
             self._files.make_folder(self._key(name))
 
@@ -127,7 +127,7 @@ class Artifacts:
         return sorted(self.times(name))
 
     def times(self, name: str) -> dict[str, datetime]:
-        """The paths of `files` with when each was last written (UTC)."""
+        """The paths of `files`, each with the time of its last write (UTC)."""
         start = len(self._key("").rstrip("/"))
         with naming(self.uri(name)):
             times = self._files.times(self._key(name))
@@ -139,7 +139,7 @@ class Artifacts:
             return sorted(self._files.folders(self._key(name)))
 
     def remove(self, name: str) -> None:
-        """Remove a file; a missing one is removed already."""
+        """Remove a file. A missing file is no error."""
         with naming(self.uri(name)):
             self._files.remove(self._key(name))
 
@@ -196,7 +196,7 @@ class RunFolder:
         self.artifacts.write(self.file(name), text.encode() + b"\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """A JSON object, or None. Raises PlanRefused for another file, later for a missing key."""
+        """A JSON object, or None. Raises PlanRefused for other content, later for a missing key."""
         data = self.artifacts.read(self.file(name))
         if data is None:
             return None
@@ -215,7 +215,7 @@ class RunFolder:
 
 
 class _Summary(dict[str, Any]):
-    """What a file of a run holds; a key that is missing is the file's fault."""
+    """The JSON object of a run's file. A missing key raises PlanRefused: the file is wrong."""
 
     def __init__(self, fields: Mapping[str, Any], where: str) -> None:
         super().__init__(fields)

@@ -1,4 +1,4 @@
-"""The audits of a queue: what one is, which is the newest, and its verdicts."""
+"""The audits of a queue: finds the newest or a named one, and reads its verdicts."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -17,12 +17,12 @@ from mailslice.stores import Stores
 
 DUTY = "queue_audit"
 CENSUS_PATIENCE = timedelta(minutes=5)
-"""For the lock of a queue's audits: its owner may hold the work queue for 195 s."""
-_LOOKED_AT = 200
+"""How long a run waits for a queue's audit lock: a census may hold the work queue for 195 s."""
+_REPORTS_READ = 200
 
 
 class AuditReads(JsonModel):
-    """Partitions: to be read, read, read twice. Old live mails of the first and the second read."""
+    """Partitions: to be read, read, read twice. Old live mails: found (`candidates`), judged."""
 
     requested: int
     read: int
@@ -38,12 +38,12 @@ class AuditPlan(QueuePlan):
     shared: bool
     """James worked on the queue, too."""
     census: bool
-    """It knows of each ready message of the work queue, or no mail was old enough (`needless`)."""
+    """It read each ready message of the work queue, or no mail was old enough (`needless`)."""
     unproved: bool
-    """A mail that the census did not find may be somewhere all the same."""
+    """A message that the census did not find may still be in the broker."""
     verdicts: dict[str, int]
     verdict_files: tuple[RowFile, ...]
-    """MailVerdict; one file a task."""
+    """Rows are MailVerdict. Each Spark task writes one file."""
     reads: AuditReads
 
     @property
@@ -57,7 +57,7 @@ class AuditPlan(QueuePlan):
         return self.census and not self.reads.candidates
 
     def prove(self, location: Artifacts) -> None:
-        """Raises PlanRefused when its files are not what the audit wrote."""
+        """Raises PlanRefused when the files are not those that the audit wrote."""
         try:
             for file in self.verdict_files:
                 require_same_rows(location, self._folder(location), file)
@@ -67,7 +67,7 @@ class AuditPlan(QueuePlan):
             ) from error
 
     def mails(self, location: Artifacts) -> Iterator[MailVerdict]:
-        """Its mails, oldest slice first within each file. Raises, before the first, as `prove`."""
+        """Its mails, oldest slice first within each file. Raises as `prove`, before the first."""
         self.prove(location)
         for file in self.verdict_files:
             yield from stream_rows(location, self._folder(location), file, MailVerdict)
@@ -77,21 +77,21 @@ class AuditPlan(QueuePlan):
 
 
 def lock_name(queue: QueueName) -> str:
-    """The lock that audits of a queue and what acts by them share."""
+    """The lock that a queue's audits share with the duties that act on them."""
     return f"{DUTY}/{queue}"
 
 
 def newest_audit(
     stores: Stores, queue: QueueName, *, census_since: datetime | None = None
 ) -> AuditPlan | None:
-    """The newest audit of the whole queue that came to its end; None when there is none.
+    """The newest audit of the whole queue that ended well; None when there is none.
 
-    With `census_since` the newest that took a census. One that needed none asked about no mail, and
-    says nothing of those that an earlier one found lost: it is taken only where no census was taken
-    since then. An audit of some slices (a backfill) is for who names it. Raises as `audit_of`.
+    With `census_since` it is the newest that took a census. An audit that needed none examined no
+    mail, so it does not refute an earlier one that found mails lost: it is chosen only if no census
+    was taken since then. An audit of some slices (a backfill) is not chosen. Raises as `audit_of`.
     """
     chosen: str | None = None
-    for report in Ledger(stores, stores.settings).list(DUTY, queue, _LOOKED_AT):
+    for report in Ledger(stores, stores.settings).list(DUTY, queue, _REPORTS_READ):
         if not counts_whole_queue(report):
             continue
         census = report.get("census") or {}
@@ -106,9 +106,9 @@ def newest_audit(
 
 
 def named_audit(stores: Stores, queue: QueueName, run: str) -> AuditPlan:
-    """The audit of that run. Raises BadInput where none is done, else as `audit_of`."""
-    reports = Ledger(stores, stores.settings).list(DUTY, queue, _LOOKED_AT)
-    if not any(one["run"] == run and one["status"] in (DONE, DRY_RUN) for one in reports):
+    """The done audit of that run. Raises BadInput if the ledger has none, else as `audit_of`."""
+    reports = Ledger(stores, stores.settings).list(DUTY, queue, _REPORTS_READ)
+    if not any(report["run"] == run and report["status"] in (DONE, DRY_RUN) for report in reports):
         raise BadInput(
             f"audit {run!r} is not in the ledger, or not done; allowed is an audit of {queue!r}"
         )

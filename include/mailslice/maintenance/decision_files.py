@@ -1,4 +1,4 @@
-"""Decisions of people: who did what to which mails, when and why; a JSON file each.
+"""Decisions of people: who did what to which mails, when and why. Each is a JSON file.
 
 `decisions/DAY/TIME-RANDOM.json` below the artifacts, days and times in UTC
 (`write_decision`). What duties and workers decide about single mails is in the table
@@ -21,7 +21,7 @@ from mailslice.stores.own.days import day_of
 log = logging.getLogger(__name__)
 DECISIONS_FOLDER = "decisions"
 SHOWN_IDS = 100
-"""Of mails, in one decision."""
+"""The most mail ids that one decision lists."""
 
 
 def write_decision(
@@ -34,16 +34,16 @@ def write_decision(
     reason: str | None,
     facts: Mapping[str, object],
 ) -> None:
-    """Keep who did what and why; a warning where that cannot be written: the deed is done."""
-    about = {"who": who, "action": action, "queue": queue, "reason": reason}
+    """Record who did what and why. The action is done: a failed write is only logged."""
+    fields = {"who": who, "action": action, "queue": queue, "reason": reason}
     try:
-        save_decision(settings, now, {**about, **facts})
+        save_decision(settings, now, {**fields, **facts})
     except MailsliceError as error:
         log.warning("%s was done, but not recorded: %s", action, error)
 
 
 def save_decision(settings: Settings, now: datetime, about: Mapping[str, object]) -> None:
-    """One file, for a deed that waits for its record. Raises StoreUnavailable."""
+    """Write one decision, for an action that needs its record first. Raises StoreUnavailable."""
     text = json.dumps({"time": iso(now), **about}, default=plain).encode() + b"\n"
     name = f"{DECISIONS_FOLDER}/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json"
     artifacts(settings).write(name, text)
@@ -52,13 +52,13 @@ def save_decision(settings: Settings, now: datetime, about: Mapping[str, object]
 def written_decisions(
     artifacts: Artifacts, since: datetime, until: datetime
 ) -> Iterator[tuple[datetime, Mapping[str, Any]]]:
-    """With their times, newest first; what is none is left out. Raises StoreUnavailable."""
+    """Decisions with their times, newest first. Leaves out other files. Raises StoreUnavailable."""
     first, last = day_of(since), day_of(until)
     days = [day for day in artifacts.folders(DECISIONS_FOLDER) if first <= day <= last]
     for day in reversed(days):
         of_day = (_read(artifacts, name) for name in artifacts.files(f"{DECISIONS_FOLDER}/{day}"))
-        in_time = [one for one in of_day if one is not None and since <= one[0] <= until]
-        yield from sorted(in_time, key=lambda one: one[0], reverse=True)
+        in_time = [pair for pair in of_day if pair is not None and since <= pair[0] <= until]
+        yield from sorted(in_time, key=lambda pair: pair[0], reverse=True)
 
 
 def _read(artifacts: Artifacts, name: str) -> tuple[datetime, Mapping[str, Any]] | None:

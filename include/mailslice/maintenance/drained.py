@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 Sleep = Callable[[float], None]
 
 APART = timedelta(seconds=15)
-"""Between two samples of the broker: its figures are up to 10 s late."""
+"""The time between two samples: the broker's figures are up to 10 s late."""
 
 
 def sample_once(stores: Stores, queue: QueueName, clock: Clock) -> datetime | None:
-    """When the queue was seen empty just now; None when it was not, or nobody could say."""
+    """The time if the queue is empty now; None if it is not, or the broker did not answer."""
     at = clock()
     try:
         return at if seen_empty(stores.management, queue) else None
@@ -42,7 +42,7 @@ def second_pass(
     *,
     sleep: Sleep = time.sleep,
 ) -> QueueSample | None:
-    """Both samples, when the queue was empty at `first` and is again APART later."""
+    """Both samples if the queue was empty at `first` and is empty APART later; else None."""
     if first is None:
         return None
     remaining = (first + APART - clock()).total_seconds()
@@ -60,7 +60,7 @@ def sample_again(
     *,
     sleep: Sleep = time.sleep,
 ) -> QueueSample | None:
-    """Store the pair of empty samples; else None. A `first` of ten minutes ago is taken anew."""
+    """Take and store a pair of empty samples; else None. A `first` over 10 min old is replaced."""
     if first is None or clock() - first > timedelta(minutes=10):
         first = sample_once(stores, queue, clock)
     sample = second_pass(stores, queue, first, clock, sleep=sleep)

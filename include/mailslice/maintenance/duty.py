@@ -1,4 +1,4 @@
-"""The contract of a duty; `maintenance.runner` does the rest."""
+"""The methods of a duty. `maintenance.runner` calls them and does everything else."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
@@ -16,20 +16,20 @@ from mailslice.maintenance.run_request import RunRequest
 
 
 class BaseDuty(ABC, Generic[PlanT]):
-    """Common to read-only and changing duties. Holds no state of a run."""
+    """What read-only and changing duties share. It holds no state of a run."""
 
     plan_type: type[PlanT]
-    """The class of its plan, set by each duty."""
+    """The class of the duty's plan. Each duty sets it."""
     plan_max_age: ClassVar[timedelta] = OLDEST_PLAN
     items: ClassVar[str] = "items"
-    """The noun for the items of its plan, in the plural."""
+    """The plural noun for the items of the plan."""
     kinds: ClassVar[tuple[str, ...]] = ()
-    """Report fields that divide the applied items: what `progress.done` is told."""
+    """Report fields that divide the applied items: the values of `kind` in `Progress.done`."""
     bulky: ClassVar[frozenset[str]] = frozenset()
-    """Fields that stay in their step's file: no terminal, report or Airflow database has them."""
+    """Fields that only their step's file has: no terminal, report or Airflow database."""
     lock_patience: ClassVar[timedelta] = PATIENCE
     unfinished: ClassVar[str] = "what it left is found by the next run"
-    """What becomes of the items of an apply that was killed."""
+    """What happens to the items of an apply that was killed, as a clause."""
 
     @abstractmethod
     def plan(self, run: Run) -> PlanT:
@@ -37,39 +37,39 @@ class BaseDuty(ABC, Generic[PlanT]):
 
     @abstractmethod
     def check(self, run: Run, plan: PlanT) -> Iterable[Frame]:
-        """What the gate judges before apply: the plan's rows, and facts read now (`gates`).
+        """The frames that the gate judges before apply: plan rows, and facts read now (`gates`).
 
-        The runner adds the plan's age. No frame: there is nothing to judge, as nothing is planned.
+        The runner adds the plan's age. Return no frame only if nothing is planned.
         """
 
     @abstractmethod
     def verify(self, run: Run, plan: PlanT, result: Result) -> Iterable[Frame]:
-        """What the gate judges after apply, from the stores as they are now. No frame: no apply.
+        """The frames that the gate judges after apply, from the stores as they are now.
 
-        LockHeld becomes TryAgain: what was planned is done, nothing is refused.
+        Return no frame only if nothing was applied. LockHeld becomes TryAgain, not a refusal.
         """
 
     @abstractmethod
     def describe(self, steps: Summaries) -> str:
-        """What was done, in words; empty: nothing was, and `nothing` says why."""
+        """What was done, as a sentence. Empty when nothing was done: then `nothing` says why."""
 
     def locks(self, request: RunRequest) -> tuple[str, ...]:
-        """The names of its locks, in the order in which they are taken: one a duty and queue."""
+        """The names of its locks in the order of acquisition; by default one per duty and queue."""
         queue = request.reported_queue
         return (request.duty if queue is None else f"{request.duty}/{queue}",)
 
     def retained(self, run: Run) -> Collection[str]:
-        """Files of the run's folder that another run needs: a new plan does not remove them."""
+        """Files of the run's folder that another run needs. A new plan does not remove them."""
         del run
         return ()
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """Report fields beside the steps' own. Pure. A run that ended early lacks steps."""
+        """Further report fields, by a pure function. A run that ended early lacks steps."""
         del steps
         return {}
 
     def conclude(self, run: Run, steps: Summaries) -> None:
-        """What the report step does besides, such as a picture; `run.report` sets its fields."""
+        """Further work of the report step, such as a picture. `run.report` sets report fields."""
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
         """Status and message of the report."""
@@ -89,11 +89,11 @@ class BaseDuty(ABC, Generic[PlanT]):
         return (DONE, words) if words else (NOTHING, self.nothing(steps))
 
     def nothing(self, steps: Summaries) -> str:
-        """Why nothing was done; by default what the plan came to."""
+        """Why nothing was done. By default the plan's message."""
         return str(steps.plan["message"])
 
     def problem(self, steps: Summaries) -> str | None:
-        """Why a run whose steps have all ended has failed; None: it has not."""
+        """Why a run failed although apply ended. None when it did not fail."""
         result = steps.result
         if not result.failed:
             return None
@@ -105,15 +105,15 @@ class Duty(BaseDuty[PlanT]):
     """A duty that changes something."""
 
     def before_lock(self, run: Run, plan: PlanT) -> None:
-        """What apply checks or waits for before it takes the locks: other runs go on meanwhile."""
+        """Checks and waits of apply before it takes the locks, so that they block no other run."""
 
     @abstractmethod
     def apply(self, run: Run, plan: PlanT, progress: Progress) -> None:
-        """Do what the plan lists and nothing else. May be killed anywhere, and run again.
+        """Do what the plan lists and nothing else. It may be killed at any point, and is run again.
 
-        The plan passed the gate and is young; the locks are held: `run.require_lock()` before each
-        change. Tell `progress` what became of each item. Once `run.out_of_time()`, begin nothing
-        new: what is not counted remains. Not called for a plan without work.
+        The plan passed the gate and is within `plan_max_age`. The locks are held: call
+        `run.require_lock()` before each change. Count each item's outcome in `progress`. Begin no
+        item once `run.out_of_time()`: uncounted items remain. Not called for a plan without work.
         """
 
 
@@ -122,10 +122,10 @@ class ReportDuty(BaseDuty[PlanT]):
 
     @abstractmethod
     def publish(self, run: Run, plan: PlanT) -> None:
-        """Publish what passed the gate, any number of times; `run.report(applied=...)` counts."""
+        """Publish what passed the gate; may be repeated. Count by `run.report(applied=...)`."""
 
     def describe(self, steps: Summaries) -> str:
-        """What the plan came to."""
+        """The plan's message."""
         return str(steps.plan["message"])
 
 

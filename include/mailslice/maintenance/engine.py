@@ -1,7 +1,7 @@
-"""Where the frames of a step are computed: in this process while the work is small, else in Spark.
+"""Computes the frames of a step: in this process while the work is small, else in Spark.
 
-A plan finds out by doing: it begins in the process, and goes to Spark with what is left once it has
-dealt with MAILSLICE_DUTY_SMALL_ROWS rows. What follows it goes by what the plan came to.
+A plan begins in the process. Once it has processed MAILSLICE_DUTY_SMALL_ROWS rows, Spark computes
+the rest. Later steps use the engine with which the plan ended.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class TooLarge(Exception):
 
 @dataclass
 class Engine:
-    """Of one step. `small_rows` 0: always Spark. `plan`: plan.json; None while planning."""
+    """A step's engine. `small_rows` 0: always Spark. `plan`: plan.json, None while planning."""
 
     settings: Settings
     name: str
     small_rows: int
     plan: Mapping[str, Any] | None = None
     in_process: bool = False
-    """No Spark is started: TooLarge is raised where one would be."""
+    """Never start Spark; raise TooLarge instead."""
     chosen: Session | None = None
     """The session, once it is chosen."""
 
@@ -47,9 +47,9 @@ class Engine:
 
     @property
     def used(self) -> str:
-        """What the step came to work with."""
+        """The engine that the step has used."""
         session = self.chosen
-        # The last keys of a plan may hold many rows: what begins in the process may end large.
+        # The last keys may hold many rows: a plan that stayed in the process may end large.
         small = isinstance(session, Small) and session.started is None and session.is_small
         return PROCESS if session is None or isinstance(session, InProcess) or small else SPARK
 
@@ -60,7 +60,7 @@ class Engine:
             session.done += rows
 
     def _choose(self) -> Session:
-        # A job under spark-submit has its JVM already: somebody found the work to be large.
+        # Under spark-submit the JVM runs already: the work was found to be large before.
         if not self.small_rows or "PYSPARK_GATEWAY_PORT" in os.environ:
             return self._spark()
         if self.plan is None:

@@ -1,8 +1,8 @@
 """Small files below a folder or in a bucket, for `maintenance.artifacts`. No pyarrow: the worker
-image, which has none, keeps decisions, too.
+image writes decisions, too, and has none.
 
-Names are absolute: a path of the disk, or a key of the bucket. What each method does stands at the
-one of `Artifacts`. They raise OSError, or the content store's errors.
+Names are absolute: a path on disk, or a key of the bucket. `Artifacts` documents the methods. They
+raise OSError, or the errors of the blob store.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mailslice.stores.blobs.store import StoredBlob
 
 T = TypeVar("T")
-_COMING, _LONGEST_WRITE = ".coming", timedelta(hours=1)
+_TEMPORARY, _LONGEST_WRITE = ".coming", timedelta(hours=1)
 
 
 class DiskFiles:
@@ -38,9 +38,9 @@ class DiskFiles:
         target = Path(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
-            _remove_left(target)
-        coming = target.with_name(f".{target.name}.{secrets.token_hex(4)}{_COMING}")
-        write_durably(target, data, coming)
+            _remove_temporary(target)
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+        write_durably(target, data, temporary)
 
     def read(self, name: str) -> bytes | None:
         with suppress(FileNotFoundError):
@@ -74,7 +74,7 @@ class DiskFiles:
 
 
 class BucketFiles:
-    """Objects of a bucket of S3. A bucket that is missing is empty, and made by the first write."""
+    """Objects of an S3 bucket. A missing bucket counts as empty; the first write makes it."""
 
     def __init__(self, settings: S3Settings, bucket: str) -> None:
         self._settings = settings
@@ -96,7 +96,7 @@ class BucketFiles:
         return None
 
     def modified(self, name: str) -> datetime | None:
-        # A listing of one key: S3 answers a HEAD of a missing bucket as one of a missing object.
+        # Lists one key: a HEAD has the same answer for a missing bucket and a missing object.
         listed = self._unless_missing(lambda: self._store.first_page(name, f"{name}\0"))
         return listed[0][0].modified.astimezone(UTC) if listed and listed[0] else None
 
@@ -118,10 +118,10 @@ class BucketFiles:
     def remove_folder(self, folder: str) -> None:
         if not folder:
             raise BadSetting(f"bucket {self._bucket!r} is no folder: nothing was removed")
-        # A server that keeps files deletes no folder's mark before what is in the folder.
+        # A server that stores files deletes a folder's marker only after the folder's content.
         keys = [blob.key for blob in self._below(folder)]
-        for marks in (False, True):
-            self._delete([key for key in keys if key.endswith("/") is marks])
+        for is_marker in (False, True):
+            self._delete([key for key in keys if key.endswith("/") is is_marker])
 
     def _below(self, folder: str) -> list[StoredBlob]:
         return self._unless_missing(lambda: [*self._store.list(_prefix(folder))]) or []
@@ -156,9 +156,9 @@ def _modified(path: Path) -> datetime | None:
     return None
 
 
-def _remove_left(target: Path) -> None:
-    """What writers of this file have left that were killed."""
-    for path in target.parent.glob(f".{escape(target.name)}.*{_COMING}"):
+def _remove_temporary(target: Path) -> None:
+    """Remove temporary files of killed writers of this file."""
+    for path in target.parent.glob(f".{escape(target.name)}.*{_TEMPORARY}"):
         written = _modified(path)
         if written is not None and datetime.now(UTC) - written > _LONGEST_WRITE:
             path.unlink(missing_ok=True)

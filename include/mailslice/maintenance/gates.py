@@ -1,12 +1,12 @@
-"""The gates of a duty: its plan's own rows, and what the stores say now.
+"""The gates of a duty: check judges the plan's rows, and what the stores say now.
 
-A duty's verify is the same over what apply left (docs/adding-a-duty.md has both):
+Verify judges what apply left, by the same rules (docs/adding-a-duty.md has examples of both):
 
-- The plan's rows are all judged, one by one. Their number is a fact of the digest: hold it against
-  the rows (`Frame("plan", ...)` with `may_be_empty` only where the digest counts none).
-- Facts come from the stores as they are when the gate runs, or from a plan's file that is inside
-  the digest; never from sums that the step before wrote about itself.
-- A value that is missing and a frame without rows fail; nobody has to ask for that.
+- Judge every row of the plan. The digest covers their number: compare it with the rows
+  (`Frame("plan", ...)` with `may_be_empty` only where the digest counts none).
+- Take facts from the stores as they are when the gate runs, or from a file of the plan that the
+  digest covers. Never take them from totals that the previous step wrote about itself.
+- A missing value and a frame without rows fail by default.
 - Each expectation has a test in which data in the stores or in the plan's files makes it fail.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def gate_summary(context: Run, gate: str, frames: Sequence[Frame]) -> dict[str, Any]:
-    """What a step reports of its gate; without a frame there is none. Raises GateFailed."""
+    """Judge the frames; returns the gate's summary. An empty list passes. Raises GateFailed."""
     if not frames:
         return {"success": True, "expectations": [], "dataDocs": None}
     request = context.request
@@ -48,14 +48,14 @@ def planned_rows(
     """The rows of these files, on the run's engine; `schema`, `derive`: see `engine.plan_rows`."""
     from mailslice.engine.plan_rows import plan_rows
 
-    if not files:  # no Spark for nothing
+    if not files:  # do not start Spark for no rows
         return schema.empty_table()
     names = [context.folder.file(file) for file in files]
     return plan_rows(context.spark(), context.folder.artifacts, names, schema, derive)
 
 
 class Reads(NamedTuple):
-    """Keys that a plan step was to read, those it read, and how many of those twice."""
+    """Counts of a plan step: keys to read, reads, and reads that repeated a key."""
 
     requested: int
     read: int
@@ -63,7 +63,7 @@ class Reads(NamedTuple):
 
     @classmethod
     def of(cls, requested: int, keys: Collection[Hashable]) -> Self:
-        """`keys`: what was read, one a read."""
+        """`keys`: the key of each read."""
         return cls(requested, len(keys), len(keys) - len(set(keys)))
 
     def facts(self, column: str = "places_read", unit: str = "partition") -> dict[str, Fact]:
@@ -75,51 +75,51 @@ class Reads(NamedTuple):
         }
 
 
-_RUNS, _LEAST_RUNS, _READ = 10, 3, 10_000
-"""The median is of the last ten runs that changed something; fewer than three say nothing. Many
-runs that were refused, or had nothing to do, may stand before those."""
+_RUNS, _MIN_RUNS, _MAX_READ = 10, 3, 10_000
+"""The median is over the last 10 runs that changed something, and needs 3. To find them, so many
+reports are read: many runs that were refused, or had nothing to do, may be newer."""
 
 
 def usual(context: Run) -> float | None:
-    """The median of what the last runs of this duty on this queue had to do; None: too few.
+    """The median number of items of the last runs of this duty on this queue; None: too few runs.
 
-    That is what they changed, and what the time limit left: a backlog takes more than one run.
+    It counts items that a run changed or its time limit left: a backlog takes more than one run.
     """
     request = context.request
-    reports = Ledger(context.stores, context.settings).list(request.duty, request.queue, _READ)
+    reports = Ledger(context.stores, context.settings).list(request.duty, request.queue, _MAX_READ)
     work = [
-        _work_of(report)
+        _items_of(report)
         for report in reports
         if report["status"] == DONE
         and report["run"] != request.run
         and report.get("applied")
-        and not _of_a_part(report)
+        and not _is_partial(report)
     ]
-    return median(work[:_RUNS]) if len(work) >= _LEAST_RUNS else None
+    return median(work[:_RUNS]) if len(work) >= _MIN_RUNS else None
 
 
-def _work_of(report: Mapping[str, Any]) -> int:
-    """`left` is the older name of `remaining`."""
+def _items_of(report: Mapping[str, Any]) -> int:
+    """Items that the run changed or left. `left` is the older name of `remaining`."""
     remaining = report.get("remaining", report.get("left")) or 0
     late = (report.get("skippedBy") or {}).get(TIME_LIMIT, 0)
     return int(report["applied"]) + int(remaining) + int(late)
 
 
-def _of_a_part(report: Mapping[str, Any]) -> bool:
-    """Whether the run was on some slices, or on mailboxes or users that a person named."""
+def _is_partial(report: Mapping[str, Any]) -> bool:
+    """Whether the run was limited to some slices, mailboxes or users."""
     params = report.get("params") or {}
     return limited_to_slices(report) or bool(params.get("mailboxes") or params.get("users"))
 
 
 def usual_frames(context: Run, planned: int, least: int, *, unusual: bool) -> list[Frame]:
-    """What a gate expects of a plan of more items than `least`; none where nothing is usual yet."""
-    known = None if unusual or planned <= least else usual(context)
-    if known is None:
+    """Expects a usual plan size. Empty if `unusual`, up to `least` items, or with too few runs."""
+    median_items = None if unusual or planned <= least else usual(context)
+    if median_items is None:
         return []
     factor = context.settings.duty.usual_factor
     sentence = (
         f"The plan is at most {factor:g} times what the last runs did "
         "(MAILSLICE_DUTY_USUAL_FACTOR; --unusual and a reason let it pass)."
     )
-    expect = [Expectation.between("planned", 0, max(least, factor * known), sentence)]
+    expect = [Expectation.between("planned", 0, max(least, factor * median_items), sentence)]
     return [Frame("usual", [{"planned": planned}], expect)]

@@ -1,7 +1,7 @@
-"""How a queue is, in one word: facts -> health, why, what to do next.
+"""The health of a queue: facts -> one word, why, the next command.
 
-Command line, metrics and page use this table. A fact that is not known (None) never makes a queue
-look well: without the facts that a word needs, the word is UNKNOWN.
+Command line, metrics and page use this table. An unknown fact (None) never makes a queue look
+healthy: without the facts that a word needs, the word is UNKNOWN.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _YOUNG = timedelta(seconds=10)
 
 
 class Health(StrEnum):
-    """The worst first."""
+    """The words for a queue, the worst first."""
 
     LOST = "LOST?"
     """Mails wait that the broker does not have: nobody will deliver them."""
@@ -30,7 +30,7 @@ class Health(StrEnum):
     """Mails wait for longer than the limit."""
     UNKNOWN = "UNKNOWN"
     HELD = "HELD"
-    """A person told the workers to wait."""
+    """A person told the workers to leave the queue alone."""
     OK = "OK"
 
     @property
@@ -44,12 +44,12 @@ class HealthFacts:
     """What is known of a queue. None is unknown, never zero. Counts are mails or messages.
 
     `waiting` mails were counted `counted_ago`, when the broker had `in_broker` messages of them:
-    ready, unacknowledged, delayed, parked and dead letters. `lost` is of an audit that is younger
-    than the count, else None. `stuck` mails were found by stuck_mails and are not dealt with.
-    `silent` mails are held by workers that have no heartbeat any more. `moving`: messages a second,
-    in and out, at the end of the count, which took `counting` seconds. `held`: what a person holds,
-    and why (`model.holds`); `release`: the command that ends it; `is_held_whole`: no worker
-    consumes, and none is to. `unanswered`: stores that did not answer.
+    ready, unacknowledged, delayed, parked and dead letters. `lost` mails are of a recent audit that
+    found some, else None. `stuck` mails were found by stuck_mails and are not dealt with. `silent`
+    mails are with workers whose heartbeat has stopped. `moving`: messages a second, in and out, at
+    the end of the count, which took `counting` seconds. `held`: what a person holds, and why
+    (`model.holds`). `release`: the command that ends the hold. `is_held_whole`: the hold keeps all
+    workers from consuming. `unanswered`: stores that did not answer.
     """
 
     queue: str
@@ -74,7 +74,7 @@ class HealthFacts:
 
 @dataclass(frozen=True, slots=True)
 class HealthVerdict:
-    """The word, one sentence, and the command to go on with (None: there is nothing to do)."""
+    """The word, a sentence, and the next command (None: there is nothing to do)."""
 
     health: Health
     why: str
@@ -82,7 +82,7 @@ class HealthVerdict:
 
 
 def judge(facts: HealthFacts) -> HealthVerdict:
-    """The worst that is true of the queue. A hold is told whatever the word is."""
+    """The worst verdict that holds for the queue. Its sentence names a hold in any case."""
     worst = min(_verdicts(facts), key=lambda verdict: verdict.health.severity)
     if facts.held is None or worst.health is Health.HELD:
         return worst
@@ -127,7 +127,7 @@ def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
 
 
 def _missing(facts: HealthFacts) -> int:
-    """Mails that the broker did not have when they were counted, beyond what its figures lag."""
+    """Counted mails that the broker did not have, less what its late figures may explain."""
     if facts.waiting is None or facts.in_broker is None:
         return 0
     return facts.waiting - facts.in_broker - round(facts.moving * (_BROKER_LAG + facts.counting))
@@ -149,7 +149,7 @@ def _well(facts: HealthFacts) -> str:
 
 
 def _counted(facts: HealthFacts) -> str:
-    """Nothing where the count is as young as the other figures."""
+    """The age of the count; empty where it is as recent as the other figures."""
     ago = facts.counted_ago
     return "" if ago is None or ago < _YOUNG else f" (counted {span(ago)} ago)"
 
@@ -159,7 +159,7 @@ def _wait(count: int | None) -> str:
 
 
 def span(age: timedelta) -> str:
-    """About how long, in the largest unit that fits twice."""
+    """The age, rounded, in the largest unit that fits twice."""
     seconds = age.total_seconds()
     for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:

@@ -1,4 +1,4 @@
-"""The ledger: one row a run in mailslice's own keyspace, holding the whole report."""
+"""The ledger: one row for each run in mailslice's own keyspace, with the whole report."""
 
 import json
 from datetime import datetime
@@ -24,7 +24,7 @@ class Ledger:
         self._retention = settings.duty.retention
 
     def write(self, report: dict[str, Any]) -> None:
-        """Write the run's row over that of an earlier try of the same run."""
+        """Write the run's row. It replaces the row of an earlier try of the same run."""
         row = RunRow(
             run=report["run"],
             duty=report["duty"],
@@ -41,10 +41,10 @@ class Ledger:
         runs = self._stores.records.runs
         earlier = runs.list(row.duty, row.queue, _NEWEST)
         runs.save(row, self._retention)
-        # Cassandra keeps milliseconds: a start in the same one is this row, not an earlier one.
+        # Cassandra stores milliseconds: a row with the same start in ms is this row, not another.
         at = epoch_ms(row.started)
         own = (old for old in earlier if old.run == row.run and epoch_ms(old.started) != at)
-        # Of runs that were killed the newest is enough: more would hide the reports that count.
+        # Of killed runs only the newest row stays: more would push finished reports out of lists.
         killed = [old for old in earlier if old.run != row.run and old.finished is None]
         for old in (*own, *killed[1:]):
             runs.delete(old)
@@ -52,7 +52,7 @@ class Ledger:
     def list(
         self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20
     ) -> list[dict[str, Any]]:
-        """The newest reports, of one duty or queue or of all."""
+        """The newest reports; without a duty or queue, of all."""
         runs = self._stores.existing_runs()
         return [json.loads(row.report) for row in runs.list(duty, queue, limit)] if runs else []
 

@@ -1,9 +1,9 @@
-"""Which workers live, and which mails they have held for too long, by their records alone.
+"""Decides from the workers' records which workers are alive and which mails are stuck.
 
-A worker is alive when it writes a record after this very look began. The age of a heartbeat proves
-nothing, and neither does a beat since an earlier look: the broker has given back the mails of a
-worker that was killed a moment ago. So each worker that lists a mail is waited for until it writes
-again (it is alive) or has been silent for too long (it is dead).
+A worker is alive when it writes a record after `observe` began. Neither the age of a heartbeat nor
+a beat since an earlier observation proves that: the worker may have been killed a moment ago, and
+the broker has then requeued its mails. So `observe` waits for each worker that lists a mail, until
+it writes again (it is alive) or has been silent for too long (it is dead).
 """
 
 import time
@@ -23,9 +23,9 @@ P99 = 0.99
 
 @dataclass(frozen=True, slots=True)
 class WorkerLiveness:
-    """The records of a queue's workers; those without a mail are in `all` only.
+    """The records of a queue's workers. Those without a mail are in `all` only.
 
-    `alive` have proved it, `dead` have been silent for too long, of `silent` nothing is known.
+    `alive`: wrote since `observe` began. `dead`: silent for too long. `silent`: not known.
     """
 
     alive: tuple[WorkerRecord, ...] = ()
@@ -39,7 +39,7 @@ class WorkerLiveness:
 
     @property
     def times(self) -> ProcessingTimes:
-        """How long the queue's mails take, by all workers of the last day."""
+        """The processing times of the queue's mails, of all workers of the last day."""
         merged = ProcessingTimes()
         for record in self.all:
             if record.times is not None:
@@ -48,13 +48,13 @@ class WorkerLiveness:
 
     @property
     def in_flight(self) -> list[InFlightMail]:
-        """Mails that the broker has given to workers who live, and not taken back."""
+        """Mails that the broker delivered to live workers and has not taken back."""
         return [mail for record in self.alive for mail in record.in_flight if not mail.returned]
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A mail and a worker whose record has it: of `stuck_mails` a living one, for too long."""
+    """A mail, and the record of a worker that lists it."""
 
     record: WorkerRecord
     mail: InFlightMail
@@ -67,7 +67,7 @@ class Stuck:
 def observe(
     read: Callable[[], Sequence[WorkerRecord]], sleep: Sleep = time.sleep
 ) -> WorkerLiveness:
-    """The records that `read` gives, once it is known who lives."""
+    """Read the records by `read` until it is known which workers are alive."""
     records = {record.worker: record for record in read()}
     before = {worker: record.beat for worker, record in records.items()}
     limits = [record.dead_after for record in records.values() if record.in_flight]
@@ -80,7 +80,7 @@ def observe(
         waited += timedelta(seconds=_PAUSE)
         records.update({record.worker: record for record in read() if record.worker in records})
     holding = [record for record in records.values() if record.in_flight]
-    # Who has written may have died since, while others were waited for.
+    # A worker that wrote may have died since, while this waited for others.
     dead = tuple(record for record in holding if not record.is_alive)
     alive = tuple(one for one in holding if one.is_alive and one.beat > before[one.worker])
     silent = tuple(one for one in holding if one.is_alive and one.beat <= before[one.worker])
@@ -88,16 +88,16 @@ def observe(
 
 
 def lock_timeout(times: ProcessingTimes, *, factor: float, at_least: timedelta) -> timedelta:
-    """When a mail counts as stuck: so many times the p99 of its queue, and at least so long."""
+    """The age of a stuck mail: `factor` times the p99 of its queue, and at least `at_least`."""
     p99 = times.quantile(P99)
     return at_least if p99 is None else max(at_least, timedelta(seconds=p99) * factor)
 
 
 def stuck_mails(liveness: WorkerLiveness, timeout: timedelta) -> list[Stuck]:
-    """Mails that a handler has had for longer than `timeout`, the oldest first.
+    """Mails that a handler of a live worker has had for longer than `timeout`, the oldest first.
 
-    Of several holders the newest counts. A mail that waits for a handler is not stuck: nothing was
-    begun. One whose connection is gone is the broker's again. One in stage settling has left it.
+    If several workers list a mail, the last that got it counts. Not stuck are mails that wait for
+    a handler, that the broker took back, or whose handler has returned (stage settling).
     """
     newest: dict[EnqueueId, Stuck] = {}
     for record in liveness.alive:

@@ -1,6 +1,6 @@
 """`mailslice mail trace`: what each store, and a log of events, says of one mail.
 
-Nothing is changed. A place that does not answer is `unknown`; `no` is only what a place said.
+It changes nothing. A source that does not respond answers `unknown`, never `no`.
 """
 
 import json
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 CASSANDRA, RABBITMQ, ARTIFACTS, BUCKET = "Cassandra", "RabbitMQ", "artifacts", "own bucket"
 YES, NO, UNKNOWN, NOT_ASKED = "yes", "no", "unknown", "not asked"
 MOST_READ = 64 * 2**20
-"""Bytes of logs."""
+"""Bytes of logs that are read."""
 MOST_DELETED = 100_000
-"""Mails kept by deletes of a queue: half a thousand an object of the bucket."""
+"""Deleted mails of a queue that are read: at most 500 in an object of the bucket."""
 _EVENT_WORDS = ("worker", "attempt", "recipients", "answer", "why", "next", "due")
 
 
@@ -67,7 +67,7 @@ class Wanted:
 
 
 class Trace:
-    """Asks all places but stores `without` about a mail. `queues` empty: all of RabbitMQ."""
+    """Asks all stores except `without` about a mail. `queues` empty: all that RabbitMQ has."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class Trace:
         self._without = without
         self._wanted = wanted
         self._queues = list(queues)
-        self._days: Mapping[QueueName, Sequence[str]] | None = None  # that have decisions
+        self._days: Mapping[QueueName, Sequence[str]] | None = None  # with decisions
         self._away: dict[str, str] = {}
-        """Store -> why it does not answer: it is asked only once."""
+        """Store -> why it does not answer. Such a store is not asked again."""
         self.entries: list[dict[str, object]] = []
 
     @property
@@ -103,10 +103,10 @@ class Trace:
         ]
 
     def run(self, events: Iterable[Mapping[str, Any]] = ()) -> list[dict[str, object]]:
-        """What was found, oldest first, then what has no time."""
+        """All answers, oldest first; those without a time come last."""
         self._add_events(events)
         queues = self._queues or self._known_queues()
-        for queue in queues:  # these may find ids for a name
+        for queue in queues:  # these may find ids for the name
             self._ask(queue, "view", CASSANDRA, self._view)
             self._ask(queue, "workers", CASSANDRA, self._workers)
             self._ask(queue, "quarantine", CASSANDRA, self._quarantine)
@@ -146,10 +146,10 @@ class Trace:
         if store in self._away:
             self._add(queue, source, UNKNOWN, SourceAnswer(self._away[store]))
             return
-        nothing = True
+        is_empty = True
         try:
             for finding in question(queue, self._wanted):
-                nothing = False
+                is_empty = False
                 if finding.enqueue_id is not None and self._wanted.name is not None:
                     self._wanted.ids.add(finding.enqueue_id)
                 self._add(queue, source, YES, finding)
@@ -158,7 +158,7 @@ class Trace:
                 self._away[CASSANDRA if "Cassandra" in str(error) else store] = str(error)
             self._add(queue, source, UNKNOWN, SourceAnswer(str(error)))
             return
-        if nothing:
+        if is_empty:
             self._add(queue, source, NO, SourceAnswer("nothing of this mail"))
 
     def _add(self, queue: str | None, source: str, answer: str, finding: SourceAnswer) -> None:
@@ -195,7 +195,7 @@ class Trace:
 
         view = MailQueue(self._stores, queue, system_clock)
         rows = view.find(name=wanted.name) if wanted.name is not None else []
-        rows += [row for one in wanted.ids for row in view.find(enqueue_id=one)]
+        rows += [row for enqueue_id in wanted.ids for row in view.find(enqueue_id=enqueue_id)]
         for row in {row.enqueue_id: row for row in rows}.values():
             mail = row.item.mail
             start = f"{row.partition.slice_start:%Y-%m-%dT%H:%M:%SZ}"
@@ -205,8 +205,8 @@ class Trace:
             yield SourceAnswer(says, row.enqueued_time, row.enqueue_id, mail.name)
 
     def _mark(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
-        for one in self._stores.tables.deleted.marked(queue, list(wanted.ids)):
-            yield SourceAnswer("it has a deleted mark: delivered, or deleted", None, one)
+        for enqueue_id in self._stores.tables.deleted.marked(queue, list(wanted.ids)):
+            yield SourceAnswer("it has a deleted mark: delivered, or deleted", None, enqueue_id)
 
     def _workers(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
         for record in self._stores.worker_records(queue):
@@ -224,17 +224,17 @@ class Trace:
         from mailslice.stores.cassandra.own import DelayedMails
 
         table = DelayedMails.existing(self._stores.cassandra, self._stores.settings)
-        for one in wanted.ids if table is not None else ():
-            mail = table.get(queue, one) if table is not None else None
+        for enqueue_id in wanted.ids if table is not None else ():
+            mail = table.get(queue, enqueue_id) if table is not None else None
             if mail is None:
                 continue
             if mail.due is None:
-                yield SourceAnswer("it was delayed, and that is over", None, one)
+                yield SourceAnswer("it was delayed, and that is over", None, enqueue_id)
                 continue
             kind = "in a handler, under a lease" if mail.leased else "delayed"
             waits = ", waits for a destination" if mail.throttled else ""
             says = f"{kind} until {mail.due:%Y-%m-%dT%H:%M:%SZ}{waits}; {mail.failures} failures"
-            yield SourceAnswer(says, mail.enqueued, one)
+            yield SourceAnswer(says, mail.enqueued, enqueue_id)
 
     def _stages(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
         from mailslice.stores.cassandra.own import MailStages
@@ -286,8 +286,8 @@ class Trace:
                 unread += count
                 continue
             read += count
-            found = deleted_mails(self._stores, queue, now, chosen, str(run["run"]))
-            for mail in chain.from_iterable(found):
+            batches = deleted_mails(self._stores, queue, now, chosen, str(run["run"]))
+            for mail in chain.from_iterable(batches):
                 says, name = _deletion_of(queue, mail), mail.kept.item.mail.name
                 yield SourceAnswer(says, mail.batch.deleted, mail.enqueue_id, name)
         if unread:
@@ -348,7 +348,7 @@ class Trace:
 
 
 def _move_of(queue: QueueName, mail: "QuarantinedMail") -> str:
-    """How far a move has come, and the command that finishes it: about this mail alone."""
+    """How far a move has come, and the command that finishes it for this mail alone."""
     from mailslice.stores.cassandra.own.quarantine import State
 
     delays = mail.moved_to in {"", queue}
@@ -385,7 +385,7 @@ def _deletion_of(queue: QueueName, mail: "DeletedMail") -> str:
 
 
 def in_order(entries: Iterable[dict[str, object]]) -> list[dict[str, object]]:
-    """By time, which stores give as a datetime and logs as a text; the last have none."""
+    """Sorted by time: a datetime of a store, or text of a log. Entries without one come last."""
 
     def key(entry: Mapping[str, object]) -> tuple[bool, str]:
         time = entry["time"]
@@ -396,21 +396,21 @@ def in_order(entries: Iterable[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def events_of(wanted: Wanted, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """What the newest 64 MiB of these files say of the mail. Raises OSError, also without any."""
+    """Events of the mail in the newest 64 MiB of these files. Raises OSError, also without any."""
     paths = {Path(path) for pattern in files for path in glob(pattern)}  # noqa: PTH207 - any folder
     if files and not paths:
         raise FileNotFoundError(f"no file is named {', '.join(files)} (MAILSLICE_LOG_FILES)")
     texts = map(str, wanted.ids) if wanted.name is None else [wanted.name]
     words = [json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in texts]
-    left = MOST_READ
+    remaining = MOST_READ
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
         with path.open("rb") as stream:
             size = stream.seek(0, SEEK_END)
-            stream.seek(max(0, size - left))
+            stream.seek(max(0, size - remaining))
             lines = (line for line in stream if any(word in line for word in words))
             yield from events_in(line.decode(errors="replace") for line in lines)
-        left -= size
-        if left <= 0:
+        remaining -= size
+        if remaining <= 0:
             break
 
 
@@ -427,7 +427,7 @@ def events_in(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def raise_for(trace: Trace, text: str) -> None:
-    """StoreUnavailable while a place is away that may know it; BadInput when none knows it."""
+    """Raises StoreUnavailable if a source that may know it is away, BadInput if none knows it."""
     unanswered = trace.unanswered
     if trace.away or (unanswered and not trace.is_known):
         raise StoreUnavailable(

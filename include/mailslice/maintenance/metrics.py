@@ -1,4 +1,4 @@
-"""The last run of each duty as Prometheus text: one file a duty and queue, replaced each time."""
+"""The last run of each duty as Prometheus text: each run replaces the file of duty and queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def queue_file(prefix: str, queue: str) -> str:
 
 
 def values_in(text: bytes, metric: str, queue: str, label: str = "queue") -> dict[str, float]:
-    """The samples of a metric and queue in a metrics file, by the value of a label."""
+    """The samples of a metric and queue in a metrics file, by the value of `label`."""
     from prometheus_client.parser import text_string_to_metric_families
 
     return {
@@ -49,15 +49,16 @@ class Figure:
 
 
 def families(figures: Iterable[Figure]) -> Iterator[GaugeMetricFamily]:
-    """As prometheus-client collects them: one family a name, in the order of the first figures."""
+    """One family of prometheus-client for each name, in the order of first appearance."""
     from prometheus_client.core import GaugeMetricFamily
 
-    known: dict[str, GaugeMetricFamily] = {}
-    for one in figures:
-        if one.name not in known:
-            known[one.name] = GaugeMetricFamily(one.name, one.text, labels=list(one.labels))
-        known[one.name].add_metric(list(one.labels.values()), one.value)
-    yield from known.values()
+    by_name: dict[str, GaugeMetricFamily] = {}
+    for figure in figures:
+        name, labels = figure.name, figure.labels
+        if name not in by_name:
+            by_name[name] = GaugeMetricFamily(name, figure.text, labels=list(labels))
+        by_name[name].add_metric(list(labels.values()), figure.value)
+    yield from by_name.values()
 
 
 def exposition(figures: Iterable[Figure]) -> bytes:
@@ -71,7 +72,7 @@ def exposition(figures: Iterable[Figure]) -> bytes:
 def duty_figures(
     report: Mapping[str, Any], readings: Sequence[Reading], alerts: Iterable[Alert]
 ) -> Iterator[Figure]:
-    """When it ended, what it did, and every figure that has a limit. `alerts`: those that fire."""
+    """A run's end and counts, and every figure that has a limit. `alerts`: those that fire."""
     labels = {"duty": str(report["duty"]), "queue": str(report["queue"] or "")}
 
     def figure(name: str, text: str, value: float, **more: str) -> Figure:
@@ -88,12 +89,12 @@ def duty_figures(
         yield figure("duty_items", "Items of the last run", value, outcome=name)
     over = "1 when a figure is over its limit (MAILSLICE_ALERT_...)"
     text = "The figure; seconds where it is a time"
-    firing = dict.fromkeys((one["name"] for one in alerts), True)
+    firing = dict.fromkeys((alert["name"] for alert in alerts), True)
     for name, fires in (firing | {one.name: one.firing for one in readings}).items():
         yield figure("alert", over, int(fires), alert=name)
-    for one in readings:
-        yield figure("alert_value", text, one.value, alert=one.name)
-        yield figure("alert_limit", "Its limit", one.limit, alert=one.name)
+    for reading in readings:
+        yield figure("alert_value", text, reading.value, alert=reading.name)
+        yield figure("alert_limit", "Its limit", reading.limit, alert=reading.name)
 
 
 def verdict_figures(queue: str, verdicts: Mapping[str, int]) -> Iterator[Figure]:

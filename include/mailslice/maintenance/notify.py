@@ -1,4 +1,4 @@
-"""Tells people of alerts and failed runs, by the log and by a webhook. Airflow's DAGs and
+"""Notifies people of alerts and failed runs, by the log and by a webhook. Airflow's DAGs and
 `duty run --notify` send the same messages.
 """
 
@@ -21,7 +21,7 @@ _TIMEOUT_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Who gets one JSON object by POST. Not for logs: the URL of a hook is a secret."""
+    """The receiver of a message as JSON by POST. Keep it out of logs: the URL is a secret."""
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -34,7 +34,7 @@ def hook_of(settings: DutySettings) -> Webhook:
 
 
 def channels(settings: DutySettings) -> list[str]:
-    """The wanted channels; BadSetting for one that does not exist or lacks its address."""
+    """The channels that are set. Raises BadSetting for an unknown one or a missing address."""
     requested = [name.strip() for name in settings.notify.split(",") if name.strip()]
     for name in requested:
         if name not in CHANNELS:
@@ -53,7 +53,7 @@ def channels(settings: DutySettings) -> list[str]:
 
 
 def channels_without_airflow(settings: DutySettings) -> list[str]:
-    """As `channels`; BadSetting for email, which goes by a connection of Airflow."""
+    """As `channels`. Raises BadSetting for email, too: it needs a connection of Airflow."""
     requested = channels(settings)
     if "email" in requested:
         raise BadSetting(
@@ -64,7 +64,7 @@ def channels_without_airflow(settings: DutySettings) -> list[str]:
 
 
 def notify(message: Mapping[str, Any], settings: DutySettings) -> None:
-    """Tell the message on each channel, without Airflow. A failing one stops no other."""
+    """Send the message on each channel, without Airflow. A channel that fails stops no other."""
     for channel in channels_without_airflow(settings):
         try:
             if channel == "log":
@@ -76,7 +76,7 @@ def notify(message: Mapping[str, Any], settings: DutySettings) -> None:
 
 
 def why(error: Exception) -> str:
-    """What a log may have of the error: the texts of others may show the URL, which is a secret."""
+    """The error for a log: its type only, where its text may show the URL, which is a secret."""
     return str(error) if isinstance(error, OSError | MailsliceError) else type(error).__name__
 
 
@@ -87,7 +87,7 @@ def notify_end(
     error: BaseException | None,
     settings: DutySettings,
 ) -> None:
-    """Tell what of a run is to be told: its new alerts, else its error; else nothing."""
+    """Send the new alerts of a run, else its error. Sends nothing if it has neither."""
     if report is not None and (new := new_alerts(report)):
         notify(message_of_alerts(report, new), settings)
     elif error is not None:
@@ -95,7 +95,7 @@ def notify_end(
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """A redirect is an error: it is followed by a GET, without the message."""
+    """Makes a redirect an error: urllib would follow it by a GET, without the message."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -114,24 +114,24 @@ def message_of_alerts(
     """`{"dag", "run", "task", "reason", "text", "queue", "alerts"}` of a report's new alerts."""
     texts = "; ".join(str(alert["text"]) for alert in alerts)
     dag = f"{prefix}{report['duty']}"
-    about = {
+    fields = {
         "dag": dag,
         "run": report.get("dagRun") or report["run"],
         "task": "report",
         "reason": "alerts",
         "text": f"{_subject(dag, report.get('queue'))}: {texts} (run {report['run']})",
     }
-    return {**about, "queue": report.get("queue"), "alerts": [dict(alert) for alert in alerts]}
+    return {**fields, "queue": report.get("queue"), "alerts": [dict(alert) for alert in alerts]}
 
 
 def message_of_failure(
     duty: str, queue: str | None, report: Mapping[str, Any] | None, error: BaseException
 ) -> dict[str, Any]:
-    """As `message_of_alerts`, of a run that ended without a report that tells it."""
+    """As `message_of_alerts`, of a run that failed and has no new alerts."""
     text = f"{_subject(duty, queue)}: {error}"
     run = (report or {}).get("run")
-    about = {"dag": duty, "run": run, "task": None, "reason": str(error), "text": text}
-    return {**about, "queue": queue, "alerts": []}
+    fields = {"dag": duty, "run": run, "task": None, "reason": str(error), "text": text}
+    return {**fields, "queue": queue, "alerts": []}
 
 
 def _subject(duty: object, queue: object) -> str:

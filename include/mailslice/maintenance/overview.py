@@ -1,7 +1,7 @@
-"""Every queue at a glance: what RabbitMQ, the ledger and the workers' records say already.
+"""An overview of all queues from RabbitMQ, the ledger and the workers' records.
 
-No view is scanned. A queue with few rows is counted on the spot; of a larger one the newest
-measurement counts. Each figure has its age, and one that a store did not give is None.
+No large view is scanned. A queue with few rows is counted at once; for a larger one the newest
+measurement counts. Each figure has its age. A figure that a store did not give is None.
 """
 
 import json
@@ -27,14 +27,14 @@ from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
 
 DUTIES = ("queue_size", "queue_cleanup", "queue_audit", "republish_lost", "stuck_mails")
-"""Those of whose newest reports the overview is made."""
+"""The overview uses the newest reports of these duties."""
 _AT_ONCE = 16
 _COUNTED = 10
-"""Queues that may be counted on the spot with all that `Most` allows."""
+"""So many queues may each be counted with all that `Most` allows. More queues share that."""
 _REPORT_COUNTS_FOR = timedelta(hours=26)
 _MEASURED_LATELY = timedelta(hours=1)
 _FEW, _MORE = 3, 50
-"""Rows: the newest of a duty may be of runs that are at work, or failed, or that were dry."""
+"""Ledger rows that are read of a duty; more where the newest are of runs without a result."""
 
 T = TypeVar("T")
 Report = Mapping[str, Any]
@@ -42,13 +42,13 @@ Report = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """What counting a queue on the spot may read: a few ms. Many queues share what ten may."""
+    """What an immediate count of a queue may read, in a few ms. Many queues share what ten may."""
 
     rows: int = 500
     partitions: int = 256
 
     def each_of(self, queues: int) -> "Most":
-        """What each of so many may read."""
+        """What each of `queues` queues may read."""
         share = min(1.0, _COUNTED / max(1, queues))
         return Most(int(self.rows * share), int(self.partitions * share))
 
@@ -58,9 +58,9 @@ class QueueOverview:
     """One queue. Rates are messages a second; `size` was counted at `size_at`.
 
     `ready`, `unacknowledged`, `delayed`, `parked`, `dead_letters` and `consumers` are RabbitMQ's,
-    up to 10 s old. `reports`: the newest with a result of each duty of DUTIES; alerts in them are
-    of the newest run that was not dry, which ended at `alertsAt`. `unanswered`: which store did not
-    answer, or refused, and how.
+    up to 10 s old. `reports`: duty of DUTIES -> its newest report with a result. The alerts in it
+    are of the newest run that was not dry, which ended at `alertsAt`. `unanswered`: store -> the
+    error of one that did not answer, or refused.
     """
 
     queue: QueueName
@@ -84,10 +84,10 @@ class QueueOverview:
 
 @dataclass(frozen=True, slots=True)
 class _MailCount:
-    """Live mails at a moment, the oldest of them, and the broker's messages at that moment.
+    """The live mails of a queue at a time, the oldest of them, and the broker's messages then.
 
-    `rows`: at least so many were read for it, dead ones too. It took so many `seconds`, at the end
-    of which `moving` messages a second went in and out of the work queue (None: as now).
+    `rows`: a lower bound of the rows read for it, dead ones included. `seconds`: how long it took.
+    `moving`: messages a second in and out of the work queue at its end (None: as now).
     """
 
     size: int
@@ -112,19 +112,19 @@ def overview(
     held = _answered(lambda: active_holds(stores, clock), unanswered) or {}
     shape = _answered(lambda: view_shape(stores), unanswered) if chosen else None
     share = most.each_of(len(chosen))
-    looked = _Looked(stores, clock, moving, reports, workers, held, shape, share, unanswered)
+    inputs = _Inputs(stores, clock, moving, reports, workers, held, shape, share, unanswered)
     with ThreadPoolExecutor(_AT_ONCE, "overview") as threads:
-        found = list(threads.map(lambda queue: _overview(looked, queue), chosen))
-    return sorted(found, key=lambda one: (one.verdict.health.severity, -(one.size or 0), one.queue))
+        overviews = list(threads.map(lambda queue: _overview(inputs, queue), chosen))
+    return sorted(overviews, key=lambda it: (it.verdict.health.severity, -(it.size or 0), it.queue))
 
 
 def last_reported(stores: Stores, error: MailsliceError) -> Iterator[QueueOverview]:
-    """The queues that the ledger knows, as their newest reports have them: where RabbitMQ does not
-    answer (`error` says how), and nothing newer is known. Raises StoreUnavailable, BadSetting.
+    """The queues of the ledger with the figures of their newest reports, for when RabbitMQ does not
+    answer: `error` is its error. Raises StoreUnavailable, BadSetting.
     """
     runs = stores.existing_runs()
     queues = {newest[0].queue for newest in runs.newest(1)} if runs else set()
-    newest = _newest(runs, sorted(one for one in queues if one != NO_QUEUE_NAME))
+    newest = _newest(runs, sorted(queue for queue in queues if queue != NO_QUEUE_NAME))
     why = HealthVerdict(Health.UNKNOWN, str(error), "mailslice config check")
     for queue, reports in newest.items():
         counted = _measured(reports.get("queue_size"))
@@ -140,8 +140,8 @@ def last_reported(stores: Stores, error: MailsliceError) -> Iterator[QueueOvervi
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
-    """What all queues of one overview share."""
+class _Inputs:
+    """Inputs that all queues of one overview share."""
 
     stores: Stores
     clock: Clock
@@ -154,27 +154,27 @@ class _Looked:
     unanswered: dict[str, MailsliceError]
 
 
-def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
-    stores, clock, moving = looked.stores, looked.clock, looked.moving
-    held = looked.held.get(queue, ActiveHolds())
+def _overview(inputs: _Inputs, queue: QueueName) -> QueueOverview:
+    stores, clock, moving = inputs.stores, inputs.clock, inputs.moving
+    held = inputs.held.get(queue, ActiveHolds())
     names, now = RabbitNames(queue), clock()
     work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
     depth, letters = work.depth if work else None, dead.depth if dead else None
-    waiting_for_time, set_aside = delayed(moving, names), parked(moving, names)
-    unanswered = looked.unanswered
-    reports = looked.reports.get(queue, {})
-    records = None if looked.workers is None else looked.workers.get(queue, [])
-    died = 0 if dead is None else letters.total if letters else None
-    broker = _sum(depth.total if depth else None, waiting_for_time, set_aside, died)
+    delayed_count, parked_count = delayed(moving, names), parked(moving, names)
+    unanswered = inputs.unanswered
+    reports = inputs.reports.get(queue, {})
+    records = None if inputs.workers is None else inputs.workers.get(queue, [])
+    dead_letters = 0 if dead is None else letters.total if letters else None
+    broker = _sum(depth.total if depth else None, delayed_count, parked_count, dead_letters)
     measured = _measured(reports.get("queue_size"))
     is_recent = measured is not None and now - measured.at <= _MEASURED_LATELY
     rows = measured.rows if measured and is_recent else 0
-    is_small = max(broker or 0, rows) <= looked.most.rows
-    counted = _answered(lambda: _count(looked, queue, broker), unanswered) if is_small else None
+    is_small = max(broker or 0, rows) <= inputs.most.rows
+    counted = _answered(lambda: _count(inputs, queue, broker), unanswered) if is_small else None
     counted = counted or measured
     rate = counted.moving if counted else None
-    silent, in_hand = (
-        sum(len(one.in_flight) for one in records or () if one.is_alive is is_alive)
+    silent, in_flight = (
+        sum(len(record.in_flight) for record in records or () if record.is_alive is is_alive)
         for is_alive in (False, True)
     )
     facts = HealthFacts(
@@ -183,14 +183,14 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
         counted_ago=now - counted.at if counted else None,
         in_broker=counted.in_broker if counted else None,
         ready=depth.ready if depth else None,
-        delayed=waiting_for_time,
+        delayed=delayed_count,
         consumers=depth.consumers if depth else None,
         oldest=now - counted.oldest if counted and counted.oldest else None,
         late_after=stores.settings.alert.oldest_mail or timedelta.max,
         lost=_lost(reports, now),
         stuck=_stuck(reports.get("stuck_mails", {}), now),
-        # What the broker gave back is ready, or in the hands of live workers.
-        silent=min(silent, max(0, depth.unacknowledged - in_hand)) if depth else silent,
+        # Mails that the broker requeued are ready, or live workers have them.
+        silent=min(silent, max(0, depth.unacknowledged - in_flight)) if depth else silent,
         moving=rate if rate is not None else work.moving if work else 0.0,
         counting=counted.seconds if counted else 0.0,
         held=_sentence(held),
@@ -206,8 +206,8 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
         oldest=counted.oldest if counted else None,
         ready=facts.ready,
         unacknowledged=depth.unacknowledged if depth else None,
-        delayed=waiting_for_time,
-        parked=set_aside,
+        delayed=delayed_count,
+        parked=parked_count,
         dead_letters=letters.total if letters else None,
         consumers=facts.consumers,
         enqueue_rate=work.published if work else None,
@@ -220,7 +220,7 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
 
 
 def newest_report(stores: Stores, queue: QueueName, duty: str) -> Report | None:
-    """The newest finished report of the duty, where it has one."""
+    """The newest finished report of the duty; None where it has none."""
     return _newest(stores.existing_runs(), [queue], [duty])[queue].get(duty)
 
 
@@ -230,25 +230,25 @@ def _newest(
     newest: dict[QueueName, dict[str, Report]] = {queue: {} for queue in queues}
     for duty, queue, reports in newest_reports(runs, duties, queues):
         for last in reports[:1]:
-            none = {**last, "size": None, "verdicts": None}
-            news = [one for one in reports if has_result(duty, one)]
+            results = [report for report in reports if has_result(duty, report)]
             if duty == "queue_audit":
-                news = [one for one in news if lost_mails(one) is not None]
-            run = next((one for one in reports if not is_dry(one)), {})
+                results = [report for report in results if lost_mails(report) is not None]
+            run = next((report for report in reports if not is_dry(report)), {})
             alerts = {name: run.get(name) for name in ("alerts", "pastAlerts")}
-            newest[queue][duty] = {**[*news, none][0], **alerts, "alertsAt": run.get("finished")}
+            chosen = results[0] if results else {**last, "size": None, "verdicts": None}
+            newest[queue][duty] = {**chosen, **alerts, "alertsAt": run.get("finished")}
     return newest
 
 
 def newest_reports(
     runs: Runs | None, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
 ) -> Iterator[tuple[str, QueueName, list[dict[str, Any]]]]:
-    """The newest finished reports; more where none but those of dry runs has a result."""
+    """Duty, queue and newest finished reports. Reads more where only dry runs have a result."""
     if runs is None:
         return
     for rows in runs.newest(_FEW, duties, queues):
         duty, queue, reports = rows[0].duty, rows[0].queue, _finished(rows)
-        with_result = (one for one in reports if has_result(duty, one))
+        with_result = (report for report in reports if has_result(duty, report))
         if len(rows) == _FEW and all(map(is_dry, with_result)):
             reports = _finished(runs.list(duty, queue, _MORE))
         yield duty, queue, reports
@@ -259,7 +259,7 @@ def _finished(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
 
 
 def has_result(duty: str, report: Report) -> bool:
-    """Whether its figures are news; else those of the report before count."""
+    """Whether the report has figures of its own; else those of an earlier report count."""
     if duty == "stuck_mails_postal":
         return report.get("lockTimeoutSeconds") is not None
     if duty == "republish_lost":
@@ -269,7 +269,7 @@ def has_result(duty: str, report: Report) -> bool:
 
 
 def as_json(one: QueueOverview) -> dict[str, object]:
-    """As `queue list --json` has it."""
+    """The JSON of `queue list --json`."""
     return {
         "queue": one.queue,
         "health": one.verdict.health.value,
@@ -288,17 +288,17 @@ def as_json(one: QueueOverview) -> dict[str, object]:
     }
 
 
-def _count(looked: _Looked, queue: QueueName, in_broker: int | None) -> _MailCount | None:
-    if looked.shape is None:
+def _count(inputs: _Inputs, queue: QueueName, in_broker: int | None) -> _MailCount | None:
+    if inputs.shape is None:
         return None
-    now, most = looked.clock(), looked.most
-    rows = LiveRows(looked.stores.tables, queue, looked.shape)
+    now, most = inputs.clock(), inputs.most
+    rows = LiveRows(inputs.stores.tables, queue, inputs.shape)
     glance = rows.glance(now, most.rows, most.partitions)
     return None if glance is None else _MailCount(glance.size, now, glance.oldest, in_broker)
 
 
 def _measured(report: Report | None) -> _MailCount | None:
-    """The newest measurement; what the broker had then is None where it did not say it."""
+    """The count in a report of queue_size; `in_broker` is None where a figure is missing."""
     if report is None or report.get("size") is None:
         return None
     names = ("ready", "unacknowledged", "delayed", "parked", "deadLetters")
@@ -315,23 +315,23 @@ def _measured(report: Report | None) -> _MailCount | None:
 
 
 def _lost(reports: Mapping[str, Report], now: datetime) -> int | None:
-    """Of the last audit that knows, without those that a republish by it put back."""
+    """Lost mails of the last audit with a result, without those that a republish put back."""
     audit, republished = (reports.get(duty, {}) for duty in ("queue_audit", "republish_lost"))
     lost = lost_mails(audit) or 0
     if (republished.get("audit") or {}).get("run") == audit.get("run"):
         lost -= _put_back(republished)
-    # An audit without a find proves nothing of mails that were lost since.
+    # An audit that found none proves nothing about mails that were lost since.
     return lost if lost > 0 and _is_recent(audit, now) else None
 
 
 def _put_back(republish: Report) -> int:
-    """Mails of the audit that are lost no more: what an earlier run put back counts, too."""
+    """Mails of the audit that are no longer lost, also those that an earlier run put back."""
     counts = {**republish.get("skippedBy", {}), "applied": republish.get("applied", 0)}
     return sum(counts.get(n, 0) for n in ("applied", "already republished", "done or gone"))
 
 
 def _stuck(report: Report, now: datetime) -> int:
-    """Mails that stuck_mails found, and left with their holders."""
+    """Mails that stuck_mails found and left with their workers."""
     planned, *done = (int(report.get(name) or 0) for name in ("planned", "applied", "skipped"))
     return max(0, planned - sum(done)) if _is_recent(report, now) else 0
 
@@ -353,7 +353,7 @@ def _sum(*counts: int | None) -> int | None:
 
 
 def _answered(ask: Callable[[], T], unanswered: dict[str, MailsliceError]) -> T | None:
-    """What Cassandra says; None where it does not answer, which `unanswered` says then."""
+    """The answer of Cassandra; None where it has none, with the error in `unanswered`."""
     if unanswered:
         return None  # each question would take its whole time-out
     try:

@@ -23,13 +23,13 @@ class DutyParams(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     WEEKLY: ClassVar[Mapping[str, object]] = {}
-    """Params that the scheduled run of each Sunday has besides."""
+    """Params that the scheduled run of each Sunday sets in addition."""
 
     OVERRIDES: ClassVar[tuple[str, ...]] = ()
-    """Params that switch a guard off: none goes without a reason."""
+    """Params that switch a guard off. Each needs a `reason`."""
 
     LATER: ClassVar[tuple[str, ...]] = ()
-    """Params that steps after the plan read: of all others the plan has the last word."""
+    """Params that a step after the plan may change. The plan fixes other params of the duty."""
 
     reason: str | None = Field(None, description="why, for the ledger; optional")
     dry_run: bool = Field(False, description="plan and check only: nothing is changed")
@@ -55,7 +55,7 @@ class DutyParams(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, object], option: str = "params") -> Self:
-        """The checked params; None and absent mean the default. Raises BadInput."""
+        """The validated params. A value of None counts as absent. Raises BadInput."""
         try:
             return cls.model_validate(
                 {name: value for name, value in values.items() if value is not None}
@@ -67,7 +67,7 @@ class DutyParams(BaseModel):
 
     @classmethod
     def later(cls, planned: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-        """Params of a step after the plan. Raises BadInput for a change that comes too late."""
+        """The plan's params, changed by `given`. Raises BadInput for one that the plan fixes."""
         merged = {**planned, **given}
         before, now = cls.parse(planned), cls.parse(merged)
         for name in given.keys() - {*DutyParams.model_fields, *cls.OVERRIDES, *cls.LATER}:
@@ -99,15 +99,15 @@ QUEUES, APPROVE, DRY_RUN = "queues", "approve", "dry_run"
 _QUEUES = "one name a line; none = every queue that RabbitMQ knows"
 _APPROVE = "ask a person before apply, who sees the plan; no answer is no"
 GIVEN_BY_AIRFLOW = frozenset({"slices_from", "slices_before", "time_limit"})
-"""What Airflow itself tells a duty: the data interval of a backfill, and the time-out."""
+"""Params that Airflow sets, not a form: the data interval of a backfill, and the time-out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParamShape:
     """A param as forms, options and pages show it. `kind`: its JSON schema type.
 
-    `types`: those that its annotation allows; `default`: a JSON value; `choices`: empty, or all
-    values that it may have.
+    `types`: the Python types that its annotation allows. `default`: a JSON value. `choices`: all
+    allowed values; empty where the type allows any.
     """
 
     name: str
@@ -144,7 +144,7 @@ def param_shapes(params: type[DutyParams]) -> Iterator[ParamShape]:
 
 
 def form_shapes(params: type[DutyParams], *, queues: bool, approve: bool) -> Iterator[ParamShape]:
-    """What the form of a run asks: which queues, the params, and whether a person approves."""
+    """The fields of a run's form: the queues, the params, and whether a person approves."""
     if queues:
         yield ParamShape(QUEUES, _QUEUES, (), "array", [], ())
     for param in param_shapes(params):

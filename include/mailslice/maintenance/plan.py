@@ -1,4 +1,4 @@
-"""What a run may do, as one frozen model: plan.json, held against its digest, and acted by."""
+"""The plan of a run: a frozen model in plan.json, which its digest protects."""
 
 import hashlib
 import json
@@ -20,21 +20,21 @@ _HOUR = timedelta(hours=1)
 
 
 class Plan(JsonModel, ABC):
-    """All that apply acts by; `as_json` is `decided` of plan.json.
+    """Everything that apply acts on. `as_json` is the field `decided` of plan.json.
 
-    A field is a JSON value, a time or a timedelta; a JsonModel, dataclass or NamedTuple of such (a
-    NamedTuple is short, where there is one a partition); or a RowFile or RowGroup for what is too
-    much for JSON. Text must not hold lone surrogates: see `codec.shown`.
+    A field is a JSON value, a datetime or a timedelta; a JsonModel, dataclass or NamedTuple of
+    these (a NamedTuple is a short list, for one entry a partition); or a RowFile or RowGroup for
+    data too large for JSON. Text must not have lone surrogates: see `codec.shown`.
     """
 
     run: str
     made_at: AwareDatetime
-    """Before anything was read, or right after: the plan's age counts from here."""
+    """Taken before the stores are read, or right after. The plan's age counts from here."""
 
     @property
     @abstractmethod
     def planned(self) -> int:
-        """Items that apply is to act on; reports count the same items."""
+        """The number of items that apply is to act on. Reports count the same items."""
 
     @property
     def has_work(self) -> bool:
@@ -48,15 +48,15 @@ class Plan(JsonModel, ABC):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of `as_json`, which holds the digest of every file."""
+        """SHA-256 of `as_json`, which contains the digest of every file."""
         return digest_of(self.as_json())
 
     def files(self) -> frozenset[str]:
-        """Files of the plan (RowFiles, RowGroups, alone or in a tuple); all others are removed."""
+        """Files of the plan's RowFiles and RowGroups, alone or in a tuple. Others are removed."""
         values = (getattr(self, name) for name in type(self).model_fields)
         tuples = (value if isinstance(value, tuple) else (value,) for value in values)
-        rows = (one for each in tuples for one in each if isinstance(one, (RowFile, RowGroup)))
-        return frozenset(one.file for one in rows)
+        parts = (part for items in tuples for part in items)
+        return frozenset(part.file for part in parts if isinstance(part, (RowFile, RowGroup)))
 
 
 class QueuePlan(Plan, ABC):
@@ -98,9 +98,9 @@ def load_checked_plan(context: Run, plan_type: type[PlanT], max_age: timedelta) 
 def read_plan(
     summary: Mapping[str, Any], plan_type: type[PlanT], run: str, queue: str | None
 ) -> PlanT:
-    """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed.
+    """The plan in a plan.json. Raises PlanRefused when it is of another run, or was changed.
 
-    Its files are held against their digests by whoever reads them.
+    The plan's files are not read here: `row_file` compares their digests when it reads them.
     """
     subject = _subject(run, queue)
     try:
@@ -120,7 +120,7 @@ def read_plan(
 
 
 def digest_of(decided: Mapping[str, object]) -> str:
-    """SHA-256 of JSON values, whatever the order of names."""
+    """SHA-256 of JSON values. The order of names does not matter."""
     text = json.dumps(decided, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

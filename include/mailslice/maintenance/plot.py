@@ -20,7 +20,7 @@ _STYLE = {
 
 @contextmanager
 def svg_axes(width: float, height: float) -> Iterator[tuple[Axes, io.BytesIO]]:
-    """Axes to draw on, and the stream that holds the picture once the context has ended. Inches."""
+    """Axes, and a stream that has the picture once the context has ended. Sizes are in inches."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ def svg_axes(width: float, height: float) -> Iterator[tuple[Axes, io.BytesIO]]:
 
 
 def say_empty(axes: Axes, text: str) -> None:
-    """Why there is nothing to see, in the middle."""
+    """Write `text` into the middle of axes that have no data."""
     axes.text(0.5, 0.5, text, ha="center", va="center", color="#6b7683", transform=axes.transAxes)
 
 

@@ -1,7 +1,7 @@
-"""How a Postal's queue is, in the words of `health`: what its last runs say -> word, why, next.
+"""The health of a Postal's queue: reports of its last runs -> word, why, next command.
 
-Whether Postal's workers run, and how long mail waits that nobody has locked, is not known here: the
-words NO WORKERS and LATE are never said.
+The reports do not tell whether Postal's workers run, nor how long mail without a lock waits: the
+words NO WORKERS and LATE do not occur.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,16 +18,16 @@ from mailslice.model.errors import STORE_ERRORS, BadSetting, MailsliceError
 from mailslice.stores import Stores
 
 DUTY = "stuck_mails_postal"
-_LOOK = f"mailslice duty run {DUTY}"
+_RUN_COMMAND = f"mailslice duty run {DUTY}"
 _GONE_STATES = ("content lost", "message gone")
 
 
 @dataclass(frozen=True, slots=True)
 class PostalHealthFacts:
-    """What the last runs say. None is unknown, never zero.
+    """Facts from the reports of the last runs. None is unknown, never zero.
 
-    `looked_ago`: since the last run ended that saw the queue. `stuck`, `gone`: messages that it
-    found and left. `failed`: why the newest run ended without doing its work.
+    `looked_ago`: time since the end of the last run that read the queue. `stuck`, `gone`: messages
+    that this run found and left. `failed`: why the newest run failed or was refused.
     """
 
     looked_ago: timedelta | None = None
@@ -44,36 +44,36 @@ class PostalHealthFacts:
 
 @dataclass(frozen=True, slots=True)
 class PostalOverview:
-    """The verdict and the report that it is of; `report` is empty where nothing is known."""
+    """The verdict and the report behind it. `report` is empty where nothing is known."""
 
     verdict: HealthVerdict
     facts: PostalHealthFacts
     looked_at: datetime | None = None
     report: Mapping[str, Any] = field(default_factory=dict)
     unanswered: MailsliceError | None = None
-    """Why the ledger could not be asked."""
+    """Why the ledger could not be read."""
 
 
 def judge_postal(facts: PostalHealthFacts) -> HealthVerdict:
-    """The worst that is true of the queue."""
+    """The worst verdict that holds for the queue."""
     return min(_verdicts(facts), key=lambda verdict: verdict.health.severity)
 
 
 def postal_overview(stores: Stores, clock: Clock) -> PostalOverview:
-    """What the ledger says. Postal itself is not asked."""
+    """The overview from the ledger. Postal itself is not asked."""
     try:
         newest = [*newest_reports(stores.existing_runs(), [DUTY], [NO_QUEUE])]
     except STORE_ERRORS as error:
         refused = isinstance(error, BadSetting)
         facts = PostalHealthFacts(failed=str(error) if refused else "the ledger did not answer")
         return PostalOverview(judge_postal(facts), facts, unanswered=error)
-    return of_reports([one for *_, reports in newest for one in reports], clock())
+    return of_reports([report for *_, reports in newest for report in reports], clock())
 
 
 def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOverview:
-    """Of finished reports, the newest first."""
-    seen = next((one for one in reports if one.get("lockTimeoutSeconds") is not None), {})
-    run, failed = next((one for one in reports if not is_dry(one)), {}), None
+    """The overview from finished reports, the newest first."""
+    seen = next((report for report in reports if report.get("lockTimeoutSeconds") is not None), {})
+    run, failed = next((report for report in reports if not is_dry(report)), {}), None
     if run.get("status") in {FAILED, REFUSED}:
         failed = str(run.get("message") or "the last run failed")
     looked_at = datetime.fromisoformat(seen["finished"]) if seen else None
@@ -95,7 +95,7 @@ def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOve
 
 
 def as_json(one: PostalOverview) -> dict[str, object]:
-    """As `postal health --json` and the page's data have it."""
+    """The JSON of `postal health --json` and of the page's data."""
     facts, seen = one.facts, one.report
     return {
         "health": one.verdict.health.value,
@@ -128,10 +128,10 @@ def _verdicts(facts: PostalHealthFacts) -> Iterator[HealthVerdict]:
     if facts.failed is not None:
         yield HealthVerdict(Health.UNKNOWN, facts.failed, "mailslice config check")
     elif facts.looked_ago is None:
-        yield HealthVerdict(Health.UNKNOWN, "its queue was never looked at", _LOOK)
+        yield HealthVerdict(Health.UNKNOWN, "its queue was never looked at", _RUN_COMMAND)
     elif facts.looked_ago > facts.stale_after:
         why = f"nobody has looked for {span(facts.looked_ago)}"
-        yield HealthVerdict(Health.UNKNOWN, why, _LOOK)
+        yield HealthVerdict(Health.UNKNOWN, why, _RUN_COMMAND)
     elif facts.unreadable:
         why = f"servers that cannot be read in full: {', '.join(facts.unreadable)}"
         yield HealthVerdict(Health.UNKNOWN, why, "mailslice config check")

@@ -23,41 +23,41 @@ class Progress:
         self.failures: dict[str, str] = {}
         self.kinds: Counter[str] = Counter(dict.fromkeys(kinds, 0))
         self.counted: dict[str, Any] = {}
-        """Fields that go with the counts: where an earlier try's counts are kept, so are these."""
+        """Report fields that belong to the counts: kept with those of an earlier try."""
         self._run, self._plan = run, plan
         self._unsaved = 0
         saved = run.folder.read_json(PROGRESS) or {}
         self.earlier: Mapping[str, Any] = saved if saved.get("planDigest") == plan.digest else {}
-        """What an earlier try of this very plan saved (applied.json); empty in a first try.
+        """What an earlier try of this plan saved (as in applied.json); empty in a first try.
 
-        Its counts are not taken over: the duty determines each outcome again. They stay in the file
-        until as many are. Its reported fields are reported again, until the duty replaces them.
+        Its counts are not added: the duty determines each outcome again. They stay in the file
+        until this try has as many. Its report fields are set again, until the duty replaces them.
         """
         self._earlier = Result.from_json(self.earlier, kinds)
         run.report(**self._earlier.fields)
 
     def done(self, kind: str | None = None, count: int = 1) -> None:
-        """Items were applied; `kind` is one of the duty's `kinds`."""
+        """Count applied items; `kind` is one of the duty's `kinds`."""
         self.applied += count
         if kind is not None:
             self.kinds[kind] += count
         self._counted(count)
 
     def skip(self, reason: str, count: int = 1) -> None:
-        """Items stay as they are, because something changed since the plan."""
+        """Count items that were left alone because something changed since the plan."""
         if count:
             self.skipped[reason] += count
             self._counted(count)
 
     def fail(self, item: str, why: str, count: int = 1) -> None:
-        """An error kept items from being done. The first hundred are named."""
+        """Count items that an error kept from being done. The first hundred are named."""
         self.failed += count
         if len(self.failures) < MAX_NAMED_FAILURES:
             self.failures[item] = why
         self._counted(count)
 
     def result(self) -> Result:
-        """As it is now; what was neither applied, skipped nor failed remains."""
+        """The counts so far. Items that are neither applied, skipped nor failed remain."""
         planned = self._plan.planned
         remaining = planned - self.applied - self.failed - self.skipped.total()
         return Result(
@@ -73,9 +73,9 @@ class Progress:
         )
 
     def save(self, *, at_end: bool = False) -> None:
-        """Write it down, with what `run.report` was told.
+        """Write progress.json: the counts, and the fields of `run.report`.
 
-        A try that may still end early keeps the counts of an earlier one that got further.
+        Until `at_end` the counts of an earlier try that got further stay.
         """
         result = self.result()
         if not at_end and result.reached < self._earlier.reached:
@@ -84,8 +84,8 @@ class Progress:
         self._unsaved = 0
 
     def __enter__(self) -> Self:
-        # Before anything is changed: a second try knows by this that items may be gone by its own
-        # doing. It saves nothing until it has got somewhere itself.
+        # Written before the first change: by it a second try knows that items may be gone by the
+        # first one's work. A second try saves nothing here: it keeps the file of the first.
         if not self.earlier:
             self.save()
         return self
@@ -99,7 +99,7 @@ class Progress:
         if error is None:
             self.save(at_end=True)
         else:
-            with suppress(Exception):  # the error that ends the step is the one to tell of
+            with suppress(Exception):  # the error that ends the step matters more
                 self.save()
 
     def _counted(self, count: int) -> None:

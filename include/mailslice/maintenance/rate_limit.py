@@ -1,4 +1,4 @@
-"""Operations a second on one store: by setting, times the run's intensity."""
+"""Limits operations a second on one store to the setting times the run's intensity."""
 
 import threading
 import time

@@ -1,7 +1,7 @@
-"""Which duties there are: each package below `mailslice/duties` is one, found by its folder.
+"""The registry of duties: each package below `mailslice/duties` is one, found by its folder.
 
-Its module `duty` holds the constant `DUTY` (`duty.duty`). What must be known without loading that
-is in the package's `__init__`: the summary, NEEDS_QUEUE, SMALL_FIRST.
+Its module `duty` has the constant `DUTY` (`maintenance.duty`). The package's `__init__` has what
+must be known without loading that: the summary, NEEDS_QUEUE, SMALL_FIRST.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DUTIES = "mailslice.duties"
 
 @dataclass(frozen=True, slots=True)
 class DutyEntry:
-    """What is known of a duty without its logic: `duty list` must load no Spark and no gate."""
+    """A duty without its logic: `duty list` must load neither Spark nor a gate."""
 
     name: str
     summary: str
@@ -30,7 +30,7 @@ class DutyEntry:
     needs_queue: bool = True
     """False for a duty that is not about one queue: `NEEDS_QUEUE = False` in its package."""
     small_first: bool = False
-    """Whether small work is done in the process: `SMALL_FIRST = True` in its package."""
+    """Whether small work is done without Spark: `SMALL_FIRST = True` in its package."""
 
     @property
     def logic(self) -> AnyDuty:

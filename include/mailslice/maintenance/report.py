@@ -16,18 +16,18 @@ Report = dict[str, Any]
 
 
 def counts_whole_queue(report: Mapping[str, Any]) -> bool:
-    """Whether the run, or the dry run, ended well and was not held to some slices."""
+    """Whether the run, also a dry one, ended well and was not limited to some slices."""
     return report.get("status") in {DONE, NOTHING, DRY_RUN} and not limited_to_slices(report)
 
 
 def is_dry(report: Mapping[str, Any]) -> bool:
-    """Whether the run was a dry one, also where it was refused or failed."""
+    """Whether it was a dry run, also one that was refused or failed."""
     return bool((report.get("params") or {}).get("dry_run"))
 
 
 def lost_mails(report: Mapping[str, Any], limit: int = 0) -> int | None:
-    """Mails in no queue, by an audit. None: unknown ones, or those that it left out as young, may
-    be lost, too, beyond the `limit`.
+    """Mails that an audit found in no queue. None when these are at most `limit` and more may be
+    lost: those with verdict unknown, or too young for the audit (`older_than`).
     """
     verdicts, params = report.get("verdicts") or {}, report.get("params") or {}
     lost = sum(int(verdicts.get(name) or 0) for name in ("lost", "lost or ghost"))
@@ -36,7 +36,7 @@ def lost_mails(report: Mapping[str, Any], limit: int = 0) -> int | None:
 
 
 def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> Report:
-    """The fields of every report, with zeros; integers count rows, times are ISO 8601 UTC."""
+    """The fields of every report, with zeros. Integers count rows. Times are ISO 8601 UTC."""
     return {
         "run": request.run,
         "dagRun": request.dag_run,
@@ -66,7 +66,7 @@ def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> R
 
 
 def with_steps(report: Report, folder: RunFolder) -> Report:
-    """The report with what the steps' files say: started, seconds a step, the link to Data Docs."""
+    """The report with fields of the steps' files: start, seconds by step, link to Data Docs."""
     files = {step: folder.read_json(FILES[step]) for step in STEPS[:4]}
     done = {step: summary for step, summary in files.items() if summary is not None}
     started = [str(summary["started"]) for summary in done.values() if summary.get("started")]

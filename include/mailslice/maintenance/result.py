@@ -7,9 +7,9 @@ from typing import Any, Self
 from mailslice.maintenance.artifacts import FILES, RunFolder
 
 PROGRESS = "progress.json"
-"""In the run's folder while apply works: what applied.json would say if it ended now."""
+"""In the run's folder while apply works: the applied.json of an apply that ended now."""
 TIME_LIMIT = "time limit"
-"""The reason of `skipped` where a duty counts what the time limit left, in place of `remaining`."""
+"""A reason in `skipped`: some duties count there what the time limit left, not in `remaining`."""
 _OF_THE_STEP = frozenset(
     {"run", "duty", "queue", "step", "started", "seconds", "engine"}
     | {"decided", "success", "expectations", "dataDocs", "message"}
@@ -21,9 +21,9 @@ _OF_THE_STEP = frozenset(
 class Result:
     """Counts of planned items: planned = applied + skipped + failed + remaining.
 
-    `skipped`: left alone because something changed since the plan, by reason. `failed`: an error
-    kept them from being done; `failures` names some and why. `remaining`: not come to, the next
-    run's. `kinds` divides the applied ones. `fields`: what else apply reported.
+    `skipped`: reason -> items left alone because something changed since the plan. `failed`: items
+    that an error kept from being done; `failures`: some of them -> why. `remaining`: not reached,
+    for the next run. `kinds` divides the applied ones. `fields`: other report fields of apply.
     """
 
     plan_digest: str | None = None
@@ -43,16 +43,16 @@ class Result:
 
     @property
     def reached(self) -> int:
-        """Items that apply came to."""
+        """Items that have an outcome."""
         return self.applied + sum(self.skipped.values()) + self.failed
 
     @property
     def touched(self) -> bool:
-        """Whether apply came to any item."""
+        """Whether any item has an outcome."""
         return self.reached > 0
 
     def rest(self) -> list[str]:
-        """What was not done, as parts of a sentence."""
+        """The skipped and remaining items, as parts of a sentence."""
         skipped = sum(self.skipped.values())
         words = [f"{skipped} skipped: {', '.join(self.skipped)}"] if skipped else []
         return words + ([f"{self.remaining} left to the next run"] if self.remaining else [])
@@ -75,7 +75,7 @@ class Result:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], kinds: tuple[str, ...] = ()) -> Self:
-        """What `as_json` gave."""
+        """The inverse of `as_json`."""
         return cls(
             value.get("planDigest"),
             value.get("planned", 0),
@@ -94,7 +94,7 @@ _RESULT_FIELDS = frozenset(Result().as_json()) | _OF_THE_STEP
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """What the files of a run say so far; None of a step that did not end."""
+    """The summaries in a run's folder; None for a step that did not end."""
 
     folder: RunFolder
     plan: Mapping[str, Any]
@@ -102,7 +102,7 @@ class Summaries:
     applied: Mapping[str, Any] | None
     verified: Mapping[str, Any] | None
     result: Result
-    """Of apply as far as it came; zeros before it began."""
+    """The counts of apply so far; zeros before it began."""
 
     @classmethod
     def load(cls, folder: RunFolder, kinds: tuple[str, ...]) -> Self:
@@ -115,7 +115,7 @@ class Summaries:
         return cls(folder, plan, applied, folder.read_json(FILES["verify"]), result)
 
     def fields(self, bulky: frozenset[str]) -> dict[str, Any]:
-        """All that the steps reported, but what is bulky; later steps have the last word."""
+        """All fields that the steps reported, without bulky ones. A later step overrides."""
         steps = (self.plan, self.result.as_json(), self.verified or {})
         excluded = _OF_THE_STEP | bulky
         return {k: value for step in steps for k, value in step.items() if k not in excluded}

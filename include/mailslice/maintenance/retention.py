@@ -1,6 +1,6 @@
-"""The report step prunes old runs and their Data Docs, and deleted mails whose time is over.
+"""What the report step prunes: old runs, their Data Docs, and expired mails of deletes.
 
-Own rows end by their TTL; in MariaDB the report step deletes those that ended.
+Rows in Cassandra expire by TTL. In MariaDB the report step deletes the expired rows.
 """
 
 import json
@@ -23,7 +23,7 @@ from mailslice.stores import Stores, has_cassandra
 
 log = logging.getLogger(__name__)
 _PRUNED = "pruned.txt"
-"""Beside the runs, and beside Data Docs: when they were last looked through."""
+"""A note beside the runs, and beside Data Docs: the time when they were last pruned."""
 _PRUNINGS_A_RETENTION = 90
 _AT_ONCE = 8
 _EXPIRY_EVERY = timedelta(hours=1)
@@ -32,10 +32,10 @@ _EXPIRY_EVERY = timedelta(hours=1)
 def prune_sometimes(
     artifacts: Artifacts, duty: str, queue: str, now: datetime, retention: timedelta
 ) -> list[str]:
-    """Prune at most every ninetieth of the retention; the runs that were removed.
+    """Prune at most every ninetieth of the retention; returns the runs that were removed.
 
-    A duty that runs every 15 minutes has thousands of folders to list. All duties share Data Docs,
-    decisions, and the runs on queues that no run is about any more.
+    A duty that runs every 15 minutes has thousands of folders to list. Every duty prunes Data Docs,
+    decisions, and the runs of queues on which no duty runs any more.
     """
     every, before = retention / _PRUNINGS_A_RETENTION, now - retention
     own = queue_folder(duty, queue)
@@ -46,15 +46,15 @@ def prune_sometimes(
             prune_docs(artifacts, before)
             duties = (f"runs/{name}" for name in artifacts.folders("runs"))
             folders = [f"{one}/{name}" for one in duties for name in artifacts.folders(one)]
-            longer = retention + 2 * every  # a run on that queue would have looked since
-            for folder in _done(lambda one: _begins(artifacts, one, now, longer), folders):
+            longer = retention + 2 * every  # a queue with runs has pruned by then
+            for folder in _done(lambda name: _begins(artifacts, name, now, longer), folders):
                 prune(artifacts, folder, before)
 
 
 def expire_sometimes(artifacts: Artifacts, stores: Stores, clock: Clock) -> None:
-    """Delete the kept mails whose time is over, once an hour at most.
+    """Delete expired mails of deletes, at most once an hour.
 
-    The hour begins once all of them went. Raises ClockSkew: nothing was deleted.
+    The hour begins when all of them are deleted. Raises ClockSkew before it deletes anything.
     """
     note, now = f"{DELETED_PREFIX}{_PRUNED}", clock()
     is_due = has_cassandra(stores.settings) and _is_due(artifacts, note, now, _EXPIRY_EVERY)
@@ -67,7 +67,7 @@ def expire_sometimes(artifacts: Artifacts, stores: Stores, clock: Clock) -> None
 def prune(artifacts: Artifacts, parent: str, before: datetime) -> list[str]:
     """Remove the runs of one duty on one queue whose files are all older than `before`.
 
-    No file is older than its run, so those that began later are not listed.
+    No file is older than its run, so the files of later runs are not listed.
     """
 
     def remove_old(run: str) -> bool:
@@ -83,9 +83,9 @@ def prune(artifacts: Artifacts, parent: str, before: datetime) -> list[str]:
 
 
 def prune_docs(artifacts: Artifacts, before: datetime) -> None:
-    """Remove decisions, and the pages that index entries name, of earlier days.
+    """Remove decisions, and the pages that index entries name, of days before `before`.
 
-    Safe beside other prunings and gates that add pages. Styles and pages of suites stay.
+    Safe while others prune and gates add pages. Styles and pages of suites stay.
     """
     day = f"{before:%Y-%m-%d}"
 
@@ -93,12 +93,12 @@ def prune_docs(artifacts: Artifacts, before: datetime) -> None:
         return [f"{parent}/{name}" for name in artifacts.folders(parent) if name < day]
 
     def remove_pages(entry_file: str) -> bool:
-        with suppress(ValueError, TypeError, KeyError):  # a damaged one names no page
+        with suppress(ValueError, TypeError, KeyError):  # a damaged entry names no page
             entry = json.loads(artifacts.read(entry_file) or b"")
             page = f"{DOCS_FOLDER}/{entry['page']}"
             written = artifacts.modified(page)
             if written and f"{written:%Y-%m-%d}" >= day:
-                return False  # it is written anew, or restored: the entry goes when it is old
+                return False  # rewritten or restored: the entry stays until the page is old
             for path in map(PurePosixPath, entry["pages"]):
                 if path.match("validations/*/*/*/*/*/*"):
                     artifacts.remove_folder(f"{DOCS_FOLDER}/{path.parents[1]}")
@@ -113,7 +113,7 @@ def prune_docs(artifacts: Artifacts, before: datetime) -> None:
 
 
 def _done(act: Callable[[str], bool | None], names: Sequence[str]) -> list[str]:
-    """Those of which `act` says True. One that it may not touch, another user's, stops no other."""
+    """Names for which `act` returns True. One that belongs to another user stops no other."""
 
     def is_done(name: str) -> bool:
         try:
@@ -127,7 +127,7 @@ def _done(act: Callable[[str], bool | None], names: Sequence[str]) -> list[str]:
 
 
 def _begins(artifacts: Artifacts, folder: str, now: datetime, every: timedelta) -> bool:
-    """Whether the folder is due, by its note; it says now then."""
+    """Whether the folder is due by its note, which then gets the time `now`."""
     note = f"{folder}/{_PRUNED}"
     if is_due := _is_due(artifacts, note, now, every):
         artifacts.write(note, now.isoformat().encode())
@@ -135,8 +135,8 @@ def _begins(artifacts: Artifacts, folder: str, now: datetime, every: timedelta) 
 
 
 def _is_due(artifacts: Artifacts, note: str, now: datetime, every: timedelta) -> bool:
-    """Whether what the note is about was not looked through for so long."""
-    with suppress(ValueError, TypeError):  # a note that is damaged says nothing
+    """Whether the time in the note is at least `every` ago, in the future, or missing."""
+    with suppress(ValueError, TypeError):  # a damaged note is due
         last = artifacts.read(note)
         return not last or not timedelta(0) <= now - datetime.fromisoformat(last.decode()) < every
     return True

@@ -1,4 +1,4 @@
-"""Dataclasses as rows of a plan's files, and whole files: see `engine.row_files`."""
+"""Writes dataclasses as rows of a plan's files, and reads them; see `engine.row_files`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ R = TypeVar("R")
 def write_rows(
     location: Location, folder: str, file: str, rows: Iterable[R], kind: type[R]
 ) -> RowFile:
-    """Write dataclasses of one kind, one row group in memory; the fields are the columns."""
+    """Write dataclasses of one type, a row group at a time. The fields are the columns."""
     import pyarrow as pa
 
     schema: pa.Schema = schema_of(kind)  # type: ignore[arg-type]
@@ -43,14 +43,14 @@ def write_rows(
         while chunk := list(islice(remaining, ROWS_A_GROUP)):
             columns = ([_plain(getattr(row, name)) for row in chunk] for name in schema.names)
             arrays = [
-                pa.array(column, one.type) for column, one in zip(columns, schema, strict=True)
+                pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)
             ]
             writer.add(pa.Table.from_arrays(arrays, schema=schema))
     return writer.close()
 
 
 def stream_rows(location: Location, folder: str, file: RowFile, kind: type[R]) -> Iterator[R]:
-    """The rows, a row group at a time. Raises PlanRefused, before the first, for another file."""
+    """The rows; one row group at a time is in memory. Raises as `read_tables`."""
     adapter = TypeAdapter(list[kind])  # type: ignore[valid-type]
     for table in read_tables(location, folder, file):
         try:
@@ -61,14 +61,14 @@ def stream_rows(location: Location, folder: str, file: RowFile, kind: type[R]) -
 
 
 def read_tables(location: Location, folder: str, file: RowFile) -> Iterator[pa.Table]:
-    """The row groups of the file. Raises PlanRefused before the first is given if any differs."""
+    """The row groups. Raises PlanRefused before the first one if the rows are not those written."""
     require_same_rows(location, folder, file)
     if file.rows:
         yield from _tables(location, folder, file)
 
 
 def require_same_rows(location: Location, folder: str, file: RowFile) -> None:
-    """Raises PlanRefused for a file that is not what was written."""
+    """Raises PlanRefused when the rows do not have the digest of `file`."""
     if not file.rows:
         return
     digest = sum(map(digest_of, _tables(location, folder, file)), Digest())
@@ -89,7 +89,7 @@ def schema_of(kind: type) -> pa.Schema:
     for field in fields(kind):
         hint = hints[field.name]
         optional = type(None) in get_args(hint)
-        base = next(one for one in (*get_args(hint), hint) if one is not type(None))
+        base = next(part for part in (*get_args(hint), hint) if part is not type(None))
         columns.append(pa.field(field.name, _arrow_type(base), nullable=optional))
     return pa.schema(columns)
 

@@ -42,7 +42,7 @@ class Run:
 
     request: RunRequest
     duty_params: DutyParams
-    """Checked. `params` gives them as the duty's own type."""
+    """The validated params. `params` gives them as the duty's own type."""
     settings: Settings
     stores: Stores
     folder: RunFolder
@@ -52,11 +52,11 @@ class Run:
     evaluator: Evaluator | None = None
     """How its gates are evaluated; None: by Great Expectations."""
     began: float = field(default_factory=time.monotonic)
-    """When this step began, or the small run that it is of, by the monotonic clock."""
+    """When this step began, or the `run_small` that it is part of, by the monotonic clock."""
     lock_names: tuple[str, ...] = ()
     lock_patience: timedelta = PATIENCE
     acquired_locks: tuple[Lock, ...] = ()
-    """Empty but in `apply`, and within `locked`."""
+    """Empty outside `apply` and `locked`."""
     fields: dict[str, Any] = field(default_factory=dict)
     """The fields that `report` was given in this step."""
 
@@ -75,7 +75,7 @@ class Run:
         return self.duty_params
 
     def throttle(self, store: StoreName) -> Throttle:
-        """MAILSLICE_DUTY_RATE_* of the store times the param `intensity`."""
+        """A throttle: MAILSLICE_DUTY_RATE_* of the store times the param `intensity`."""
         rate: int = getattr(self.settings.duty, f"rate_{store}")
         return Throttle(rate or None, self.duty_params.intensity)
 
@@ -105,7 +105,7 @@ class Run:
         return summary
 
     def report(self, **values: Any) -> None:
-        """JSON values for this step's file, and the report unless bulky; `message` is in words."""
+        """Set JSON fields of this step's file, and of the report unless bulky. `message`: words."""
         self.fields.update(values)
 
     def write_rows(self, name: str, rows: Iterable[R], kind: type[R]) -> RowFile:
@@ -126,8 +126,8 @@ class Run:
         return read_tables(self.folder.artifacts, self.folder.name, file)
 
     def require_clock(self, allowed: timedelta | None = None, name: str = "grace") -> None:
-        """Raises ClockSkew above a quarter of the grace, or of a param of that `name`. Call it
-        before stores' times are used.
+        """Raises ClockSkew if Cassandra's clock differs by over a quarter of the grace, or of the
+        param `name`, which is `allowed`. Call it before using times of stores.
         """
         allowed = self.settings.duty.grace if allowed is None else allowed
         remedy = f"set the clocks right, or give a longer {name}"
@@ -135,7 +135,7 @@ class Run:
         self.stores.cassandra.require_clock(self.clock, allowed / 4, words)
 
     def require_lock(self) -> None:
-        """Call before each change. Raises LockLost when the lock may be somebody else's by now."""
+        """Call before each change. Raises LockLost when somebody else may have the lock."""
         if not self.acquired_locks:
             raise RuntimeError(f"{self.request.duty} changes something without a lock")
         for lock in self.acquired_locks:

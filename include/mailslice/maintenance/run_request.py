@@ -1,4 +1,4 @@
-"""What one run of a duty is asked to do, and the names of runs."""
+"""The request of one run of a duty, and the ids of runs."""
 
 import hashlib
 import re
@@ -33,7 +33,7 @@ class RunRequest:
     who: str = "unknown"
     params: Mapping[str, object] = field(default_factory=dict)
     tells: bool = False
-    """Whether people hear of its alerts."""
+    """Whether people are notified of its alerts."""
 
     def __post_init__(self) -> None:
         if not _RUN.fullmatch(self.run):
@@ -54,18 +54,18 @@ def subject(text: str) -> QueueName:
 
 
 def new_run(clock: Clock) -> str:
-    """A run id that sorts by time and is nobody else's: `20261121T021500Z-1f3a9c`."""
+    """A unique run id that sorts by time: `20261121T021500Z-1f3a9c`."""
     return f"{clock():%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 def began(run: str) -> str:
-    """The time in a run id of `new_run` or of Airflow, `20261121021500`; empty in a chosen one."""
+    """The time in a run id of `new_run` or Airflow, `20261121021500`; "" for other ids."""
     times = _TIME.findall(run)
     return "".join(times[-1]) if times else ""
 
 
 def run_of_dag(duty: str, queue: str, dag_run: str) -> str:
-    """The id of one Airflow run, unique within its DAG only, for one duty and queue."""
+    """The run id of one duty and queue. `dag_run`, Airflow's id, is unique within its DAG only."""
     digest = hashlib.blake2s(f"{duty}\0{queue}\0{dag_run}".encode(), digest_size=4).hexdigest()
     safe = re.sub(r"[^A-Za-z0-9._+:-]", "-", f"{duty}~{queue}~{dag_run}".replace("~", "."))
     return f"{safe[:165]}~{digest}"  # `-audit` may follow

@@ -1,6 +1,6 @@
 """Runs the steps of every duty: plan -> check -> apply -> verify -> report.
 
-It opens the stores and keeps summaries, failures, ledger rows, alerts, metrics of every duty.
+It opens the stores, and writes summaries, failures, ledger rows, alerts and metrics.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ OnStep = Callable[[str, dict[str, Any]], None]
 CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
 AHEAD = "ahead.json"
-"""What a small run has done and no task has taken; whether a task has come; the `clear` of it."""
+"""`run_small`: steps that it did and no task took, whether a task took one, and its `clear`."""
 FAILURE = "failure.json"
-"""In the run's folder while the last step that was tried, before the report, has raised."""
+"""In the run's folder when the last step that was tried, except the report, raised."""
 
 
 def run_step(
@@ -52,9 +52,9 @@ def run_step(
     clock: Clock = system_clock,
     tools: Tools | None = None,
 ) -> dict[str, Any]:
-    """Run one step; its summary, which is in the run's folder, too, there with its long lists.
+    """Run one step; returns its summary. The run's folder has it, too, with its long lists.
 
-    A step that raises leaves a ledger row first (`refused` or `failed`, with the message). Raises
+    A step that raises first writes a ledger row (`refused` or `failed`, with the message). Raises
     what the step raises: GateFailed, PlanRefused, ClockSkew, StoreUnavailable and the other errors
     of `model.errors`.
     """
@@ -72,7 +72,7 @@ def run_all(
     clock: Clock = system_clock,
     tools: Tools | None = None,
 ) -> dict[str, Any]:
-    """The steps of one run in this process (`steps_of`); the report. Raises as `run_step`."""
+    """Run all steps (`steps_of`) in this process; returns the report. Raises as `run_step`."""
     summary: dict[str, Any] = {}
     with _opened(request, settings, clock, tools) as job:
         for step in steps_of(job.run.duty_params):
@@ -90,13 +90,13 @@ def run_small(
     *,
     clear: str = "",
 ) -> dict[str, Any]:
-    """The plan, and, where it is small, the steps after it up to `until`, in this process.
+    """Run the plan and, when it is small, the steps after it up to `until`, in this process.
 
-    Gives the plan's summary. A step after it that raises ends this: whoever comes for that step
-    does it again, and says why.
-    Until a task has come for a step, another try goes on with its plan: it knows what was done.
+    Returns the plan's summary. A later step that raises ends this: the task of that step runs it
+    again and reports the error.
+    Until a task has taken a step (`done_ahead`), another try goes on with the plan and its steps.
     `clear` is the same in all tries until a person clears the task: then the run is planned anew.
-    Raises TooLarge where the plan needs Spark, else what the plan raises.
+    Raises TooLarge when the plan needs Spark, else what the plan raises.
     """
     with _opened(request, settings, tools=tools, in_process=True) as job:
         run = job.run
@@ -115,20 +115,20 @@ def run_small(
 
 
 def record_refusal(step: str, error: Refused, request: RunRequest, settings: Settings) -> None:
-    """Record that the run ends before apply by `error`; the message begins with `step`."""
+    """Record that `error` ends the run before apply. The message begins with `step`."""
     with _opened(request, settings) as job:
         times = {"started": iso(job.run.clock()), "seconds": 0.0}
         _record_failure(job.logic, job.run, step, error, times)
 
 
 def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, Any] | None:
-    """The summary of a step that `run_small` has done, given once; None: it is still to be done."""
+    """The summary of a step that `run_small` did, at the first call; None: run the step."""
     folder = folder_of(request, settings)
     ahead = folder.read_json(AHEAD) or {"steps": []}
     if step not in ahead["steps"]:
         return None
     summary = folder.read_json(FILES[step])
-    remaining = [one for one in ahead["steps"] if one != step]
+    remaining = [name for name in ahead["steps"] if name != step]
     folder.write_json(AHEAD, {**ahead, "steps": remaining, "taken": True})
     return summary
 
@@ -145,20 +145,20 @@ def steps_of(params: DutyParams) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a run works with besides its stores. Other tools than these are for tests."""
+    """What a run works with besides its stores. Only tests replace the defaults."""
 
     evaluator: Evaluator | None = None
     """How gates are evaluated; None: by Great Expectations."""
     session: Session | None = None
-    """Where frames are computed; None: where the duty's engine says."""
+    """Where frames are computed; None: the session of the step's `Engine`."""
     logic: AnyDuty | None = None
-    """In place of the duty of that name."""
+    """Replaces the logic of the duty."""
     agree: Callable[[Stores], Settings] = agree
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A run before it has an engine; each step gets one of its own."""
+    """A run without an engine: each step gets one of its own."""
 
     duty: DutyEntry
     run: Run
@@ -194,9 +194,9 @@ def _step(job: _Job, step: str) -> dict[str, Any]:
         return {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)}
 
     try:
-        if step == "apply":  # a kill leaves nothing else that says so
+        if step == "apply":  # after a kill, only this row shows it
             _record_running(job, times()["started"], "apply has begun and has not ended")
-        summary = _taken(job, step)
+        summary = _execute(job, step)
     except TooLarge:
         raise  # nothing is wrong: the step is done elsewhere
     except Exception as error:
@@ -227,18 +227,18 @@ def _record_running(job: _Job, started: str, message: str) -> None:
     Ledger(job.run.stores, job.run.settings).write(report)
 
 
-def _taken(job: _Job, step: str) -> dict[str, Any]:
-    """The summary of the step. A report is written of a run that was refused, too."""
+def _execute(job: _Job, step: str) -> dict[str, Any]:
+    """Run the step; returns its summary. A run that did not `agree` gets a report, too."""
     duty, run, tools = job.duty, job.run, job.tools
     folder, agreed = run.folder, run.settings
     if step == "plan":
         folder.artifacts.remove(folder.file(AHEAD))
-        # Airflow's time limit is of its task, not of a step that a person takes later.
+        # Airflow's time limit is for its task, not for a step that a person runs later.
         limit = {"time_limit": None} if run.request.dag_run else {}
         asked = {"params": {**run.request.params, **limit}, "who": run.request.who}
         folder.write_json(REQUEST, asked)
     if step != "report":
-        # The failure of an earlier try is not why this one ends, should it be killed.
+        # If this try is killed, an earlier try's failure must not be reported as the reason.
         folder.artifacts.remove(folder.file(FAILURE))
         agreed = tools.agree(run.stores) if duty.needs_queue else agreed
     engine = Engine(
@@ -264,23 +264,23 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     report["seconds"]["report"] = times["seconds"]
     failure = folder.read_json(FAILURE)
     if failure:
-        # Airflow runs the report whatever happened: a step that raised has the last word, until a
-        # retry of it got through.
+        # Airflow runs the report after any outcome: a step that raised decides the status, until
+        # a retry of that step succeeds.
         report |= {"status": failure["status"], "message": failure["message"]}
     _end(run, report)
     folder.write_json(FILES["report"], report)
     Ledger(run.stores, run.settings).write(report)
     files, clock = folder.artifacts, run.clock
-    which = (request.duty, request.queue, clock(), run.settings.duty.retention)
-    for what, prune in (
-        ("old runs", lambda: prune_sometimes(files, *which)),
+    prune_arguments = (request.duty, request.queue, clock(), run.settings.duty.retention)
+    for pruned, prune in (
+        ("old runs", lambda: prune_sometimes(files, *prune_arguments)),
         ("old rows", run.stores.prune_records),
         ("deleted mails that are over", lambda: expire_sometimes(files, run.stores, clock)),
     ):
         try:
             prune()
         except MailsliceError as error:  # the report is written, and the next run prunes, too
-            log.warning("%s were not pruned: %s", what, error)
+            log.warning("%s were not pruned: %s", pruned, error)
     return report
 
 
@@ -288,7 +288,7 @@ def _end(run: Run, report: dict[str, Any]) -> None:
     """Put the end and the alerts into the report, and publish both for Prometheus."""
     now, request, limits, is_dry = run.clock(), run.request, run.settings.alert, reports.is_dry
     ledger: list[dict[str, Any]] = []
-    with suppress(MailsliceError):  # one that is away may be what ended the run
+    with suppress(MailsliceError):  # a store that is away may be what ended the run
         ledger = Ledger(run.stores, run.settings).list(request.duty, request.queue, 25)
     earlier = (one for one in ledger if one["run"] != request.run and one["finished"])
     before = next((one for one in earlier if is_dry(report) or not is_dry(one)), {})
@@ -297,7 +297,7 @@ def _end(run: Run, report: dict[str, Any]) -> None:
     past = alerts.past_alerts(before, new, now)
     report |= {"finished": iso(now), "alerts": new, "pastAlerts": past}
     if is_dry(report):
-        return  # it says nothing of the run before it
+        return  # the metrics stay those of the last real run
     with suppress(MailsliceError, OSError):
         file = metrics.file_of(run.request.duty, report["queue"])
         text = metrics.exposition(metrics.duty_figures(report, readings, new))
@@ -307,11 +307,11 @@ def _end(run: Run, report: dict[str, Any]) -> None:
 def _record_failure(
     duty: AnyDuty, run: Run, step: str, error: Exception, times: dict[str, Any]
 ) -> None:
-    """A ledger row for a run that ends here, unless the stores are what failed."""
+    """Write a ledger row for a run that ends here, unless the stores themselves failed."""
     # A gate before apply refused the run; one after it found something wrong in the stores.
     status = reports.REFUSED if isinstance(error, Refused) and step != "verify" else reports.FAILED
     outcome = {"status": status, "message": f"{step}: {line_of(error)}"}
-    if step != "report":  # the next try of a report has the last word, beside a step that raised
+    if step != "report":  # the report's own retry decides the status anew
         with suppress(Exception):
             run.folder.write_json(FAILURE, {"step": step, **outcome})
     with suppress(Exception):

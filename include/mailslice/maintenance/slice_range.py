@@ -1,4 +1,4 @@
-"""Params of duties that work slice by slice: a backfill works on the slices of its interval."""
+"""Params of duties that work slice by slice. A backfill works on the slices of its interval."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -20,11 +20,11 @@ def _in_utc(value: object) -> datetime:
 
 
 Moment = Annotated[datetime, BeforeValidator(_in_utc)]
-"""ISO 8601, in UTC; without a zone: UTC. Digits alone are a date, never a Unix time."""
+"""An ISO 8601 time in UTC, also where it has no offset. Digits alone are a date, not Unix time."""
 
 
 class SlicedParams(DutyParams):
-    """What every duty takes, and a range of slices."""
+    """The params of every duty, and a range of slices."""
 
     slices_from: Moment | None = Field(
         None,
@@ -45,7 +45,7 @@ class SlicedParams(DutyParams):
 
     @property
     def ranged(self) -> bool:
-        """Whether the run is held to a range of slices."""
+        """Whether the run is limited to a range of slices."""
         return self.slices_from is not None or self.slices_before is not None
 
     def covers(self, slice_start: datetime) -> bool:
@@ -56,6 +56,6 @@ class SlicedParams(DutyParams):
 
 
 def limited_to_slices(report: Mapping[str, Any]) -> bool:
-    """Whether a report is of a run on some slices: its counts are a part of the queue."""
+    """Whether the report's run was limited to some slices: it counts a part of the queue."""
     params = report.get("params") or {}
     return bool(params.get("slices_from") or params.get("slices_before"))

@@ -1,4 +1,4 @@
-"""The entry point of the files in jobs/: parses the arguments of one step and runs it.
+"""The entry point of the files in jobs/. Parses the arguments of one step and runs it.
 
 The last line on stdout is the step's summary as JSON.
 """
@@ -22,11 +22,11 @@ from mailslice.maintenance.submission import read_settings, write_outcome
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.settings import load_settings
 
-_SHOWN = 4000
+_MAX_VALUE_LENGTH = 4000
 
 
 def main(duty: str, argv: Sequence[str]) -> int:
-    """Run one step; the exit code, as the command line's. An error is a line or two on stderr."""
+    """Run one step; returns the command line's exit code. Prints expected errors to stderr."""
     arguments = _parser(duty).parse_args(argv)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(ShownFormatter("%(levelname)s %(name)s: %(message)s"))
@@ -56,7 +56,7 @@ def main(duty: str, argv: Sequence[str]) -> int:
     shown = {
         name: value
         for name, value in summary.items()
-        if len(json.dumps(value, default=plain)) < _SHOWN
+        if len(json.dumps(value, default=plain)) < _MAX_VALUE_LENGTH
     }
     print(json.dumps(shown, default=plain), flush=True)  # noqa: T201
     return 0

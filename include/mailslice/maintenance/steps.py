@@ -33,7 +33,7 @@ def step_of(duty: AnyDuty, step: str) -> Callable[[Run], dict[str, Any]]:
 
 
 def partial_report(duty: AnyDuty, folder: RunFolder) -> dict[str, Any]:
-    """The report's fields as far as the run came."""
+    """The report's fields of the steps that have ended."""
     steps = Summaries.load(folder, duty.kinds)
     return {**steps.fields(duty.bulky), **duty.report_fields(steps)}
 
@@ -48,7 +48,7 @@ def _plan(duty: AnyDuty, run: Run) -> dict[str, Any]:
         with suppress(Exception):  # the disk may be full
             _remove_files(run.folder, files, duty.retained(run))
         raise
-    # A Spark task that was tried again has left the file of its first try.
+    # A Spark task that was retried has left the file of its first try.
     needed = {*plan.files(), *duty.retained(run)}
     _remove_files(run.folder, files, needed)
     return {
@@ -61,7 +61,7 @@ def _plan(duty: AnyDuty, run: Run) -> dict[str, Any]:
 
 def _check(duty: AnyDuty, run: Run) -> dict[str, Any]:
     plan = load_plan(run, duty.plan_type)
-    _forget(run, "check")
+    _remove_summaries(run, "check")
     frames = list(duty.check(run, plan))
     if frames:
         frames.append(_age(run, plan, duty.plan_max_age))
@@ -74,7 +74,7 @@ def _check(duty: AnyDuty, run: Run) -> dict[str, Any]:
 def _apply(duty: AnyDuty, run: Run) -> dict[str, Any]:
     plan = load_checked_plan(run, duty.plan_type, duty.plan_max_age)
     if isinstance(duty, ReportDuty):
-        _forget(run, "apply", "verify")
+        _remove_summaries(run, "apply", "verify")
         duty.publish(run, plan)
         return {"planDigest": plan.digest, "planned": plan.planned, **run.fields}
     if not plan.has_work:
@@ -82,7 +82,7 @@ def _apply(duty: AnyDuty, run: Run) -> dict[str, Any]:
     duty.before_lock(run, plan)
     with run.locked() as locked:
         crash.point("apply:locked")
-        _forget(locked, "apply", "verify")
+        _remove_summaries(locked, "apply", "verify")
         with Progress(locked, plan, duty.kinds) as progress:
             duty.apply(locked, plan, progress)
     return progress.result().as_json()
@@ -91,7 +91,7 @@ def _apply(duty: AnyDuty, run: Run) -> dict[str, Any]:
 def _verify(duty: AnyDuty, run: Run) -> dict[str, Any]:
     plan = load_plan(run, duty.plan_type)
     result = Result.from_json(run.need("apply"), duty.kinds)
-    _forget(run, "verify")
+    _remove_summaries(run, "verify")
     try:
         frames = list(duty.verify(run, plan, result))
     except LockHeld as error:
@@ -122,19 +122,19 @@ _STEPS: Mapping[str, Callable[[AnyDuty, Run], dict[str, Any]]] = {
 
 
 def _age(run: Run, plan: Plan, max_age: timedelta) -> Frame:
-    """One row: how old the plan is. An hour of another machine's clock is let pass."""
+    """One row: the plan's age in hours; down to -1, as the clocks of machines differ."""
     age, most = (run.clock() - plan.made_at) / _HOUR, max_age / _HOUR
     sentence = f"The plan is not older than {most:g} hours."
     return Frame.facts("plan", age_hours=(age, -1, most, sentence))
 
 
-def _forget(run: Run, *steps: str) -> None:
-    """What an earlier try of these steps said is not said of this one, however it ends."""
+def _remove_summaries(run: Run, *steps: str) -> None:
+    """Remove summaries of an earlier try of these steps: they must not count for this one."""
     for step in steps:
         run.folder.artifacts.remove(run.folder.file(FILES[step]))
 
 
-def _remove_files(folder: RunFolder, below: str, but: Collection[str]) -> None:
+def _remove_files(folder: RunFolder, below: str, keep: Collection[str]) -> None:
     for file in folder.artifacts.files(below):
-        if file.removeprefix(f"{folder.name}/") not in but:
+        if file.removeprefix(f"{folder.name}/") not in keep:
             folder.artifacts.remove(file)
