@@ -35,7 +35,7 @@ def stuck(out: Output, *, lock_timeout: LockTimeout = None) -> None:
     """Queued messages that no worker will finish, or whose message is gone. Changes nothing.
 
     The oldest lock comes first. A server that cannot be read in full is named on stderr, and its
-    unreadable rows are listed as unknown.
+    unreadable messages are listed as unknown.
     """
     from mailslice.duties.stuck_mails_postal.survey import survey
 
