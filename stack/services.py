@@ -23,7 +23,7 @@ _LOCAL_ADDRESSES = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S
 
 
 def stores(stack: StackSettings) -> tuple[Program, ...]:
-    """The three stores, and MariaDB for the tests of Postal; their files written."""
+    """Writes the files of the three stores, and of MariaDB for Postal; gives their programs."""
     stack.state.mkdir(parents=True, exist_ok=True)
     is_tested = stack.profile is Profile.TEST
     databases = (mariadb(stack),) if is_tested or stack.sizes.mariadb else ()

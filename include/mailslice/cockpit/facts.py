@@ -187,7 +187,7 @@ class Facts:
         return self.load()
 
     def close(self, failed: Stores | None = None) -> None:
-        """Close the stores, or only if they are `failed`, after their last user."""
+        """Close the stores, or only the `failed` ones, once nobody asks; a question opens new."""
         with self._opening:
             stores = self._opened
             if stores is None or failed not in {None, stores}:

@@ -100,7 +100,7 @@ def trace(facts: Facts, queue: QueueName, id_: str) -> list[dict[str, object]]:
 
 
 def _moment(time: object) -> datetime | None:
-    """The time of a store or of a log's line; None for a text that is no time."""
+    """A store's time, or that of a log's line, which anybody may have written: None if wrong."""
     with suppress(ValueError, OverflowError):
         return datetime.fromisoformat(str(time)).astimezone(UTC)
     return None

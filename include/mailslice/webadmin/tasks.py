@@ -146,4 +146,4 @@ class Tasks(Protocol):
         """The last thousand, the newest first. Older ones may lack the figures of their work."""
 
     def cancel(self, task: UUID) -> None:
-        """A waiting task does not begin; a running one ends before its next change."""
+        """A waiting task does not begin; a running one ends before its next change. Others stay."""
