@@ -58,7 +58,7 @@ def run(
     finally:
         del os.environ[_CONTEXT]
     environ = {name: text for name, text in (os.environ | put).items() if text or name not in put}
-    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # exec keeps SIG_IGN
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # exec keeps Python's SIG_IGN
     try:
         os.execvpe(words[0], words, environ)  # noqa: S606
     except OSError as error:

@@ -109,14 +109,14 @@ def _by_duties(
     is_short = until - since <= _SHORT_SPAN
     days = {queue: None} if queue is not None and is_short else table.days(since, until)
     lines = [
-        map(partial(_of_row, name), table.list(name, since, until, dates))
+        map(partial(_line_of_row, name), table.list(name, since, until, dates))
         for name, dates in sorted(days.items())
         if queue in {None, name}
     ]
     yield from heapq.merge(*lines, key=lambda line: line[0], reverse=True)
 
 
-def _of_row(queue: QueueName, row: "DecisionRow") -> Line:
+def _line_of_row(queue: QueueName, row: "DecisionRow") -> Line:
     return row.decided, {
         "time": row.decided,
         "queue": queue,

@@ -107,7 +107,7 @@ def run(
         try:
             report = run_all(request, settings, lambda step, summary: _progress(out, step, summary))
         except MailsliceError:
-            with suppress(MailsliceError):  # the first error counts, not this store's
+            with suppress(MailsliceError):  # keep the first error
                 report = folder.read_json("report.json")
             raise
         finally:

@@ -42,7 +42,7 @@ class DutyCommand(ExampleCommand):
 
 
 def duty_in(args: Sequence[str], known: Sequence[str]) -> str | None:
-    """The duty that a command line names: the first word that is one and no option's value."""
+    """The duty that a command line names: the first known word that is no option's value."""
     pairs = zip(args, ["", *args], strict=False)
     words = (word for word, previous in pairs if previous not in _WITH_VALUE)
     return next((word for word in words if word in known), None)

@@ -133,7 +133,7 @@ class Exporter:
 
 
 _LONGEST_ROUND = 300.0
-"""Seconds. Every request to a store has a time-out, so that a longer round hangs."""
+"""Seconds. Every request to a store has a time-out: a longer round has hung."""
 
 
 def broker_figures(stores: Stores) -> Iterator[Figure]:

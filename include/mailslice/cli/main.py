@@ -42,7 +42,7 @@ from mailslice.model.errors import MailsliceError, line_of
 
 INTERRUPTED, STDOUT_CLOSED = 130, 141
 _LONGEST_LINE = 2000
-"""Characters of a line of an error; of a longer one the beginning and the end are shown."""
+"""Most characters of an error line. A longer line is shown without its middle."""
 
 app = typer.Typer(
     name="mailslice",
@@ -101,9 +101,8 @@ def run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as ended:
-        if isinstance(
-            ended.__context__, BrokenPipeError
-        ):  # typer raises so for a help whose reader left
+        # typer wrote a help text whose reader had left.
+        if isinstance(ended.__context__, BrokenPipeError):
             return STDOUT_CLOSED
         raise
     except Exception as error:  # noqa: BLE001 - each becomes a line and an exit code

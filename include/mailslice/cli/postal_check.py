@@ -75,14 +75,14 @@ def _checks(stores: Stores, clock: Clock) -> Iterator[PostalCheck]:
     yield PostalCheck("stale locks", None, CHANGING, _STALE_DAYS)
 
 
-def _connection(what: str, db: MariaDb) -> Iterator[PostalCheck]:
+def _connection(check: str, db: MariaDb) -> Iterator[PostalCheck]:
     ((version, refuses),) = db.rows(f"SELECT VERSION(), {_IS_STATEMENT_BINLOG}")
-    yield PostalCheck(what, True, EVERY, f"MariaDB {version} at {db.address}, user {db.url.user}")
+    yield PostalCheck(check, True, EVERY, f"MariaDB {version} at {db.address}, user {db.url.user}")
     ((_, cipher),) = db.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
     words = f"encrypted, {cipher}" if cipher else "not encrypted: MAILSLICE_POSTAL_TLS_ENABLED"
-    yield PostalCheck(f"{what}: TLS", True, EVERY, words)
+    yield PostalCheck(f"{check}: TLS", True, EVERY, words)
     if refuses:
-        yield PostalCheck(f"{what}: binlog", False, CHANGING, _BINLOG)
+        yield PostalCheck(f"{check}: binlog", False, CHANGING, _BINLOG)
 
 
 def _clock(main: MariaDb, clock: Clock) -> PostalCheck:
@@ -124,8 +124,8 @@ def _servers(stores: Stores) -> Iterator[PostalCheck]:
         schema = _schema(f"server {server}: schema", partial(check_messages, db, database))
         if schema.ok is not False:
             checks = [*_rights(f"server {server}: rights", db, list(rights_of_server(database)))]
-            yield from (one for one in checks if not one.ok)
-            if schema.ok and all(one.ok for one in checks):
+            yield from (check for check in checks if not check.ok)
+            if schema.ok and all(check.ok for check in checks):
                 yield PostalCheck(f"server {server}", True, EVERY, f"{database}: all is there")
         if not schema.ok:
             yield schema

@@ -78,11 +78,11 @@ def list_(out: Output) -> None:
     with open_stores() as stores:
         overviews = overview(stores, system_clock)
         out.rows(
-            ({**as_json(one), "table": stores.settings.queue.table} for one in overviews),
+            ({**as_json(entry), "table": stores.settings.queue.table} for entry in overviews),
             _LIST_COLUMNS,
             empty="there is no mail queue; create one: mailslice queue create QUEUE",
         )
-    for error in (error for one in overviews for error in one.unanswered.values()):
+    for error in (error for entry in overviews for error in entry.unanswered.values()):
         raise error
 
 
@@ -134,8 +134,8 @@ def browse(
     """The mails of the queue, oldest first, without their content."""
     mail_filter = mails.parsed(looks=True)
     with open_queue(queue) as opened:
-        found = opened.queue.browse(mail_filter, None if due_before else limit, after)
-        rows = shapes.with_next_delivery(opened.stores, queue, found)
+        view_rows = opened.queue.browse(mail_filter, None if due_before else limit, after)
+        rows = shapes.with_next_delivery(opened.stores, queue, view_rows)
         if due_before is not None:
             rows = islice(shapes.due_before(rows, due_before), limit)
         if content:
@@ -301,8 +301,8 @@ def _delete(
         finally:
             facts = {**deletion.as_json(), **filter_facts}
             record(opened.settings, action, queue, options.reason or None, **facts)
-    about = deletion.as_json()
-    out.one({"queue": queue, **{one: about[one] for one in about if out.as_json or one in _SHOWN}})
+    done = deletion.as_json()
+    out.one({"queue": queue, **{key: done[key] for key in done if out.as_json or key in _SHOWN}})
     if deletion.until:
         out.note(f"undo: mailslice queue undelete {quote(queue)} --run {deletion.run}")
 

@@ -120,5 +120,5 @@ def undelete(
 
 
 def _as_row(out: Output, outcome: "Undeleted") -> dict[str, object]:
-    about = outcome.as_json()
-    return {key: about[key] for key in about if out.as_json or key != "ids"}
+    fields = outcome.as_json()
+    return {key: fields[key] for key in fields if out.as_json or key != "ids"}

@@ -44,7 +44,7 @@ class MailOptions:
     @property
     def name_mails(self) -> bool:
         """Whether an option besides --older-than is given."""
-        return any(value is not None for one, value in asdict(self).items() if one != "older_than")
+        return any(value is not None for key, value in asdict(self).items() if key != "older_than")
 
     def parsed(self, stdin: Iterable[str] | None = None, *, looks: bool = False) -> MailFilter:
         """The filter; `-` reads ids from stdin. Raises BadInput naming the option.
@@ -61,17 +61,17 @@ class FilterCommand(ExampleCommand):
     """A command with `MailOptions`. Refuses one given twice, except --id: the last would win."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given = self.make_parser(ctx).parse_args(args=[*args])[2]
-        for param in given:
-            if param.name in _ONCE and given.count(param) > 1:
+        params = self.make_parser(ctx).parse_args(args=[*args])[2]
+        for param in params:
+            if param.name in _ONCE and params.count(param) > 1:
                 raise BadInput(f"{param.opts[0]}: given twice; allowed: once")
         return super().parse_args(ctx, args)
 
 
-def _all_ids(given: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueId]:
-    if given.count(STDIN) > 1:
+def _all_ids(texts: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueId]:
+    if texts.count(STDIN) > 1:
         raise BadInput("--id -: stdin can be read only once")
-    for text in given:
+    for text in texts:
         if text == STDIN:
             yield from _ids_in(sys.stdin if stdin is None else stdin)
         else:

@@ -41,7 +41,7 @@ def from_to(mail: Mail) -> str:
 
 
 def envelope(enqueue_id: EnqueueId, mail: Mail) -> dict[str, object]:
-    """Which mail it is, from whom and to whom."""
+    """Id, name, sender, recipients and state of a mail."""
     values = (enqueue_id, mail.name, mail.sender, list(mail.recipients), mail.state)
     return dict(zip(_ENVELOPE, values, strict=True))
 

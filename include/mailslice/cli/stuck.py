@@ -62,7 +62,7 @@ def discard(
 ) -> None:
     """Remove mails from the quarantine for good, content and all. A line a mail.
 
-    At a terminal `--all` asks first; a script says what it wants.
+    At a terminal `--all` asks first; a script is not asked.
     """
     ask = every and asks(yes)
     _decide(out, queue, "discard", name=name, every=every, reason=reason, ask=ask)
@@ -115,9 +115,9 @@ def _decide(
                         if not discards:
                             word, why = "released", f"now {decided}"
                             outcome = {"newEnqueueId": decided}
-                about = {"enqueueId": mail.enqueue_id, "name": mail.name}
+                ids = {"enqueueId": mail.enqueue_id, "name": mail.name}
                 sentence = f"{word}  {mail.enqueue_id}  {shown(mail.name)}  {shown(why)}"
-                out.line(about | outcome, sentence)
+                out.line(ids | outcome, sentence)
         finally:
             if done:
                 record(opened.settings, f"stuck {doing}", queue, reason, mails=done)

@@ -25,8 +25,8 @@ def webadmin(
 ) -> None:
     """Serve James' webadmin routes for mail queues, blobs, counters and tasks until SIGTERM.
 
-    Clients send MAILSLICE_WEBADMIN_TOKEN as 'Authorization: Bearer TOKEN'. The work is done here,
-    one task at a time.
+    Clients send MAILSLICE_WEBADMIN_TOKEN as 'Authorization: Bearer TOKEN'. This process does the
+    work, one task at a time.
     """
     import uvicorn
 

@@ -184,10 +184,10 @@ class Pages:
         one, snapshot = self._require(name)
         if tab not in TABS:
             raise HTTPException(404, f"tab {tab!r}; allowed: {', '.join(TABS)}")
-        of_tab = _tab(self._facts, one, tab, filters, after)
+        tab_values = _tab(self._facts, one, tab, filters, after)
         about, whom = filters.of_actions, "All that match" if filters.any else "All mails"
         if about is None:
-            rows = of_tab["page"].rows if of_tab.get("page") else ()
+            rows = tab_values["page"].rows if tab_values.get("page") else ()
             about, whom = {"ids": [str(row["id"]) for row in rows]}, "The mails of this page"
         return self.render(
             "queue.html",
@@ -203,7 +203,7 @@ class Pages:
             about={"queue": one.queue, **about},
             whom=whom,
             next_round=rounds + 1 if rounds < MOST_ROUNDS else None,
-            **of_tab,
+            **tab_values,
         )
 
     def mail(self, request: Request, queue: Text, id: Text) -> HTMLResponse:  # noqa: A002
@@ -258,18 +258,18 @@ class Pages:
     def maintenance(self, request: Request, duty: Text = "") -> HTMLResponse:
         """Every duty: schedule, last run, what it did; with `duty` its runs over time."""
         runs, schedules = self._facts.known("runs", views.all_runs), self._schedules()
-        of_duty = runs
+        listed = runs
         if duty:
             _require_duty(duty)
-            of_duty = self._facts.known(("runs", duty), lambda stores: views.runs_of(stores, duty))
+            listed = self._facts.known(("runs", duty), lambda stores: views.runs_of(stores, duty))
         return self.render(
             "maintenance.html",
             view="maintenance",
             may=request.state.rights,
             duties=views.duties(self._dag_of, schedules, runs.value or []),
             questions=[one for schedule in schedules.values() for one in schedule.questions],
-            runs=(of_duty.value or [])[: views.NEWEST * (10 if duty else 1)],
-            last=of_duty,
+            runs=(listed.value or [])[: views.NEWEST * (10 if duty else 1)],
+            last=listed,
             duty=duty,
         )
 
@@ -323,7 +323,7 @@ class Pages:
             queues = (one.queue for one in self._facts.snapshot().queues)
             with ThreadPoolExecutor(views.AT_ONCE) as pool:
                 results = pool.map(lambda queue: self._actions.result(queue, run), queues)
-                acted = [one for one in results if one["result"]]
+                acted = [result for result in results if result["result"]]
             return self.render("report.html", view="report", may=may, run=run, acted=acted)
         duty = next((name for name in names() if self._dag_of(name) == dag), None)
         runs = []
@@ -374,8 +374,8 @@ def _tab(
             ("cleanups", one.queue), lambda stores: views.cleanups(stores, one.queue), FRESH
         )
         return views.slices(one, cleanups.value or ())
-    of_stores = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
-    last = facts.known((tab, one.queue), lambda stores: of_stores[tab](stores, one.queue))
+    readers = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
+    last = facts.known((tab, one.queue), lambda stores: readers[tab](stores, one.queue))
     empty: dict[str, Any] = {"runs": [], "workers": [], "stuck": [], "more": 0, "letters": None}
     return {**empty, **(last.value or {}), "last": last}
 

@@ -35,7 +35,7 @@ PATIENCE = timedelta(seconds=5)
 _TREND_FRESH = timedelta(minutes=5)
 _TREND_RUNS = 96
 """A day of measurements, one each 15 minutes."""
-_MOST_KNOWN = 5000
+_MOST_CACHED = 5000
 """Most answers in the cache; beyond it the cache is cleared."""
 
 T = TypeVar("T")
@@ -80,14 +80,14 @@ class Facts:
     look: Callable[[Stores, Clock], list[QueueOverview]] = overview
     open_stores: Callable[[Settings], Stores] = open_stores
     patience: timedelta = PATIENCE
-    _opening: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _open_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _opened: Stores | None = field(default=None, init=False)
     _users: Counter[Stores] = field(default_factory=Counter, init=False)
-    _looking: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _attempt_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _attempt: Future[Snapshot] | None = field(default=None, init=False)
     _attempted: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
     _snapshot: Snapshot | None = field(default=None, init=False)
-    _known: dict[Hashable, tuple[datetime, Any]] = field(default_factory=dict, init=False)
+    _cache: dict[Hashable, tuple[datetime, Any]] = field(default_factory=dict, init=False)
 
     @property
     def now(self) -> datetime:
@@ -109,7 +109,7 @@ class Facts:
 
     def expire(self) -> None:
         """For use after an action: the next page waits for a new overview, up to `patience`."""
-        with self._looking:
+        with self._attempt_lock:
             self._attempted, self._attempt = datetime.min.replace(tzinfo=UTC), None
 
     def queue(self, name: str) -> tuple[QueueOverview | None, Snapshot]:
@@ -150,7 +150,7 @@ class Facts:
         answer, and why it is not newer.
         """
         now = self.clock()
-        at, value = self._known.get(key, (None, None))
+        at, value = self._cache.get(key, (None, None))
         if at is not None and now - at < fresh:
             return Known(value, at)
         try:
@@ -158,9 +158,9 @@ class Facts:
                 value = ask(stores)
         except STORE_ERRORS as error:
             return Known(value, at, str(error))
-        if len(self._known) > _MOST_KNOWN:
-            self._known.clear()
-        self._known[key] = now, value
+        if len(self._cache) > _MOST_CACHED:
+            self._cache.clear()
+        self._cache[key] = now, value
         return Known(value, now)
 
     @contextmanager
@@ -168,7 +168,7 @@ class Facts:
         """The open stores. After an error of a store the next question opens new ones. The last
         user closes the old: closed under a question, they would open again and stay open.
         """
-        with self._opening:
+        with self._open_lock:
             if self._opened is None:
                 self._opened = self.open_stores(self.load())
                 self._users[self._opened] += 1  # counts as a user while they are open
@@ -188,7 +188,7 @@ class Facts:
 
     def close(self, failed: Stores | None = None) -> None:
         """Close the stores, or only the `failed` ones, once nobody asks; a question opens new."""
-        with self._opening:
+        with self._open_lock:
             stores = self._opened
             if stores is None or failed not in {None, stores}:
                 return
@@ -196,7 +196,7 @@ class Facts:
         self._leave(stores)
 
     def _leave(self, stores: Stores) -> None:
-        with self._opening:
+        with self._open_lock:
             self._users[stores] -= 1
             if self._users[stores]:
                 return
@@ -205,7 +205,7 @@ class Facts:
 
     def _refreshing(self) -> Future[Snapshot]:
         """The running attempt at an overview, or a new one."""
-        with self._looking:
+        with self._attempt_lock:
             if self._attempt is None or self._attempt.done():
                 self._attempt = Future()
                 threading.Thread(target=self._run, args=(self._attempt,), daemon=True).start()
@@ -214,7 +214,7 @@ class Facts:
     def _run(self, attempt: Future[Snapshot]) -> None:
         try:
             snapshot = self._refreshed()
-            with self._looking:
+            with self._attempt_lock:
                 if self._attempt is attempt:  # nobody acted since it began
                     self._snapshot, self._attempted = snapshot, self.clock()
         except BaseException as error:  # noqa: BLE001 - `_result` raises it

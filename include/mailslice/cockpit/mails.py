@@ -74,12 +74,12 @@ class MailsFilter(BaseModel):
     @property
     def of_actions(self) -> dict[str, Any] | None:
         """The given fields by the names that actions use; None when actions lack one of them."""
-        given = {name: text for name, text in self if text}
-        if given.get("slice") == ALL:
-            del given["slice"]
-        if given.keys() & {"state", "due", "verdict", "slice"}:
+        fields = {name: text for name, text in self if text}
+        if fields.get("slice") == ALL:
+            del fields["slice"]
+        if fields.keys() & {"state", "due", "verdict", "slice"}:
             return None
-        return {"name" if name == "mail" else name: text for name, text in given.items()}
+        return {"name" if name == "mail" else name: text for name, text in fields.items()}
 
     def parsed(self) -> MailFilter:
         """The part that actions have, too. Raises BadInput naming the field."""
@@ -120,13 +120,13 @@ def mails(
     when it has read too much or for too long.
     """
     now, position = facts.now, _position(after) if after else None
-    row_filter, of_slice = _RowFilter.of(facts, one.queue, filters), filters.slice_start
+    row_filter, slice_start = _RowFilter.of(facts, one.queue, filters), filters.slice_start
     reading, end = PageReading(), time.monotonic() + _SECONDS
     with facts.stores() as stores:
         queue = MailQueue(stores, one.queue, lambda: now)
         measured, is_skipped = _empty_slices(one, queue.shape.largest_window, now)
         if filters.slice:
-            measured, is_skipped = None, lambda start: of_slice not in {None, start}
+            measured, is_skipped = None, lambda start: slice_start not in {None, start}
         matching: list[ViewRow] = []
         cut, latest = None, row_filter.filter.latest(now)
         rows = queue.page(reading, PAGE + 1, latest, position, is_skipped)
@@ -161,7 +161,7 @@ class MailsFile:
 
 def export(facts: Facts, one: QueueOverview, filters: MailsFilter) -> MailsFile:
     """The oldest mails that match. Reads every slice, for ten seconds at most."""
-    row_filter, of_slice = _RowFilter.of(facts, one.queue, filters), filters.slice_start
+    row_filter, slice_start = _RowFilter.of(facts, one.queue, filters), filters.slice_start
     deadline = BrowseDeadline.in_seconds(EXPORT_SECONDS)
     lines: list[dict[str, Any]] = []
     with facts.stores() as stores:
@@ -169,7 +169,7 @@ def export(facts: Facts, one: QueueOverview, filters: MailsFilter) -> MailsFile:
         evaluated = row_filter.evaluate(stores, one.queue, rows)
         for chunk in batches(evaluated, PAGE):
             chosen = (row for row, passes in chunk if passes)
-            matching = [row for row in chosen if of_slice in {None, row.partition.slice_start}]
+            matching = [row for row in chosen if slice_start in {None, row.partition.slice_start}]
             lines += mail_lines(stores, one.queue, matching)
             if len(lines) > MOST_EXPORTED:
                 break

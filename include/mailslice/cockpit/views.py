@@ -48,7 +48,7 @@ AT_ONCE = 8
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 COUNTS = ("live", "dead", "survivors")
 """Counts of a slice that the chart draws."""
-_OF_REPORT = "run dagRun duty queue status message applied bytes who reason".split()
+_REPORT_FIELDS = "run dagRun duty queue status message applied bytes who reason".split()
 
 
 def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
@@ -206,7 +206,7 @@ def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
 def history(stores: Stores, queue: QueueName) -> dict[str, Any]:
     """The newest runs of all duties on this queue."""
     runs = stores.existing_runs()
-    rows = [row for of in runs.newest(NEWEST, names(), [queue]) for row in of] if runs else []
+    rows = [row for group in runs.newest(NEWEST, names(), [queue]) for row in group] if runs else []
     newest = sorted(rows, key=lambda row: row.started, reverse=True)[:NEWEST]
     return {"runs": [run_line(json.loads(row.report)) for row in newest]}
 
@@ -230,7 +230,7 @@ def runs_of(stores: Stores, duty: str, dag_run: str | None = None) -> list[dict[
         return []
     queues = runs.queues(duty)
     newest = runs.newest(max(1, NEWEST * 10 // max(1, len(queues))), [duty], queues)
-    rows = [row for of in newest for row in of if dag_run in {None, row.dag_run}]
+    rows = [row for group in newest for row in group if dag_run in {None, row.dag_run}]
     lines = [run_line(json.loads(row.report)) for row in rows]
     if dag_run is not None:
         others = set(queues) - {row.queue for row in rows}
@@ -258,7 +258,7 @@ def run_line(report: Mapping[str, Any]) -> dict[str, Any]:
     """A report as lists of runs show it. `lasted` is a timedelta, `docs` a path below docs/."""
     started, finished = moment_of(report.get("started")), moment_of(report.get("finished"))
     return {
-        **{name: report.get(name) for name in _OF_REPORT},
+        **{name: report.get(name) for name in _REPORT_FIELDS},
         "started": started,
         "lasted": finished - started if started and finished else None,
         "docs": docs_path(report.get("dataDocs")),
@@ -275,8 +275,8 @@ def alerts(queues: Iterable[QueueOverview], since: datetime) -> list[dict[str, A
         if (moment_of(report.get("alertsAt", report.get("finished"))) or since) >= since
         for alert in [*(report.get("alerts") or ()), *(report.get("pastAlerts") or ())]
     ]
-    recent = [one for one in all_alerts if one["until"] is None or one["until"] >= since]
-    return sorted(recent, key=lambda one: (one["until"] is None, one["since"]), reverse=True)
+    recent = [alert for alert in all_alerts if alert["until"] is None or alert["until"] >= since]
+    return sorted(recent, key=lambda alert: (alert["until"] is None, alert["since"]), reverse=True)
 
 
 def spark(points: Sequence[TrendPoint]) -> dict[str, Any]:
@@ -336,5 +336,5 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
 
 def record_content_access(facts: Facts, who: str, queue: QueueName, id_: str) -> None:
     """Keep who looked at the content of which mail, before it is shown."""
-    about = {"who": who, "action": "mail content", "queue": queue, "mail": id_}
-    save_decision(facts.settings, facts.now, about)
+    decision = {"who": who, "action": "mail content", "queue": queue, "mail": id_}
+    save_decision(facts.settings, facts.now, decision)

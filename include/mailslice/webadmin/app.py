@@ -362,11 +362,11 @@ async def _body(request: Request) -> bytes:
 
 
 def _only(request: Request, *names: str) -> None:
-    given = [name for name, _ in request.query_params.multi_items()]
-    for name in given:
+    parameters = [name for name, _ in request.query_params.multi_items()]
+    for name in parameters:
         if name not in names:
             raise invalid(ARGUMENTS, f"unknown query parameter {name[:60]!r}: {', '.join(names)}")
-        if given.count(name) > 1:
+        if parameters.count(name) > 1:
             raise invalid(ARGUMENTS, f"'{name}' is given more than once")
 
 
@@ -386,7 +386,7 @@ def _status(text: str | None) -> Status | None:
     """James' documents write `cancelled`, its code `canceled`."""
     if text is None:
         return None
-    spelled = {one.value.lower(): one for one in Status} | {"cancelled": Status.CANCELED}
+    spelled = {status.value.lower(): status for status in Status} | {"cancelled": Status.CANCELED}
     if text.lower() not in spelled:
         raise parsing.no_filter(f"Unknown status value '{text[:60]}'")
     return spelled[text.lower()]
@@ -425,7 +425,7 @@ def _answer(request: Request, error: Exception) -> JSONResponse:
         case HTTPException():
             halt = Halt(error.status_code, INVALID, str(error.detail))
         case RequestValidationError():
-            problems = (f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+            problems = (f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors())
             halt = invalid(ARGUMENTS, "; ".join(problems))
         case UnknownQueue():
             halt = Halt(404, NOT_FOUND, str(error))

@@ -55,8 +55,8 @@ class InProcessTasks:
 
     def newest(self) -> Sequence[Task]:
         with self._lock:
-            known = [*self._ended.values(), *(entry.task for entry in self._entries.values())]
-        return sorted(known, key=lambda task: task.submitted, reverse=True)[:MOST_TASKS]
+            tasks = [*self._ended.values(), *(entry.task for entry in self._entries.values())]
+        return sorted(tasks, key=lambda task: task.submitted, reverse=True)[:MOST_TASKS]
 
     def cancel(self, task: UUID) -> None:
         with self._lock:

@@ -58,10 +58,10 @@ def dag_name(type_: TaskType) -> str:
 
 def figures(type_: TaskType, report: Mapping[str, Any]) -> dict[str, Any]:
     """James' figures of the work, from the report of the duty; zeros while that is empty."""
-    about: dict[str, Any] = {name: report.get(name) or 0 for name in _FIGURES.get(type_, ())}
+    numbers: dict[str, Any] = {name: report.get(name) or 0 for name in _FIGURES.get(type_, ())}
     if type_ is TaskType.COUNTERS:
-        about["failedMailboxes"] = sorted(report.get("failures") or ())
-    return about | ({"run": report["run"]} if report else {})
+        numbers["failedMailboxes"] = sorted(report.get("failures") or ())
+    return numbers | ({"run": report["run"]} if report else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class TaskRequest:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task at a moment. `information`: James' additionalInformation, None while there is none.
+    """A task at a moment. `information`: James' additionalInformation, None before there is any.
 
     `started` is None while it waits; `ended` until the status is final.
     """

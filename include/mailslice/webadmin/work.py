@@ -69,8 +69,8 @@ def perform(
 
 def failed(request: TaskRequest, so_far: Mapping[str, Any] | None, error: Exception) -> Information:
     """The information of a failed task. Its field `error` is mailslice's, not one of James."""
-    ours = isinstance(error, MailsliceError)
-    text = str(error) if ours else f"{type(error).__name__}; the log of mailslice has more"
+    is_own = isinstance(error, MailsliceError)
+    text = str(error) if is_own else f"{type(error).__name__}; the log of mailslice has more"
     return {"type": request.type.value, **(so_far or {}), "error": text}
 
 
