@@ -75,7 +75,7 @@ def _cockpit(settings: Mapping[str, str], show: Callable[[str], None], sizes: Se
 
 
 def s3_servers(stack: StackSettings) -> list[Path]:
-    """Files by which a benchmark starts a tuned S3 server and an untuned one, each over TLS, too.
+    """Files with which a benchmark starts a tuned and an untuned S3 server, each also with TLS.
 
     Untuned: 512 MiB and s3proxy's default of 200 threads, the rest is Java's own choice. Both log
     warnings alone.

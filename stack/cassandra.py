@@ -99,8 +99,8 @@ def nodetool_setting(stack: StackSettings) -> dict[str, str]:
 
 
 def as_word(path: Path) -> str:
-    """The path as one word of a command, without quotes: those at the ends of a value are the
-    settings file's own.
+    """The path as one word of a command, escaped without quotes: the settings file drops quotes at
+    the ends of a value.
     """
     return re.sub(r"([^\w/.,+-])", r"\\\1", str(path))
 

@@ -2,9 +2,9 @@
 them is drained. Killed half way, it goes on where it was.
 
 The mails of a source that are not enqueued yet are first written one a file into the state folder;
-a file is removed when `mail enqueue` has said that its mail is durable. What was enqueued is known
-by its content: a source that changed gives what is new in it, and a mail that it holds twice is two
-mails.
+a file is removed when `mail enqueue` has said that its mail is durable. Enqueued mails are known by
+their content: of a changed source only the new mails are enqueued, and a mail that it holds twice
+is two mails.
 """
 
 from __future__ import annotations

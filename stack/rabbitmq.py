@@ -1,5 +1,5 @@
-"""RabbitMQ as an own node of this stack, beside whatever broker the machine has, with an own Erlang
-port mapper.
+"""RabbitMQ as a node of this stack's own, beside any broker of the machine, with an own Erlang port
+mapper.
 
 Debian's wrapper switches to the user rabbitmq when root calls it, and that user cannot enter a
 clone below a private folder; so the server's own script is run, as whoever runs the stack.

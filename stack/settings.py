@@ -52,7 +52,7 @@ def _port(default: int, description: str) -> int:
 class Ports(BaseModel):
     """Ports of the run stack; those of the test stack are 1000 higher, Airflow's 18080.
 
-    All below the range Linux hands out by itself.
+    All are below the range of ephemeral ports of Linux.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

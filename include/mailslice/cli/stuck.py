@@ -101,8 +101,8 @@ def _decide(
                 outcome: dict[str, Any]
                 if not discards and every and mail.finished is not None:
                     when = f"{mail.finished:%Y-%m-%d %H:%M:%S} UTC"
-                    why = f"its worker completed it after all, seen at {when} (not for recipients "
-                    why += "in doubt that its why names); release it by --name"
+                    why = f"its worker completed it after all, seen at {when} (except for "
+                    why += "recipients in doubt, which its why names); release it by --name"
                     word, outcome = "left", {"newEnqueueId": None, "skipped": why}
                 else:
                     decided = decision.apply(mail, stores, queue_name, system_clock)

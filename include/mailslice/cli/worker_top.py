@@ -206,7 +206,7 @@ def _undoing(records: Sequence[WorkerRecord] | None) -> Iterator[str]:
             waiting = f"{record.undoing} failed enqueues back: their marks wait for a store"
             yield f"{worker} takes {waiting}"
         if record.is_alive and record.left_behind:
-            yield f"{worker} gave up to take {record.left_behind} failed enqueues back"
+            yield f"{worker} gave up taking {record.left_behind} failed enqueues back"
 
 
 def print_once(out: Output, top: Top) -> None:
