@@ -41,7 +41,7 @@ QueueOption = Annotated[
     queue_option("Name of a mail queue. Duties that are about all queues ignore it and say so."),
 ]
 Param = Annotated[
-    list[str] | None, option("--param NAME=VALUE", "A param of the duty, as its option gives it.")
+    list[str] | None, option("--param NAME=VALUE", "A param of the duty, like its own option.")
 ]
 Run = Annotated[
     str | None,
@@ -169,7 +169,7 @@ def _opened(
     run: str | None,
     pending: str | None = None,
 ) -> tuple[Settings, RunRequest]:
-    """The checked settings and request. `pending`: a step that continues its newest run."""
+    """The checked settings and request. `pending`: a step that takes the newest run."""
     entry = registry.load(duty)
     refuse_empty(params, entry.params)
     entry.params.parse(params, f"duty {duty}")

@@ -22,7 +22,7 @@ _COLUMNS = (
 )
 _RUN_COLUMNS = ("run", "mails", "bytes", "contentLost", "deletedAt", "until", "who", "reason")
 RunOption = Annotated[
-    str | None, option("--run ID", "Of one delete or clear: the run that it named.")
+    str | None, option("--run ID", "Only those of one delete or clear: the run that it printed.")
 ]
 
 

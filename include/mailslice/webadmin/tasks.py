@@ -43,7 +43,7 @@ DUTIES = {
     TaskType.BLOB_GC: "blob_gc",
     TaskType.COUNTERS: "counter_repair",
 }
-"""The duty that does a task of the type. Deletes and republish are not one duty."""
+"""The duty that does a task of the type. Deletes run no duty, a republish runs two."""
 _FIGURES = {
     TaskType.REPUBLISH: ("nbRequeuedMails",),
     TaskType.BLOB_GC: ("referenceSourceCount", "blobCount", "gcedBlobCount", "errorCount"),
