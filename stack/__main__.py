@@ -23,7 +23,7 @@ from stack.steps import Steps
 
 
 def setup(_: list[str]) -> int:
-    """Brings the Java parts."""
+    """Fetches the Java parts."""
     sizes = stack_settings(Profile.RUN).sizes
     with Steps().step("Java parts") as step, ThreadPoolExecutor() as pool:
         java()
@@ -33,7 +33,7 @@ def setup(_: list[str]) -> int:
 
 
 def stop(_: list[str]) -> int:
-    """Ends what `make run` or a killed `make test` left behind, never a `make test` at work."""
+    """Ends what `make run` or a killed `make test` left behind, never a running `make test`."""
 
     def stopped(stack: StackSettings) -> str:
         count = _module("stack").stop(stack)
@@ -46,7 +46,7 @@ def stop(_: list[str]) -> int:
 def clean(_: list[str]) -> int:
     """Stops, then removes the stacks' state and what setup wrote.
 
-    `.state/artifacts` stays: it is the clone's own, for any deployment.
+    `.state/artifacts` stays: the command line of the clone keeps files of any deployment there.
     """
 
     def removed(stack: StackSettings) -> str:
@@ -77,7 +77,7 @@ def _on_all_stacks(action_name: str, action: Callable[[StackSettings], str]) -> 
 
 
 def _remove_if_empty(home: Path) -> None:
-    """Remove the folder when no file is in it; else name what of it stays."""
+    """Removes the folder when no file is in it; otherwise names the entries that stay."""
 
     def has_file(path: Path) -> bool:
         if path.is_symlink() or not path.is_dir():
@@ -93,7 +93,7 @@ def _remove_if_empty(home: Path) -> None:
 
 
 def lock(_: list[str]) -> int:
-    """Lists the jars of the Java parts anew."""
+    """Writes the lists of the Java parts' jars again."""
     sizes = stack_settings(Profile.RUN).sizes
     names = (*NAMES, *FOR_TESTS)
     with Steps().step("jars") as step, ThreadPoolExecutor() as pool:

@@ -25,11 +25,11 @@ SCHEDULES = "MAILSLICE_STACK_SCHEDULES"
 """`off`: the DAG files give no schedule, so that nothing runs unless it is asked for."""
 SPARK_POOL = "spark"
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1"
-"""For drivers that end after seconds: what the second compiler of the JVM would win comes after
-them, and takes a quarter of their CPU.
+"""For drivers that end after seconds: the second compiler of the JVM takes a quarter of their CPU,
+and pays off only later.
 """
 _REPEATED_SECONDS = 120
-"""On a busy machine Airflow's server is late, not gone."""
+"""How long a request is repeated: on a busy machine Airflow's server is late, not gone."""
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -61,7 +61,7 @@ def airflow_environment(stack: StackSettings, settings: Mapping[str, str]) -> di
         "API__BASE_URL": f"http://127.0.0.1:{port}",
         "API_AUTH__JWT_SECRET": secret,
         "DAG_PROCESSOR__REFRESH_INTERVAL": "15",
-        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",  # one that changes is parsed sooner
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",  # a changed file is parsed sooner
         "LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
         "LOGGING__WORKER_LOG_SERVER_PORT": str(stack.ports.airflow_worker_log_port),
         "LOGGING__TRIGGER_LOG_SERVER_PORT": str(stack.ports.airflow_trigger_log_port),
@@ -173,7 +173,7 @@ class AirflowApi:
 
 
 def _is_no_answer(error: BaseException) -> bool:
-    """Nothing came back, or the answer of a server that is not ready; any other answer stands."""
+    """Whether no answer came, or that of a server that is not ready. Other answers are final."""
     if isinstance(error, _AnsweredError):
         return error.status >= 500
     return isinstance(error, ConnectionError)

@@ -14,11 +14,11 @@ from stack.bootstrap import locked, network_of_pip
 from stack.program import CannotStart
 
 OLDEST, BETWEEN = "3.1.8", "3.2.2"
-"""The lines that are supported beside the pinned one; `pip` finds no later release of either."""
+"""The last releases of the two lines that are supported beside the pinned one."""
 _INPUTS = ("pyproject.toml", "requirements.txt")
 _SPARK = re.compile(r"^(?:py4j|pyspark)==\S+", re.MULTILINE)
-"""As pinned, and no part of the resolution: pyspark is an sdist, of which uv would load 317 MB and
-build a wheel, to learn that it needs py4j.
+"""Installed as pinned, but left out of the resolution: pyspark is an sdist. uv would load 317 MB
+and build a wheel, to learn that it needs py4j.
 """
 
 
@@ -36,7 +36,7 @@ def airflow_python(version: str, root: Path, cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with locked(cache / f"airflow-{version}.lock"):
         if not folder.is_dir():
-            # Made beside its place and renamed: what has the name is whole.
+            # Made under another name, then renamed: a folder with this name is complete.
             scratch = cache / f"airflow-{version}.coming"
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir()
@@ -46,7 +46,7 @@ def airflow_python(version: str, root: Path, cache: Path) -> Path:
 
 
 def _install(version: str, root: Path, scratch: Path) -> Path:
-    """A venv in `scratch`, which may move."""
+    """Makes a venv in `scratch`. It can be moved."""
     venv, asked, without = scratch / "venv", scratch / "asked.txt", scratch / "without.txt"
     pins, spark = scratch / "pins.txt", scratch / "spark.txt"
     pinned = (root / "requirements.txt").read_text(encoding="utf-8")

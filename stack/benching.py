@@ -23,7 +23,7 @@ from stack.supervise import OWNER
 PERFORMANCE_PAGE = clone_root() / "docs" / "performance.md"
 _POSTAL, _COCKPIT = "postal", "cockpit"
 _PORTS_AFTER = 2000
-"""From the stack's own S3 port to those of the servers that a benchmark starts."""
+"""From the stack's S3 port to the ports of the servers that a benchmark starts."""
 _STORE_PASSWORD = "mailslice"  # noqa: S105 - of a key that lives as long as a benchmark
 
 
@@ -34,8 +34,8 @@ def bench(arguments: list[str]) -> int:
     queues, rows and waiting mails there are. Without words Postal comes last; the cockpit is left
     out: its million rows take minutes to write.
 
-    `all` and `s3` are told of two kinds of S3 server. A page that was written is one that
-    docs/scale.md is computed from. Gives the exit code; after one that failed no page is new.
+    `all` and `s3` measure two kinds of S3 server. `--write` also computes docs/scale.md anew. Gives
+    the exit code; a benchmark that failed writes no page.
     """
     stack = stack_settings(Profile.TEST)
     words = arguments or ["all", "--write", str(PERFORMANCE_PAGE)]
@@ -75,7 +75,7 @@ def _cockpit(settings: Mapping[str, str], show: Callable[[str], None], sizes: Se
 
 
 def s3_servers(stack: StackSettings) -> list[Path]:
-    """Files by which a benchmark starts a tuned S3 server and an untuned one, each over TLS, too.
+    """Files with which a benchmark starts a tuned and an untuned S3 server, each also with TLS.
 
     Untuned: 512 MiB and s3proxy's default of 200 threads, the rest is Java's own choice. Both log
     warnings alone.

@@ -16,8 +16,8 @@ _SHORT_PAUSES = "-XX:+UseG1GC\n-XX:MaxGCPauseMillis=200"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of a cluster on this machine: its loopback address, the seed's, its folder, its own
-    JMX port (that one is always on 127.0.0.1).
+    """One node of a cluster on this machine: its loopback address, that of the seed, its folder and
+    its JMX port (always on 127.0.0.1).
     """
 
     address: str
@@ -25,11 +25,11 @@ class Node:
     folder: Path
     jmx_port: int
     ring_delay_ms: int = 1
-    """How long a node that joins listens first; one that is alone has nobody to listen to."""
+    """How long a joining node listens to the others first. A single node needs no time."""
 
     @property
     def alone(self) -> bool:
-        """Whether it is the only one: it listens to nobody."""
+        """Whether it is the only node of its cluster."""
         return self.ring_delay_ms == 1
 
 
@@ -55,7 +55,7 @@ def cassandra_node(stack: StackSettings, node: Node) -> Program:
         folder=folder,
         address=node.address,
         seed=node.seed,
-        # A scan asks for each range: most tests' CPU. A stack that has data keeps its number.
+        # A scan queries each range: most of the tests' CPU. Existing data needs the old number.
         tokens=4 if stack.profile is Profile.TEST else 16,
         memtables=min(256, _mib(stack.sizes.cassandra_heap) // 5),
         port=stack.ports.cassandra_port,
@@ -99,8 +99,8 @@ def nodetool_setting(stack: StackSettings) -> dict[str, str]:
 
 
 def as_word(path: Path) -> str:
-    """The path as one word of a command, without quotes: those at the ends of a value are the
-    settings file's own.
+    """The path as one word of a command, escaped without quotes: the settings file drops quotes at
+    the ends of a value.
     """
     return re.sub(r"([^\w/.,+-])", r"\\\1", str(path))
 
@@ -109,20 +109,20 @@ def _arguments(stack: StackSettings, node: Node) -> list[str]:
     options = filled(
         "cassandra.jvm",
         heap=stack.sizes.cassandra_heap,
-        # Tables by the hundred keep G1 marking: a sixth of its CPU. Tests mind no pause.
+        # With hundreds of tables G1 keeps marking: a sixth of its CPU. Tests mind no pause.
         collector="-XX:+UseParallelGC" if stack.profile is Profile.TEST else _SHORT_PAUSES,
         folder=node.folder,
         jmx_port=node.jmx_port,
         ring_delay_ms=node.ring_delay_ms,
     )
-    # Its own schema tables are flushed with the others, not at each CREATE: three times faster, and
-    # the commit log loses none. Not in a cluster: a node that comes back must know them at once.
+    # Flushes Cassandra's schema tables with the others, not at each CREATE: three times faster, and
+    # the commit log keeps all. Not in a cluster: a restarted node must know them at once.
     unflushed = ["-Dcassandra.test.flush_local_schema_changes=false"] if node.alone else []
-    # Nor a table of the system at each TRUNCATE, with which tests empty tables: six times faster.
+    # Flushes no system table at each TRUNCATE, with which tests empty tables: six times faster.
     if node.alone and stack.profile is Profile.TEST:
         unflushed.append("-Dcassandra.unsafesystem=true")
     jars = f"{part('cassandra', stack.sizes)}/*"
-    # Cassandra 4 knows Java 11: on 17 it measures objects by an agent alone.
+    # Cassandra 4 is made for Java 11: on 17 it can measure objects only by an agent.
     agents = sorted(part("cassandra", stack.sizes).glob("jamm-*.jar"))
     is_four = stack.sizes.cassandra_version.startswith("4.")
     measuring = [f"-javaagent:{jar}" for jar in agents if is_four]
@@ -131,12 +131,12 @@ def _arguments(stack: StackSettings, node: Node) -> list[str]:
 
 
 def _mib(size: str) -> int:
-    """MiB of a heap's size."""
+    """A heap's size in MiB."""
     return int(size[:-1]) * (1024 if size.endswith("g") else 1)
 
 
 def _opened() -> list[str]:
-    """What Cassandra, and its tools, reach into."""
+    """JVM options that open the JDK packages which Cassandra and its tools reach into."""
     return (FILES / "cassandra.opens").read_text(encoding="utf-8").split()
 
 

@@ -72,8 +72,8 @@ def _cause(api: AirflowApi, run: str, task: dict[str, Any]) -> str:
 
 
 def _error_of(line: dict[str, Any]) -> str | None:
-    """The error that a line of a task's log tells of, if any: a Spark job's own stands in plain
-    lines, before Airflow's word that it failed.
+    """The error in a line of a task's log, if any. A Spark job's own error stands in plain lines,
+    before the line in which Airflow says that it failed.
     """
     event = str(line.get("event"))
     if _ERROR.match(event):
@@ -92,9 +92,9 @@ def _pool(api: AirflowApi) -> None:
 
 
 def _post(api: AirflowApi, path: str, body: object, name: str) -> None:
-    """Creates something of a name of its own.
+    """Creates an object by its name.
 
-    An answer that did not come is no failure when what was asked for is there.
+    A missing answer is no failure when the object is there.
     """
     try:
         api.call("POST", path, body)

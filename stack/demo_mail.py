@@ -2,9 +2,9 @@
 them is drained. Killed half way, it goes on where it was.
 
 The mails of a source that are not enqueued yet are first written one a file into the state folder;
-a file is removed when `mail enqueue` has said that its mail is durable. What was enqueued is known
-by its content: a source that changed gives what is new in it, and a mail that it holds twice is two
-mails.
+a file is removed when `mail enqueue` has said that its mail is durable. Enqueued mails are known by
+their content: of a changed source only the new mails are enqueued, and a mail that it holds twice
+is two mails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DRAINED_SLICES = 3
 _SAMPLE = "tests/data/sample"
 _REMEDY = "Remedy: name a folder of .eml files, an mbox or a Maildir"
 _SPARE_MIB = 512
-"""What the stores need beside the mails: RabbitMQ alone takes nothing more below 256 MiB."""
+"""What the stores need beside the mails: RabbitMQ alone blocks publishers below 256 MiB."""
 
 
 @dataclass(slots=True)
@@ -44,10 +44,10 @@ class Progress:
     mails: int = 0
     """Enqueued, or waiting to be."""
     complete: str = ""
-    """What the source looked like when nothing of it was left to enqueue."""
+    """The fingerprint of the source when nothing of it was left to enqueue."""
     enqueued: int = 0
     bytes: int = 0
-    """Of those enqueued."""
+    """Of the enqueued mails."""
     drained: int = 0
     failures: list[str] = field(default_factory=list)
 
@@ -141,7 +141,7 @@ class DemoMail:
     def drain(self, commands: CommandLine, step: Step) -> None:
         """Takes the mails of the first slices off the queue, as a worker does."""
         if self.progress.to_drain:
-            # Of one: a wider window hands out what is ready first, and not the oldest.
+            # A wider window hands out the mail whose content is loaded first, not the oldest.
             options = ("--max", str(self.progress.to_drain), "--prefetch", "1")
             for line in commands.lines("worker", "drain", QUEUE, *options):
                 if "enqueueId" in line:

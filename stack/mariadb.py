@@ -24,7 +24,7 @@ from stack.settings import StackSettings
 PACKAGES = ("mariadb-server-core", "mariadb-client-core")
 """The client's has my_print_defaults, without which no data folder is made."""
 _PROTOCOL = 10
-"""Fifth byte that a server of MariaDB says first, after the length of its greeting."""
+"""Protocol version: the fifth byte of a server's greeting, after the length."""
 _SECONDS = 3.0
 _REMEDY = "Remedy: apt-get update as root, or apt-get install -y " + " ".join(PACKAGES)
 
@@ -83,7 +83,7 @@ def mariadb(stack: StackSettings) -> Program:
 
 
 def mariadb_setting(stack: StackSettings) -> dict[str, str]:
-    """How the tests and benchmarks of Postal know the server."""
+    """The variable by which the tests and benchmarks of Postal find the server."""
     return {"MAILSLICE_TEST_MARIADB_PORT": str(stack.ports.mariadb_port)}
 
 
@@ -119,7 +119,7 @@ def answers_mariadb(port: int) -> str | None:
 
 
 def missing(simulated: str) -> list[str]:
-    """The packages that an installation would bring, of what `apt-get --simulate` says."""
+    """The packages that apt would install, by the output of `apt-get --simulate`."""
     return re.findall(r"^Inst (\S+)", simulated, re.MULTILINE)
 
 
@@ -141,7 +141,7 @@ def _unpack(root: Path) -> None:
 
 
 def _apt(*words: str, into: Path) -> str:
-    """What apt-get says; root lets it look for packages once, where it knows none."""
+    """The output of apt-get. After a failure root updates the package lists, and tries again."""
     try:
         return _run("apt-get", "-q", *words, into=into)
     except CannotStart:

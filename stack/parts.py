@@ -22,9 +22,9 @@ from stack.program import FILES, CannotStart, filled
 from stack.settings import Sizes
 
 NAMES = ("cassandra", "s3proxy")
-"""What `make setup` brings."""
+"""The parts that `make setup` fetches."""
 FOR_TESTS = ("yarn",)
-"""What the first test that needs it brings."""
+"""The parts that the first test which needs one fetches."""
 _TIMEOUT_SECONDS = 1200
 
 

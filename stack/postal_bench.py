@@ -45,8 +45,8 @@ by no index.
 class PostalSpeed:
     """`list_seconds`: the slowest of five. `closed_a_minute`: by apply; `run_seconds`: all steps.
 
-    `longest_wait` is of a live worker's statement, in seconds. `unindexed`: what we asked without
-    an index, of more rows than a page has.
+    `longest_wait`: seconds of a live worker's slowest statement. `unindexed`: our statements that
+    read more rows than a page without an index.
     """
 
     list_seconds: float

@@ -58,9 +58,9 @@ def write_file(name: str, path: Path, **values: object) -> Path:
 
 
 def write_once(path: Path, text: str) -> str:
-    """What the file holds for good; `text` is written first when it holds nothing.
+    """The content of the file, which never changes: `text`, unless it has content already.
 
-    Readable by its owner alone; whole or not there, however full the disk is.
+    Only its owner can read it. It is complete or absent, even on a full disk.
     """
     if path.is_file() and (existing := path.read_text(encoding="utf-8")):
         return existing
@@ -73,13 +73,13 @@ def write_once(path: Path, text: str) -> str:
 
 
 def past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
-    """NO_PROXY and no_proxy with what `environ` has in them, and loopback, which is asked directly.
+    """NO_PROXY and no_proxy with the hosts of `environ` and loopback, which needs no proxy.
 
     Some clients read the one, some the other.
     """
     words = ",".join(environ.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
     excluded = [host.strip() for host in words if host.strip()]
-    # A star is all hosts only where it stands alone.
+    # `*` means all hosts only when it stands alone.
     hosts = "*" if "*" in excluded else ",".join(dict.fromkeys((*excluded, *_LOOPBACK)))
     return {"NO_PROXY": hosts, "no_proxy": hosts}
 

@@ -1,5 +1,5 @@
-"""RabbitMQ as an own node of this stack, beside whatever broker the machine has, with an own Erlang
-port mapper.
+"""RabbitMQ as a node of this stack's own, beside any broker of the machine, with an own Erlang port
+mapper.
 
 Debian's wrapper switches to the user rabbitmq when root calls it, and that user cannot enter a
 clone below a private folder; so the server's own script is run, as whoever runs the stack.
@@ -91,8 +91,8 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
 
 
 def _write_cookie(file: Path) -> None:
-    """Erlang writes the cookie first and takes the rights of others after that: a second Erlang of
-    the start, on a busy machine, refuses a file that others may read.
+    """Writes the cookie with mode 0400 at once. Erlang sets the mode later: on a busy machine, a
+    second Erlang of the start then refuses a file that others may read.
     """
     with suppress(FileExistsError):
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
@@ -113,11 +113,11 @@ def _of_release(stack: StackSettings) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def _node_name(stack: StackSettings, folder: Path) -> str:
-    """The node's name, which is its data's, too: under another one RabbitMQ begins with no queue
-    and no message. So it is said once for each state folder.
+    """The node's name. RabbitMQ keeps data by node name: under another it begins with no queue and
+    no message. So the name is written once for each state folder.
 
-    It is nobody else's on this machine: a digest of the folder is in it. An earlier version put the
-    port into it: what that left is found by its data.
+    A digest of the folder makes it unique on this machine. An earlier version put the port into the
+    name: its data folder gives that name.
     """
     newest = max(
         (

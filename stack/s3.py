@@ -33,7 +33,7 @@ def s3(stack: StackSettings) -> Program:
 
 
 def tuned_options(stack: StackSettings) -> tuple[str, ...]:
-    """Of the server's Java."""
+    """JVM options of the tuned server."""
     return "-Xms128m", f"-Xmx{stack.sizes.s3_heap}", "-XX:+UseSerialGC"
 
 

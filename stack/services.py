@@ -23,7 +23,7 @@ _LOCAL_ADDRESSES = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S
 
 
 def stores(stack: StackSettings) -> tuple[Program, ...]:
-    """The three stores, and MariaDB for the tests of Postal; their files written."""
+    """Writes the files of the three stores, and of MariaDB for Postal; gives their programs."""
     stack.state.mkdir(parents=True, exist_ok=True)
     is_tested = stack.profile is Profile.TEST
     databases = (mariadb(stack),) if is_tested or stack.sizes.mariadb else ()
@@ -59,7 +59,7 @@ def write_settings(stack: StackSettings, values: dict[str, str]) -> None:
 def check_disk(stack: StackSettings) -> None:
     """Raises CannotStart when there is less room than the settings ask for.
 
-    Before anything is written: on a full disk every file would be cut off.
+    Called before anything is written: on a full disk every file would be cut off.
     """
     folder, free = free_mib(stack)
     if free < stack.sizes.disk_mib:
@@ -80,8 +80,8 @@ def check_ports(
     programs: Iterable[Program],
     listeners: Mapping[int, str] | None = None,
 ) -> None:
-    """Raises CannotStart naming the first port that somebody else listens on, who that is, and the
-    variable that changes ours.
+    """Raises CannotStart for the first port on which another program listens; names that program
+    and the variable that changes the port.
     """
     listeners = listening_ports() if listeners is None else listeners
     for program in programs:
@@ -100,9 +100,9 @@ def wait_healthy(
     programs: tuple[Program, ...],
     on_up: Callable[[str], None],
 ) -> None:
-    """Returns when all answer, telling each as it comes up.
+    """Returns when all answer; calls `on_up` for each as it comes up.
 
-    Raises CannotStart with the last words of the one that does not.
+    Raises CannotStart with the last line of the log of one that does not.
     """
     deadline = time.monotonic() + stack.sizes.start_timeout
     waiting = {program.name: program for program in programs}

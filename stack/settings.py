@@ -22,7 +22,7 @@ from mailslice.model.settings import clone_root
 PREFIX = "MAILSLICE_STACK_"
 TEST_PREFIX = "MAILSLICE_STACK_TEST_"
 INNER = (PREFIX + "OWNER", PREFIX + "SCHEDULES")
-"""What the stack tells its own processes by; a command that one of them starts has them, too."""
+"""Variables that the stack sets for its own processes, whose children inherit them."""
 _TEST_OFFSET = 1000
 """Between the default ports of the two stacks, so that both can be up."""
 
@@ -52,7 +52,7 @@ def _port(default: int, description: str) -> int:
 class Ports(BaseModel):
     """Ports of the run stack; those of the test stack are 1000 higher, Airflow's 18080.
 
-    All below the range Linux hands out by itself.
+    All are below the range of ephemeral ports of Linux.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -37,8 +37,8 @@ _STATE_ENTRIES = {
     "rabbitmq",
     "s3",
 }
-"""What a stack puts into its folder, beside its settings file, before its supervisor's
-configuration, which no other folder has."""
+"""Entries that a stack makes in its folder, besides its settings file, before supervisord.conf,
+which no other folder has."""
 _REMOVALS = 5
 
 
@@ -154,7 +154,7 @@ def remove(stack: StackSettings) -> None:
         stays = folder.exists() and (folder.is_mount() or stack.state.is_symlink())
         if not folder.exists() or (stays and not any(folder.iterdir())):
             break
-        time.sleep(0.3)  # what has just ended may have written meanwhile
+        time.sleep(0.3)  # an ended process may have written until now
     else:
         raise CannotStart(
             f"{stack.state}, which belongs to {_owner(stack.state)}, could not be removed "
@@ -189,7 +189,7 @@ def _check_folder(stack: StackSettings) -> None:
 
 
 def check_room(stack: StackSettings) -> None:
-    """As `check_disk`, for a stack that does not run: one that does has what it needs."""
+    """As `check_disk`, for a stack that does not run: a running one has what it needs."""
     if not Supervisor(stack).alive():
         check_disk(stack)
 

@@ -168,7 +168,7 @@ def _escaped(value: object) -> str:
 
 
 def _quoted(value: str) -> str:
-    """In the quotes that the value does not hold: supervisor knows no escape for them."""
+    """In the kind of quotes that the value does not hold: supervisor cannot escape quotes."""
     quote = '"' if '"' not in value else "'"
     if quote in value or "\n" in value:
         raise CannotStart(

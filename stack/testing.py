@@ -72,9 +72,9 @@ def _rare_wake_ups() -> Iterator[None]:
 
 @contextmanager
 def _tests_compiled() -> Iterator[None]:
-    """Beside the start of the services pytest compiles the tests of a clean checkout.
+    """While the services start, pytest compiles the tests of a clean checkout.
 
-    Else each of its processes does it by itself, all at once: 9 s of CPU each.
+    Otherwise each of its processes does it by itself, all at once: 9 s of CPU each.
     """
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     root, silent = stack_settings(Profile.TEST).root, subprocess.DEVNULL
@@ -86,13 +86,13 @@ def _tests_compiled() -> Iterator[None]:
 
 
 def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:
-    """All tiers run in processes beside each other, which costs some a deadline on a busy machine:
-    what failed runs once more, alone, and its word counts.
+    """Runs all tiers in parallel processes. On a busy machine some tests miss a deadline, so failed
+    tests run once more, alone, and that result counts.
     """
     if arguments:
         return _run(arguments, environment)
     processes = stack_settings(Profile.TEST).sizes.test_processes
-    # As they are found: whole systems first, quick ones fill the end.
+    # In the order of collection: tests of whole systems first, quick ones fill the end.
     spread = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
     code = _run(spread, environment)
     if code != _TESTS_FAILED:
@@ -122,7 +122,7 @@ def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            continue  # pytest has it, too, and ends by itself
+            continue  # pytest gets the signal, too, and ends by itself
         except SystemExit:
             process.terminate()
             process.wait()

@@ -1,9 +1,9 @@
 # Fills the data folder where there is none, then becomes the server:
 # mariadb.sh FOLDER INSTALLER SERVER ARGUMENT...
-# One that was killed meanwhile leaves data.coming behind, which the next one removes.
+# A start that is killed leaves data.coming behind; the next start removes it.
 folder=$1 installer=$2 server=$3
 shift 3
-# Its own: each server removes the temporary tables that it finds, those of others, too.
+# An own tmpdir: a server removes all temporary tables that it finds, those of others, too.
 mkdir -p "$folder/tmp"
 set -- "$@" --tmpdir="$folder/tmp"
 if [ ! -d "$folder/data" ]; then

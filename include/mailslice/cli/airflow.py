@@ -1,4 +1,4 @@
-"""`mailslice airflow`: what an Airflow of yours and an installed mailslice know of each other."""
+"""`mailslice airflow`: lets an existing Airflow use an installed mailslice, and its settings."""
 
 import os
 import signal
@@ -44,23 +44,23 @@ def run(
     del out
     from mailslice.airflow.deployments import deployments
 
-    named = {one.prefix: one for one in deployments() if one.connection}
-    if deployment not in named:
-        if not named:
+    by_prefix = {entry.prefix: entry for entry in deployments() if entry.connection}
+    if deployment not in by_prefix:
+        if not by_prefix:
             raise BadInput(f"{CONNECTION} is unset: it names the connections of Airflow to use")
-        allowed = ", ".join(map(repr, named))
+        allowed = ", ".join(map(repr, by_prefix))
         raise BadInput(f"--deployment {deployment!r} is not allowed; allowed: {allowed}")
-    # As `airflow connections get`: elsewhere Airflow leaves its database out.
+    # As `airflow connections get` does: otherwise Airflow does not look in its database.
     os.environ[_CONTEXT] = "server"
     try:
-        with redirect_stdout(sys.stderr):  # Airflow's log; stdout is the command's
-            put = named[deployment].environment()
+        with redirect_stdout(sys.stderr):  # Airflow logs to stdout, which the command needs
+            put = by_prefix[deployment].environment()
     finally:
         del os.environ[_CONTEXT]
     environ = {name: text for name, text in (os.environ | put).items() if text or name not in put}
-    ignored = signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # by Python; the command would, too
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # exec keeps Python's SIG_IGN
     try:
         os.execvpe(words[0], words, environ)  # noqa: S606
     except OSError as error:
-        signal.signal(signal.SIGPIPE, ignored)
+        signal.signal(signal.SIGPIPE, before)
         raise BadInput(f"{words[0]}: {error.strerror}") from error

@@ -48,7 +48,7 @@ def factor(option: str) -> Callable[[Any], float]:
 
 
 def check_text(option: str, value: object) -> None:
-    """BadInput for a text, or a list with one, that is not UTF-8: no store keeps it."""
+    """Raises BadInput for a text, or a list of texts, that is not UTF-8: no store can keep it."""
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and is_broken(text):
             raise BadInput(f"{option}: {text[:60]!r} is not allowed; text in UTF-8 is")
@@ -81,7 +81,7 @@ def sender(option: str) -> Callable[[Any], str]:
 
 
 def listen_address(option: str) -> Callable[[Any], str]:
-    """A parser of addresses to listen on; never a blank text (`"$UNSET"`): that is all of them."""
+    """A parser of addresses to listen on. Refuses a blank text (`"$UNSET"`): it means all."""
 
     def parse(text: Any) -> str:
         if not str(text).strip():
@@ -100,14 +100,14 @@ def enqueue_id(option: str) -> Callable[[Any], EnqueueId]:
 
 
 def moment(option: str, *, ahead: bool = False) -> Callable[[Any], datetime]:
-    """A parser of times: ISO 8601 (UTC without a zone), or a duration ago; `ahead`: from now."""
+    """A parser of times: ISO 8601 (no zone: UTC), or a duration before (`ahead`: after) now."""
 
     def parse(text: Any) -> datetime:
         if isinstance(text, datetime):
             return text
         with suppress(ValueError, OverflowError):
-            at = datetime.fromisoformat(str(text).strip())
-            return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+            time = datetime.fromisoformat(str(text).strip())
+            return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
         try:
             span = duration(option)(text)
         except BadInput:
@@ -123,7 +123,7 @@ def moment(option: str, *, ahead: bool = False) -> Callable[[Any], datetime]:
 PORT = partial(count, least=0, most=65535)
 WINDOW = partial(count, most=65535)
 PAUSE = partial(duration, most=timedelta(days=27), least=timedelta(seconds=1))
-"""Between attempts, as MAILSLICE_WORKER_BACK_OFF_CAP."""
+"""A pause between attempts. The bounds are those of MAILSLICE_WORKER_BACK_OFF_CAP."""
 
 
 def option(
@@ -132,7 +132,7 @@ def option(
     parser_of: Callable[[str], Callable[[Any], Any]] | None = None,
     **more: Any,
 ) -> Any:
-    """A switch `--name`, or `--name METAVAR`. `parser_of` makes the value's parser of the name."""
+    """An option. `usage`: `--name` (a switch) or `--name METAVAR`; `parser_of`: name -> parser."""
     name, _, metavar = usage.partition(" ")
     parser = parser_of(name) if parser_of else None
     return typer.Option(name, metavar=metavar or None, help=help_text, parser=parser, **more)
@@ -147,7 +147,7 @@ def queue_option(help_text: str) -> Any:
 
 
 def folder(text: Any) -> Path:
-    """A folder; never the empty text (`"$UNSET"`), which would be the current one."""
+    """A folder. Refuses the empty text (`"$UNSET"`), which would be the current folder."""
     if not str(text):
         raise BadInput("DIR: '' is not allowed; the path of a folder is, such as .")
     return Path(text)

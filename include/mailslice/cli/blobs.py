@@ -26,9 +26,9 @@ Run = Annotated[str | None, option("--run RUN", "All blobs that this run of blob
 def list_trashed(out: Output, *, run: Run = None, limit: Limit = None) -> None:
     """Kept copies, soonest to expire first."""
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
-        copied = copies.of_run(run) if stores.own_blobs.bucket_exists() else iter(())
+        trashed = copies.of_run(run) if stores.own_blobs.bucket_exists() else iter(())
         empty = f"no copy{'' if run is None else f' of run {run}'} is kept"
-        out.rows((_shown(each) for each in islice(copied, limit)), empty=empty)
+        out.rows((_as_row(copy) for copy in islice(trashed, limit)), empty=empty)
 
 
 @command(app, "restore")
@@ -50,19 +50,19 @@ def restore(
     requested = [BlobId(key) for key in dict.fromkeys(keys or ())]
     if bool(requested) == (run is not None):
         raise BadInput("blobs restore: give either keys or --run RUN")
-    begun, counts = 0, Counter[str]()
+    attempted, counts = 0, Counter[str]()
 
     def lines() -> Iterator[dict[str, object]]:
-        nonlocal begun
-        left = dict.fromkeys(requested)
+        nonlocal attempted
+        missing = dict.fromkeys(requested)
         for batch in _copies(copies, requested, run) if exists else iter(()):
-            begun += len(batch)
+            attempted += len(batch)
             status = copies.restore(batch, dry_run=dry_run)
             counts.update(status[copy.key] for copy in batch)
             for copy in batch:
-                left.pop(copy.key, None)
-                yield {**_shown(copy), "status": status[copy.key]}
-        for key in left:
+                missing.pop(copy.key, None)
+                yield {**_as_row(copy), "status": status[copy.key]}
+        for key in missing:
             counts[EXPIRED] += 1
             yield {"key": key, "run": None, "bytes": None, "keptUntil": None, "status": EXPIRED}
 
@@ -71,10 +71,10 @@ def restore(
         try:
             out.rows(lines(), empty=f"no copy of run {run} is kept")
         finally:
-            if not dry_run and (begun or counts):
-                about = {"run": run, "keys": requested, "begun": begun, "counts": counts}
-                record(stores.settings, "blobs restore", None, reason, **about)
-    _end(counts, run)
+            if not dry_run and (attempted or counts):
+                facts = {"run": run, "keys": requested, "begun": attempted, "counts": counts}
+                record(stores.settings, "blobs restore", None, reason, **facts)
+    _raise_unless_restored(counts, run)
 
 
 def _copies(copies: KeptBlobs, requested: list[BlobId], run: str | None) -> Iterator[list[Kept]]:
@@ -83,7 +83,7 @@ def _copies(copies: KeptBlobs, requested: list[BlobId], run: str | None) -> Iter
     return batches(copies.of_run(run), _AT_ONCE)
 
 
-def _end(counts: dict[str, int], run: str | None) -> None:
+def _raise_unless_restored(counts: dict[str, int], run: str | None) -> None:
     bad = {status: count for status, count in counts.items() if status not in {PRESENT, RESTORED}}
     if run is not None and not counts:
         raise BadInput(
@@ -96,5 +96,5 @@ def _end(counts: dict[str, int], run: str | None) -> None:
         )
 
 
-def _shown(copy: Kept) -> dict[str, object]:
+def _as_row(copy: Kept) -> dict[str, object]:
     return {"key": copy.key, "run": copy.run, "bytes": copy.size, "keptUntil": copy.expires}

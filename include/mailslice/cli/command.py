@@ -20,7 +20,7 @@ Debug = Annotated[bool, option("--debug", "Show the traceback of an error, and l
 
 _DUTIES = "duty"
 _JSON = "mailslice.json"
-"""Where in the command's context --json is kept that was given before the command's name."""
+"""Key in the command's context of a --json that was given before the command's name."""
 
 
 def group(help_text: str) -> typer.Typer:
@@ -45,9 +45,9 @@ def remember(ctx: typer.Context, *, as_json: bool) -> None:
 
 
 def _check_reason(path: str, reason: str | None) -> None:
-    """BadInput where the settings ask for a reason and there is none.
+    """Raises BadInput when the settings require a reason and none is given.
 
-    Schedules start duties, and Airflow records them: a duty needs one for its own guards only.
+    Duties are exempt, but for their own guards: schedules start them, and Airflow records them.
     """
     if (reason or "").strip() or path.split()[1:2] == [_DUTIES]:
         return
@@ -63,10 +63,10 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register `function(out, ...)` as the command `name` of `app`; `main` acts on --debug.
 
-    A parameter whose type is a dataclass stands for the options that are its fields.
+    A parameter whose type is a dataclass becomes one option for each field.
     """
     keyword = inspect.Parameter.KEYWORD_ONLY
-    everywhere = [
+    shared = [
         inspect.Parameter("as_json", keyword, default=False, annotation=Json),
         inspect.Parameter("debug", keyword, default=False, annotation=Debug),
     ]
@@ -81,7 +81,7 @@ def command(
         parameters = [
             inspect.Parameter("ctx", keyword, annotation=typer.Context),
             *(parameter.replace(kind=keyword) for parameter in _expanded(own.values())),
-            *everywhere,
+            *shared,
         ]
 
         @wraps(function)
@@ -94,15 +94,15 @@ def command(
             only_shows = values.get("dry_run") or values.get("value", "") is None
             if "reason" in values and not only_shows:
                 _check_reason(ctx.command_path, values["reason"])
-            for one in own.values():
-                kind = one.annotation
+            for parameter in own.values():
+                kind = parameter.annotation
                 if isinstance(kind, type) and is_dataclass(kind):
-                    options = {each.name: values.pop(each.name) for each in fields(kind)}
-                    values[one.name] = kind(**options)
+                    options = {field.name: values.pop(field.name) for field in fields(kind)}
+                    values[parameter.name] = kind(**options)
             context = {"ctx": ctx} if takes_context else {}
             function(Output(ctx.meta[_JSON]), **context, **values)
 
-        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         app.command(name, cls=cls)(run)
         return function

@@ -32,14 +32,14 @@ def show(out: Output) -> None:
 
 @command(app, "check")
 def check(out: Output) -> None:
-    """Like show, with the delivery limit of each queue of RabbitMQ, what it does with a mail that
-    returns more often, and the command that lifts the limit.
+    """Like show, with the delivery limit of each queue of RabbitMQ, what happens to a mail that
+    exceeds it, and the command that lifts it.
 
-    Where MAILSLICE_POSTAL_URL is set: whether Postal's MariaDB, its tables, every grant, the own
-    database and the artifacts are as they must be. Nothing is changed in a database.
+    With MAILSLICE_POSTAL_URL it also checks Postal's MariaDB: its tables, every grant, mailslice's
+    own database and the artifacts. It changes nothing in a database.
 
-    Ends with 1 when the configuration differs, RabbitMQ may lose a mail (unsafeQueues), or the mode
-    for Postal lacks something.
+    Ends with 1 when the configuration differs, RabbitMQ may lose a mail (unsafeQueues), or a check
+    that the Postal mode needs fails.
     """
     with open_stores() as stores:
         postal: dict[str, Any] = {}
@@ -47,15 +47,15 @@ def check(out: Output) -> None:
             from mailslice.cli.postal_check import postal_checks
 
             postal = {"postal": postal_checks(stores, system_clock)}
-        lacks = bool(postal) and not postal["postal"]["ok"]
+        postal_fails = bool(postal) and not postal["postal"]["ok"]
         if not has_cassandra(stores.settings):
             out.one({**postal, "source": stores.settings.source})
-            raise typer.Exit(int(lacks))
+            raise typer.Exit(int(postal_fails))
         comparison = _comparison(stores)
         limits = map(shapes.queue_limit, stores.rabbitmq.delivery_limits())
         unsafe = stores.rabbitmq.unsafe_queues()
     out.one(comparison | {"queues": list(limits), "unsafeQueues": unsafe} | postal)
-    if comparison["verdict"] not in (SAME, NOTHING_STORED) or unsafe or lacks:
+    if comparison["verdict"] not in (SAME, NOTHING_STORED) or unsafe or postal_fails:
         raise typer.Exit(1)
 
 
@@ -63,7 +63,7 @@ def check(out: Output) -> None:
 def apply(out: Output, reason: Reason = None) -> None:
     """Store the wanted configuration, without a question.
 
-    Refused as James refuses it: fewer buckets, a window that does not divide the stored one.
+    Refused, as by James, for fewer buckets and for a window that does not divide the stored one.
     """
     from mailslice.view.configuration import ConfigurationGuard
 

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 app = group("Decisions: who did what to which mails, and why.")
 _COLUMNS = ("time", "queue", "action", "who", "reason", "mails", "enqueueId", "name")
-_LAST = timedelta(days=7)
-_FEW_DAYS = timedelta(days=100)
-"""Up to so many each is read, whether it has decisions or not."""
-_COUNTED = (
+_DEFAULT_SPAN = timedelta(days=7)
+_SHORT_SPAN = timedelta(days=100)
+"""A span up to this length reads the partition of each day, empty or not."""
+_MAIL_COUNTS = (
     *("retried", "moved", "delayed", "undeleted", "released", "discarded", "deleted", "flushed"),
     *("enqueued", "handled", "mails", "republished"),
 )
-"""How many mails a decision was about: the first of these facts that it has."""
-_OF_HOLDS = frozenset({"queue hold", "queue release"})
-"""Their counts are of holds, not of mails."""
-_ABOUT = frozenset({"time", "who", "action", "queue", "reason"})
+"""Facts that count mails. The first one that a decision has is its number of mails."""
+_HOLD_ACTIONS = frozenset({"queue hold", "queue release"})
+"""Actions whose counts are of holds, not of mails."""
+_OWN_COLUMNS = frozenset({"time", "who", "action", "queue", "reason"})
 
 
 @command(app, "list")
@@ -56,33 +56,33 @@ def list_(
 ) -> None:
     """Decisions of people, duties and workers about mails, newest first.
 
-    Deletions, clears, moves, retries, releases and so on; what is known of each is in 'facts'.
+    Deletions, clears, moves, retries, releases and so on. The details of each are in 'facts'.
     """
     now = system_clock()
     last = until or now
-    first = since or (last if last.year < 1970 else min(last, now) - _LAST)
+    first = since or (last if last.year < 1970 else min(last, now) - _DEFAULT_SPAN)
     if first > last:
         raise BadInput(f"--since {first:%Y-%m-%dT%H:%M:%SZ} is after --until or now")
     with open_stores() as stores:
-        found = heapq.merge(
-            _of_people(stores, queue, first, last),
-            _of_duties(stores, queue, first, last),
-            key=lambda one: one[0],
+        decisions = heapq.merge(
+            _by_people(stores, queue, first, last),
+            _by_duties(stores, queue, first, last),
+            key=lambda line: line[0],
             reverse=True,
         )
-        out.rows((line for _, line in found), _COLUMNS, empty="no decision in that time")
+        out.rows((line for _, line in decisions), _COLUMNS, empty="no decision in that time")
 
 
 Line = tuple[datetime, dict[str, object]]
 
 
-def _of_people(
+def _by_people(
     stores: Stores, queue: str | None, since: datetime, until: datetime
 ) -> Iterator[Line]:
     for at, decision in written_decisions(artifacts(stores.settings), since, until):
         if queue is not None and decision.get("queue") != queue:
             continue
-        names = () if decision.get("action") in _OF_HOLDS else _COUNTED
+        names = () if decision.get("action") in _HOLD_ACTIONS else _MAIL_COUNTS
         counts = (decision[name] for name in names if isinstance(decision.get(name), int))
         line = {
             "time": at,
@@ -91,12 +91,12 @@ def _of_people(
             "enqueueId": decision.get("mail"),
             **{name: decision.get(name) for name in ("name", "run")},
             "by": "a person",
-            "facts": {name: value for name, value in decision.items() if name not in _ABOUT},
+            "facts": {name: value for name, value in decision.items() if name not in _OWN_COLUMNS},
         }
         yield at, line
 
 
-def _of_duties(
+def _by_duties(
     stores: Stores, queue: QueueName | None, since: datetime, until: datetime
 ) -> Iterator[Line]:
     from mailslice.stores.cassandra.own import Decisions
@@ -105,18 +105,18 @@ def _of_duties(
     if table is None:
         return
     days: Mapping[QueueName, Sequence[str] | None]
-    # Of the days from 0001 to 2099 few have decisions: a scan of their names finds which.
-    few = until - since <= _FEW_DAYS
-    days = {queue: None} if queue is not None and few else table.days(since, until)
+    # Of the days from 0001 to 2099 few have decisions: a scan of all partition keys finds them.
+    is_short = until - since <= _SHORT_SPAN
+    days = {queue: None} if queue is not None and is_short else table.days(since, until)
     lines = [
-        map(partial(_of_row, name), table.list(name, since, until, of))
-        for name, of in sorted(days.items())
+        map(partial(_line_of_row, name), table.list(name, since, until, dates))
+        for name, dates in sorted(days.items())
         if queue in {None, name}
     ]
-    yield from heapq.merge(*lines, key=lambda one: one[0], reverse=True)
+    yield from heapq.merge(*lines, key=lambda line: line[0], reverse=True)
 
 
-def _of_row(queue: QueueName, row: "DecisionRow") -> Line:
+def _line_of_row(queue: QueueName, row: "DecisionRow") -> Line:
     return row.decided, {
         "time": row.decided,
         "queue": queue,

@@ -1,4 +1,4 @@
-"""`worker drain`: takes mails off a queue with one outcome, a line a mail after mark and ack."""
+"""`worker drain`: gives mails of a queue one outcome; prints each after its mark and ack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PATIENCE = timedelta(seconds=10)
 """How long a store may be away before the command ends with 4."""
 _RETRY_AFTER_QUIET = 0.3
-"""Seconds without a new mail before one that was retried already gets its next turn."""
+"""Seconds without a new mail after which a mail that came back is retried again."""
 
 
 class DrainOutcome(StrEnum):
@@ -64,8 +64,8 @@ class DrainOptions:
 class Draining:
     """One run of `worker drain`.
 
-    A retried mail comes back at once. It is postponed until nothing new has come for a while, so
-    that every mail gets its turn; without `most` it is not retried twice.
+    A retried mail comes back at once. The run postpones it until no new mail has come for a while,
+    so that every mail gets its turn. Without `most` no mail is retried twice.
     """
 
     def __init__(self, worker: QueueWorker, options: DrainOptions, out: Output) -> None:
@@ -79,7 +79,7 @@ class Draining:
         self.handled = 0
 
     async def run(self) -> None:
-        """Until `most` mails are handled or the queue is idle; the rest goes back to the queue."""
+        """Runs until `most` mails are handled or the queue is idle. The rest goes back to it."""
         async with aclosing(
             self._worker.deliveries(self._prefetch(), give_up_after=_PATIENCE)
         ) as deliveries:
@@ -91,14 +91,14 @@ class Draining:
             self._raise_failed()
 
     def _prefetch(self) -> int:
-        """No more than may be handled; retried mails that are set aside take room, too."""
+        """At most `most`, except for retries: postponed mails take room in the window."""
         if self._options.most is None or self._options.outcome is DrainOutcome.RETRY:
             return self._options.prefetch
         return min(self._options.prefetch, self._options.most)
 
     async def _take(self, deliveries: Deliveries) -> None:
         loop = asyncio.get_running_loop()
-        coming = asyncio.ensure_future(anext(deliveries, None))
+        pending = asyncio.ensure_future(anext(deliveries, None))
         last_new = loop.time()
         try:
             while self._options.most is None or self._started < self._options.most:
@@ -109,27 +109,27 @@ class Draining:
                         return
                     continue
                 await asyncio.wait(
-                    {coming, *self._running}, timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                    {pending, *self._running}, timeout=pause, return_when=asyncio.FIRST_COMPLETED
                 )
-                if coming.done():
-                    delivery = coming.result()
+                if pending.done():
+                    delivery = pending.result()
                     if delivery is None:
                         return
-                    coming = asyncio.ensure_future(anext(deliveries, None))
+                    pending = asyncio.ensure_future(anext(deliveries, None))
                     if self._accept(delivery):
                         last_new = loop.time()
         finally:
-            coming.cancel()
+            pending.cancel()
             with suppress(asyncio.CancelledError, StopAsyncIteration):
-                await coming
+                await pending
 
-    def _pause(self, deliveries: Deliveries, quiet: float) -> float:
+    def _pause(self, deliveries: Deliveries, since_new: float) -> float:
         """Seconds until a postponed mail gets its turn, or the queue counts as idle."""
         if self._postponed and self._options.most is not None:
-            return _RETRY_AFTER_QUIET - quiet
-        # Postponed mails hold memory that new ones may wait for: idle time does not count.
+            return _RETRY_AFTER_QUIET - since_new
+        # Postponed mails hold memory that new mails may wait for: `idle_seconds` stays 0 then.
         return self._options.idle.total_seconds() - (
-            quiet if self._postponed else deliveries.idle_seconds
+            since_new if self._postponed else deliveries.idle_seconds
         )
 
     def _start_postponed(self) -> bool:
@@ -140,8 +140,8 @@ class Draining:
         return True
 
     def _accept(self, delivery: Delivery) -> bool:
-        """Whether this mail is new to this run; it is handled then, else set aside."""
-        if delivery.item.enqueue_id in self._started_ids:  # those of a retry alone
+        """Handles a mail that is new to this run, postpones another. Whether it was new."""
+        if delivery.item.enqueue_id in self._started_ids:  # filled by retries only
             self._postponed.append(delivery)
             return False
         self._start(delivery)
@@ -154,7 +154,7 @@ class Draining:
         self._running.add(asyncio.create_task(self._handle(delivery)))
 
     def _raise_failed(self) -> None:
-        """The first failure of a handled mail; those that are done are forgotten."""
+        """Raises the first failure of a handled mail. Forgets the tasks that are done."""
         done = {task for task in self._running if task.done()}
         self._running -= done
         for task in done:

@@ -41,7 +41,7 @@ QueueOption = Annotated[
     queue_option("Name of a mail queue. Duties that are about all queues ignore it and say so."),
 ]
 Param = Annotated[
-    list[str] | None, option("--param NAME=VALUE", "A param of the duty, as its option gives it.")
+    list[str] | None, option("--param NAME=VALUE", "A param of the duty, like its own option.")
 ]
 Run = Annotated[
     str | None,
@@ -98,27 +98,27 @@ def run(
 
     recipients = load_settings().duty if notify else None
     if recipients is not None:
-        channels_without_airflow(recipients)  # a wrong one is refused before the run
-    ended: dict[str, Any] | None = None
+        channels_without_airflow(recipients)  # refuses a wrong channel before the run
+    report: dict[str, Any] | None = None
     failure: BaseException | None = None
     try:
         settings, request = _opened(duty, queue, _params(ctx, param, reason, dry_run=dry_run), None)
         request, folder = replace(request, tells=notify), folder_of(request, settings)
         try:
-            ended = run_all(request, settings, lambda step, summary: _progress(out, step, summary))
+            report = run_all(request, settings, lambda step, summary: _progress(out, step, summary))
         except MailsliceError:
-            with suppress(MailsliceError):  # the first error counts, not that of a store away
-                ended = folder.read_json("report.json")
+            with suppress(MailsliceError):  # keep the first error
+                report = folder.read_json("report.json")
             raise
         finally:
-            if ended is not None:
-                out.one(ended)
+            if report is not None:
+                out.one(report)
     except (Exception, SystemExit) as error:
         failure = error if isinstance(error, Exception) else MailsliceError("ended by SIGTERM")
         raise
     finally:
         if recipients is not None:
-            notify_end(duty, queue, ended, failure, recipients)
+            notify_end(duty, queue, report, failure, recipients)
 
 
 def _step_command(step: str, help_text: str) -> None:
@@ -142,9 +142,9 @@ def _step_command(step: str, help_text: str) -> None:
         if step != "plan":
             request = _as_planned(request, folder)
         if step == "apply" and request.params.get("dry_run"):
-            about = {"run": request.run, "duty": duty, "queue": request.reported_queue}
+            ids = {"run": request.run, "duty": duty, "queue": request.reported_queue}
             planned = (folder.read_json("plan.json") or {}).get("planned")
-            out.one({**about, "step": step, "dryRun": True, "planned": planned, "applied": 0})
+            out.one({**ids, "step": step, "dryRun": True, "planned": planned, "applied": 0})
             return
         out.one(run_step(step, request, settings))
 
@@ -169,7 +169,7 @@ def _opened(
     run: str | None,
     pending: str | None = None,
 ) -> tuple[Settings, RunRequest]:
-    """Settings and request, checked. `pending`: a step that goes on with the newest such run."""
+    """The checked settings and request. `pending`: a step that takes the newest run."""
     entry = registry.load(duty)
     refuse_empty(params, entry.params)
     entry.params.parse(params, f"duty {duty}")
@@ -184,11 +184,11 @@ def _opened(
 
 
 def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> Settings:
-    """The settings of a known queue. A queue given to a duty that needs none is only said."""
+    """The settings of a known queue. A duty about all queues says that it ignores `queue`."""
     if not needs_queue:
         settings = load_settings()
         if queue is not None:
-            if has_cassandra(settings):  # a name that is wrong is wrong here, too
+            if has_cassandra(settings):  # an unknown queue is an error here, too
                 with open_queue(queue):
                     pass
             words = f"duty {duty} is about all queues: --queue {shown(queue)} is ignored"
@@ -206,7 +206,7 @@ def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> Sett
 def _params(
     ctx: typer.Context, texts: list[str] | None, reason: str | None, *, dry_run: bool
 ) -> dict[str, object]:
-    """The params as JSON values; only what was given, so that defaults stay the duty's own."""
+    """The given params as JSON values. Others are left out: the duty has its own defaults."""
     params: dict[str, object] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
@@ -231,12 +231,12 @@ def _value(text: str) -> object:
 
 
 def _as_planned(request: RunRequest, folder: RunFolder) -> RunRequest:
-    """The request with the planned params; --dry-run is of this command.
+    """The request with the params of the plan, and --dry-run of this command.
 
     Raises BadInput for an option that contradicts the plan, PlanRefused for a run without one.
     """
     stored = folder.read_json(REQUEST)
-    # Refused here: a mistyped run gets no report. One whose plan failed does.
+    # A mistyped run is refused without a report. A run whose plan failed gets its report.
     if stored is None and folder.read_json("plan.json") is None:
         raise PlanRefused(
             f"run {request.run} of {request.duty} has no plan.json in {folder.uri}: "

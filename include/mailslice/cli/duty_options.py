@@ -14,7 +14,7 @@ from mailslice.maintenance.params import DutyParams, ParamShape, param_shapes
 from mailslice.model.errors import BadInput
 
 _PARAMS_KEY = "mailslice.maintenance.params"
-"""Where in the command's context the given params are."""
+"""Key in the command's context of the given params."""
 _COMMON = {"reason", "dry_run"}
 """Options of every duty, which the commands declare themselves."""
 _WITH_VALUE = {"--queue", "--reason", "--param", "--run"}
@@ -28,28 +28,28 @@ class DutyCommand(ExampleCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse with the duty's options. An unknown duty is reported before its options."""
         name = duty_in(args, registry.names())
-        own = [*self.params]
+        without_duty = [*self.params]
         try:
             if name is None:
                 if (word := _first_word(args)) is not None:
                     registry.load(word)
             else:
-                self.params = [*own, *options_of(registry.load(name).params)]
+                self.params = [*without_duty, *options_of(registry.load(name).params)]
             return super().parse_args(ctx, args)
         finally:
             # --help is printed while parsing; the next command line may name another duty.
-            self.params = own
+            self.params = without_duty
 
 
 def duty_in(args: Sequence[str], known: Sequence[str]) -> str | None:
-    """The duty that a command line names: the first word that is one and no option's value."""
+    """The duty that a command line names: the first known word that is no option's value."""
     pairs = zip(args, ["", *args], strict=False)
     words = (word for word, previous in pairs if previous not in _WITH_VALUE)
     return next((word for word in words if word in known), None)
 
 
 def _first_word(args: Sequence[str]) -> str | None:
-    """The word meant as a duty, where none is known; a word after an option is likely its value."""
+    """The word meant as a duty when none is known. A word after an option is likely its value."""
     words = [
         (word, previous)
         for word, previous in zip(args, ["", *args], strict=False)
@@ -104,9 +104,9 @@ def _store_param(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> 
 
 
 def with_options(ctx: Any, params: dict[str, object]) -> dict[str, object]:
-    """The params with those that this command line gave as options: text, switches, lists of text.
+    """The params, and those that this command line gave as options: text, switches, lists of text.
 
-    BadInput when the same param was given as option and by --param.
+    Raises BadInput when the same param was given as option and by --param.
     """
     options: dict[str, object] = ctx.meta.get(_PARAMS_KEY, {})
     for name in options.keys() & params.keys():
@@ -118,7 +118,7 @@ def with_options(ctx: Any, params: dict[str, object]) -> dict[str, object]:
 
 
 def refuse_empty(params: dict[str, object], of_duty: type[DutyParams]) -> None:
-    """BadInput for a list or name that is empty (`--users "$UNSET"`): it would mean all."""
+    """Raises BadInput for an empty list or name (`--users "$UNSET"`): it would mean all."""
     shapes = [param for param in param_shapes(of_duty) if param.name not in _COMMON]
     names = {param.name for param in shapes if param.kind == "array" or str in param.types}
     for name in params.keys() & names:

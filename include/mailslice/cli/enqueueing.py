@@ -77,7 +77,7 @@ class Enqueuing:
                         continue
                     await self._slots.acquire()
                     reservation = await self._budget.acquire(len(mail.content))
-                    task = asyncio.create_task(self._one(mail, mail.content, reservation))
+                    task = asyncio.create_task(self._attempt(mail, mail.content, reservation))
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
                     advance(len(mail.content))
@@ -92,15 +92,15 @@ class Enqueuing:
         if self._error is not None:
             raise self._error
 
-    async def _one(self, source: FoundMail, content: bytes, reservation: Reservation) -> None:
+    async def _attempt(self, source: FoundMail, content: bytes, reservation: Reservation) -> None:
         try:
             if self._error is None:
                 await self._enqueue(source, content)
-        # A password that a store refuses from now on is no trouble of this mail.
+        # A store that refuses the password from now on fails every mail, not this one.
         except (TryAgain, BadSetting) as error:
             self._end(error)
             self._failed(source, str(error))
-        except NoRoomError as error:  # the mail is enqueued: only its line found no place
+        except NoRoomError as error:  # the mail is enqueued, its line not printed
             self._end(error)
         except MailsliceError as error:
             self._failed(source, str(error))
@@ -111,7 +111,7 @@ class Enqueuing:
             self._slots.release()
 
     def _end(self, error: Exception) -> None:
-        """No further mail is enqueued. The first error is the one that is told."""
+        """Stops the run: no further mail is enqueued. `run` raises the first error."""
         self._error = self._error or error
         self._stop.set()
 
@@ -194,7 +194,7 @@ def _progress(paths: Sequence[str]) -> Iterator[Callable[[int], None]]:
 
 
 def _size(path: str) -> int:
-    """0 when it cannot be known: what cannot be read is said when it is read."""
+    """Bytes of a path; 0 when unknown. Reading reports a path that cannot be read."""
     try:
         if path in ("", STDIN):
             return 0

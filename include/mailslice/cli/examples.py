@@ -1,8 +1,8 @@
 """Example sessions of the commands: `--help` shows the command lines, docs/cli.md the answers, too.
 
-They are in examples.txt: a heading a command; lines that begin with `$ ` are typed, the others are
-the answer. `...` stands for any text; times, ids and durations differ from run to run. A test types
-them in that order and compares.
+They are in examples.txt, a heading for each command. Lines that begin with `$ ` are typed, others
+are the answer. `...` stands for any text; times, ids and durations differ from run to run. A test
+types them in that order and compares.
 """
 
 import re
@@ -45,18 +45,18 @@ class ExampleCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words of the usage line, without typer's braces: `QUEUE [OPTIONS]`."""
-        arguments = [str(one.metavar or one.name.upper()) for one in self._arguments(ctx)]
+        arguments = [str(arg.metavar or arg.name.upper()) for arg in self._arguments(ctx)]
         return [*arguments, "[OPTIONS]"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, then options; typer would show the Python type of an argument's parser."""
         arguments = [
-            (str(one.metavar or one.name.upper()), one.help) for one in self._arguments(ctx)
+            (str(arg.metavar or arg.name.upper()), arg.help) for arg in self._arguments(ctx)
         ]
         options = [
-            one.get_help_record(ctx)
-            for one in self.get_params(ctx)
-            if one.param_type_name == "option"
+            option.get_help_record(ctx)
+            for option in self.get_params(ctx)
+            if option.param_type_name == "option"
         ]
         for title, rows in (("Arguments", arguments), ("Options", options)):
             if rows := [row for row in rows if row is not None]:
@@ -71,4 +71,4 @@ class ExampleCommand(TyperCommand):
             formatter.write("".join(f"  {line}\n" for line in lines))
 
     def _arguments(self, ctx: Any) -> list[Any]:
-        return [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
+        return [param for param in self.get_params(ctx) if param.param_type_name == "argument"]

@@ -35,7 +35,7 @@ def exporter(
 ) -> None:
     """Serve figures of queues, duties and workers to Prometheus until SIGTERM.
 
-    One an installation. Reads only: the broker's management API, the ledger, workers' records.
+    One an installation. It reads the broker's management API, the ledger and workers' records.
     """
     from mailslice.cli.exporter_figures import JAMES, POSTAL_ALONE, Exporter
     from mailslice.stores import has_cassandra, open_stores

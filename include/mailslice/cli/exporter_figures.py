@@ -1,9 +1,9 @@
-"""What `mailslice exporter` knows of queues and duties, store by store.
+"""The figures of `mailslice exporter`: what each store says of queues and duties.
 
-A round asks RabbitMQ's management API (one request for all queues, two more), the ledger (the few
-newest reports of each duty and queue) and the workers' records. Of a view at most 500 rows are
-read, and no file of the artifacts. Without an answer a store's figures are absent: unknown is never
-zero.
+A round makes three requests to RabbitMQ's management API (one for all queues), and reads the ledger
+(the few newest reports of each duty and queue) and the workers' records. It reads at most 500 rows
+of a view, and no file of the artifacts. A store that does not answer has no figures: unknown is
+never zero.
 """
 
 import json
@@ -38,7 +38,7 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(slots=True)
 class _Known:
-    """The figures of a store, and when it gave them (monotonic)."""
+    """The figures of a store, when it gave them (monotonic), and the seconds that it took."""
 
     figures: tuple[Figure, ...] = ()
     at: float | None = None
@@ -48,7 +48,7 @@ class _Known:
 
 
 class Exporter:
-    """Gathers in a thread of its own; `page` gives what is known at once."""
+    """Gathers figures in a thread of its own. `page` answers at once with the last ones."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Exporter:
         clock: Callable[[], float],
         sources: Mapping[str, Callable[[Stores], Iterable[Figure]]] | None = None,
     ) -> None:
-        """`stores` opens them: anew after one did not answer. `sources`: store -> its figures."""
+        """`stores` opens the stores, again after one failed. `sources`: store -> its figures."""
         self._open = stores
         self._stores: Stores | None = None
         self._interval = interval
@@ -83,9 +83,9 @@ class Exporter:
             began = self._clock()
             try:
                 self._stores = self._stores or self._open()
-                found = tuple(source(self._stores))
-                self._known[name] = _Known(found, self._clock(), self._clock() - began, up=True)
-            except Exception as error:  # noqa: BLE001 - an exporter that ends says less
+                figures = tuple(source(self._stores))
+                self._known[name] = _Known(figures, self._clock(), self._clock() - began, up=True)
+            except Exception as error:  # noqa: BLE001 - no failure may end the exporter
                 log.warning("%s: %s", name, error, extra={"action": "exporter_store_down"})
                 last, took = self._known[name].at, self._clock() - began
                 self._known[name] = _Known((), last, took, up=False, error=str(error))
@@ -93,7 +93,7 @@ class Exporter:
 
     def page(self) -> Answer:
         """/metrics: always 200."""
-        figures = [one for known in self._known.values() for one in known.figures]
+        figures = [figure for known in self._known.values() for figure in known.figures]
         ordered = sorted(figures, key=lambda figure: figure.name)
         return 200, _TYPE, exposition([*self._own(), *ordered])
 
@@ -133,7 +133,7 @@ class Exporter:
 
 
 _LONGEST_ROUND = 300.0
-"""Seconds: every request to a store ends within its time-out."""
+"""Seconds. Every request to a store has a time-out: a longer round has hung."""
 
 
 def broker_figures(stores: Stores) -> Iterator[Figure]:
@@ -142,10 +142,10 @@ def broker_figures(stores: Stores) -> Iterator[Figure]:
     alarms = "Memory and disk alarms of the broker, nodes that are down, blocked connections"
     yield Figure("mailslice_broker_alarms", alarms, {}, len(stores.management.alarms()))
     for queue in stores.management.mail_queues():
-        yield from _of_broker_queue(queue, moving)
+        yield from _broker_queue_figures(queue, moving)
 
 
-def _of_broker_queue(queue: QueueName, moving: Mapping[str, Traffic]) -> Iterator[Figure]:
+def _broker_queue_figures(queue: QueueName, moving: Mapping[str, Traffic]) -> Iterator[Figure]:
     names = RabbitNames(queue)
     text = "Messages by kind of queue; parked and delayed ones are all counted as ready"
     work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
@@ -177,29 +177,29 @@ def ledger_figures(stores: Stores) -> Iterator[Figure]:
     records = WorkerRecords.existing(stores.cassandra, stores.settings)
     by_queue = {} if records is None else records.by_queue([*records.queues()])
     for queue, workers in by_queue.items():
-        yield from _of_workers(queue, workers)
+        yield from _worker_figures(queue, workers)
     try:
         yield from health_figures(stores)
-    except MailsliceError as error:  # RabbitMQ's, which has no figures then, or a wrong setting
+    except MailsliceError as error:  # RabbitMQ is down, as its source says, or a wrong setting
         log.warning("no health of queues: %s", error, extra={"action": "exporter_no_health"})
 
 
 def report_figures(stores: Stores) -> Iterator[Figure]:
-    """Last runs of every duty, and what they say of their queue. Any ledger has them."""
+    """Last runs of every duty, and their figures of the queue. For a ledger in any store."""
     for duty, _, reports in newest_reports(stores.existing_runs()):
         # A dry run says nothing of the work that waits, nor of the run that failed before it.
-        if newest := next((one for one in reports if not is_dry(one)), None):
+        if newest := next((report for report in reports if not is_dry(report)), None):
             now, limits = system_clock(), stores.settings.alert
             current = readings(newest, limits, now)
             firing = alerts(current, newest.get("alerts") or (), now, limits)
             yield from duty_figures(newest, current, firing)
-        yield from _contents(duty, reports)
+        yield from _result_figures(duty, reports)
     if stores.settings.postal.url is not None:
         health = postal_overview(stores, system_clock).verdict.health
         text = "1 for the word that says how Postal's queue is: LOST?, STUCK, UNKNOWN, HELD, OK"
-        for one in Health:
-            labels = {"health": one.value}
-            yield Figure("mailslice_postal_health", text, labels, int(one is health))
+        for word in Health:
+            labels = {"health": word.value}
+            yield Figure("mailslice_postal_health", text, labels, int(word is health))
 
 
 def health_figures(stores: Stores) -> Iterator[Figure]:
@@ -211,7 +211,7 @@ def health_figures(stores: Stores) -> Iterator[Figure]:
             yield Figure("mailslice_queue_health", text, labels, int(health is one.verdict.health))
 
 
-def _contents(duty: str, reports: Iterable[dict[str, Any]]) -> Iterable[Figure]:
+def _result_figures(duty: str, reports: Iterable[dict[str, Any]]) -> Iterable[Figure]:
     """The newest measurement, or the newest verdicts, of the reports of one duty and queue."""
     for report in (one for one in reports if has_result(duty, one)):
         queue = str(report.get("queue"))
@@ -224,7 +224,7 @@ def _contents(duty: str, reports: Iterable[dict[str, Any]]) -> Iterable[Figure]:
     return ()
 
 
-def _of_workers(queue: QueueName, records: Sequence[WorkerRecord]) -> Iterator[Figure]:
+def _worker_figures(queue: QueueName, records: Sequence[WorkerRecord]) -> Iterator[Figure]:
     silent = sum(not record.is_alive and bool(record.in_flight) for record in records)
     figures, label = of_workers(records), {"queue": queue}
     text = "Worker processes by their records; silent ones held mails when they were last heard"
@@ -251,4 +251,4 @@ JAMES: Mapping[str, Callable[[Stores], Iterable[Figure]]] = {
 }
 """Store -> its figures, where there are queues of James."""
 POSTAL_ALONE: Mapping[str, Callable[[Stores], Iterable[Figure]]] = {"mariadb": report_figures}
-"""Where there is a Postal and nothing else."""
+"""Store -> its figures, for an installation of Postal alone."""

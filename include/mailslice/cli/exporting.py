@@ -30,7 +30,7 @@ def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder:
                 why, id_ = str(error), row.enqueue_id
                 if isinstance(error, ContentMissing):
                     if not queue.still_live({id_: row.partition}):
-                        continue  # done meanwhile, and its content with it
+                        continue  # completed meanwhile: its content is deleted
                     why = f"{LOST}: {error}"
                 failures.append({"error": why, "enqueueId": id_, "name": row.item.mail.name})
         yield from failures
@@ -58,8 +58,8 @@ def prepare(folder: Path) -> None:
 def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
     """The enqueue id names the file, so that no mail can choose a path. Streams the content."""
     path = folder / f"{row.enqueue_id}.eml"
-    read = Digested(queue.pieces(row))
-    keep_file(path, read)
+    content = Digested(queue.pieces(row))
+    keep_file(path, content)
     mail = row.item.mail
     return {
         "enqueueId": row.enqueue_id,
@@ -67,8 +67,8 @@ def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
         "sender": mail.sender,
         "recipients": list(mail.recipients),
         "path": str(path),
-        "bytes": read.size,
-        "sha256": read.sha256.hexdigest(),
+        "bytes": content.size,
+        "sha256": content.sha256.hexdigest(),
     }
 
 
@@ -83,7 +83,7 @@ def keep_file(path: Path, content: "Digested") -> None:
     except OSError as error:
         if error.filename is not None:
             raise
-        # A full disk, for one, names no file.
+        # Some errors name no file, such as that of a full disk.
         raise MailsliceError(
             f"{path} cannot be read or written: {error.strerror or error}"
         ) from error
@@ -104,19 +104,19 @@ class Digested:
             yield piece
 
 
-def _has_content(path: Path, read: Digested) -> bool:
+def _has_content(path: Path, content: Digested) -> bool:
     """Whether the file holds exactly these bytes; all of them are read then."""
     with path.open("rb") as stream:
-        return all(stream.read(len(piece)) == piece for piece in read) and not stream.read(1)
+        return all(stream.read(len(piece)) == piece for piece in content) and not stream.read(1)
 
 
-def _write(path: Path, read: Digested) -> None:
+def _write(path: Path, content: Digested) -> None:
     """Link a complete file: a killed export leaves no half mail; a link never replaces a file."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)
     try:
         with part.open("xb") as stream:
-            stream.writelines(read)
+            stream.writelines(content)
         os.link(part, path)
     except FileExistsError:
         raise TakenError(f"{path} exists: left as it is") from None

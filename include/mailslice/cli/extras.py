@@ -17,7 +17,7 @@ EXTRAS: Mapping[str, Sequence[str]] = {
     "webadmin": ["fastapi", "starlette", "uvicorn"],
     "postal": ["pymysql"],
 }
-"""The modules that each extra adds to those that it is made of."""
+"""Extra -> its own modules, without those of the extras that it includes."""
 
 
 class MissingExtra(BadInput):
@@ -37,9 +37,9 @@ def extra_of(module: str | None) -> str | None:
 
 
 def require_extra(extra: str) -> None:
-    """Raises ModuleNotFoundError unless all modules of the extra are there.
+    """Raises ModuleNotFoundError unless all modules of the extra are installed.
 
-    For commands that would change something before they meet the first missing module.
+    For commands that would change something before they import a missing module.
     """
     for module in EXTRAS[extra]:
         if find_spec(module) is None:

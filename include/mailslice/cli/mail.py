@@ -90,15 +90,16 @@ def trace(
         ),
     ] = None,
 ) -> None:
-    """Where a mail is, by all that may know: stores, duties, a log. Reads only.
+    """Where a mail is, by the stores, the duties and a log. Reads only.
 
-    A line a place, with its time; what does not answer is unknown (exit 4). Known to nobody: 2.
+    A line for each source, with its time. A source that does not answer is unknown (exit 4). A mail
+    that no source knows: exit 2.
     """
     with open_stores() as stores:
-        wanted = Wanted.of(mail)
-        tracing = Trace(stores, wanted, [queue] if queue else [])
+        target = Wanted.of(mail)
+        tracing = Trace(stores, target, [queue] if queue else [])
         with ExitStack() as files:
-            events = events_of(wanted, stores.settings.log.files)
+            events = events_of(target, stores.settings.log.files)
             if log == "-":
                 events = events_in(sys.stdin)
             elif log is not None:
@@ -110,7 +111,7 @@ def trace(
                     ) from error
                 events = events_in(file)
             entries = tracing.run(events)
-        shown_entries = [one for one in entries if out.as_json or one["answer"] != NO]
+        shown_entries = [entry for entry in entries if out.as_json or entry["answer"] != NO]
         out.rows(shown_entries, empty="no place has anything of this mail")
         raise_for(tracing, mail)
 
@@ -189,7 +190,7 @@ def enqueue(
 
 
 def _list_failures(out: Output, failures: list[dict[str, object]]) -> None:
-    """Last: as JSON lines on stdout, for people on stderr."""
+    """Lists the failures at the end: as JSON lines on stdout, for people on stderr."""
     for failure in failures:
         if out.as_json:
             out.one(failure)
@@ -205,7 +206,7 @@ def _checked_text(option_name: str, text: str | None) -> None:
 
 
 def _content(queue: "MailQueue", row: "ViewRow", *, as_json: bool) -> dict[str, object]:
-    """The header block as text and what identifies the content; reports content that is lost."""
+    """Header block, size and digest of the content. Reports lost content, does not raise."""
     try:
         content = queue.content(row)
     except ContentMissing as error:

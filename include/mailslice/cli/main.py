@@ -42,7 +42,7 @@ from mailslice.model.errors import MailsliceError, line_of
 
 INTERRUPTED, STDOUT_CLOSED = 130, 141
 _LONGEST_LINE = 2000
-"""Characters of a line of an error; of a longer one the beginning and the end are shown."""
+"""Most characters of an error line. A longer line is shown without its middle."""
 
 app = typer.Typer(
     name="mailslice",
@@ -59,7 +59,7 @@ for _name, _group in (
     ("mail", mail.app),
     ("worker", worker.app),
     ("stuck", stuck.app),
-    ("postal", postal_quarantine.postal_app),  # it adds to those of `postal`
+    ("postal", postal_quarantine.postal_app),  # has the commands of `postal`, too
     ("decisions", decisions.app),
     ("config", config.app),
     ("duty", duty.app),
@@ -74,8 +74,8 @@ if find_spec("mailslice.bench") is not None:  # a tool beside the product: an im
     app.add_typer(import_module("mailslice.bench.commands").app, name="bench")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from mailslice import __version__
 
         print(f"mailslice {__version__}")
@@ -101,13 +101,12 @@ def run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as ended:
-        if isinstance(
-            ended.__context__, BrokenPipeError
-        ):  # typer's own words for a help that nobody reads
+        # typer wrote a help text whose reader had left.
+        if isinstance(ended.__context__, BrokenPipeError):
             return STDOUT_CLOSED
         raise
     except Exception as error:  # noqa: BLE001 - each becomes a line and an exit code
-        return _failed(_in_an_extra(_first(error), argv), "--debug" in argv)
+        return _failed(_missing_extra(_first(error), argv), "--debug" in argv)
     return result if isinstance(result, int) else 0
 
 
@@ -132,7 +131,7 @@ def _first(error: BaseException) -> BaseException:
     return next((leaf for leaf in leaves if not isinstance(leaf, MailsliceError)), leaves[0])
 
 
-def _in_an_extra(error: BaseException, argv: Sequence[str]) -> BaseException:
+def _missing_extra(error: BaseException, argv: Sequence[str]) -> BaseException:
     if not isinstance(error, ModuleNotFoundError) or (extra := extra_of(error.name)) is None:
         return error
     return MissingExtra(_command_of(argv), extra, str(error.name))
@@ -197,7 +196,7 @@ def _cut(line: str) -> str:
 
 
 def _quiet(debug: bool) -> None:
-    """Libraries log only with --debug; mailslice's warnings when no error repeats them."""
+    """Libraries log only with --debug; mailslice logs warnings that no error repeats."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(ShownFormatter("%(levelname)s %(name)s: %(message)s"))
     level = logging.DEBUG if debug else logging.CRITICAL
@@ -209,7 +208,7 @@ def _quiet(debug: bool) -> None:
 
 
 def _is_not_repeated(record: logging.LogRecord) -> bool:
-    """Not what leads to the error that a command ends with: that is said once, at the end."""
+    """Whether to log a record. Others belong to an error that the command prints at its end."""
     return (
         record.name.startswith(("mailslice.cli", "mailslice.maintenance.", "mailslice.duties."))
         or getattr(record, "action", "") == "dead_letter"

@@ -21,7 +21,7 @@ from mailslice.model.durations import format_duration
 from mailslice.model.errors import MailsliceError
 
 _BATCH = 500
-"""Rows of one printed table: a stream of any length is shown in tables of this many."""
+"""Rows of one printed table. A longer stream is printed as several tables."""
 _LONGEST_LIST = 4
 _LONGEST_TEXT = 5000
 """Characters of a text in a table; JSON has all of it."""
@@ -30,7 +30,7 @@ _WIDE = 400
 
 
 class StdoutClosedError(Exception):
-    """Whoever read our stdout closed it: there is nobody left to tell."""
+    """The reader of stdout closed it. The command ends without a message."""
 
 
 class NoRoomError(MailsliceError):
@@ -81,7 +81,7 @@ def cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, dict):
         pairs = (
-            f"{shown(str(key))}: {_beside(item) if isinstance(item, dict) else cell(item)}"
+            f"{shown(str(key))}: {_in_a_line(item) if isinstance(item, dict) else cell(item)}"
             for key, item in value.items()
         )
         return "\n".join(pairs) or "-"
@@ -90,10 +90,10 @@ def cell(value: object) -> str:
     return tame(value, _LONGEST_TEXT)
 
 
-def _beside(item: dict[str, Any]) -> str:
+def _in_a_line(item: dict[str, Any]) -> str:
     """A nested object, on one line: else its keys would look like those of the outer object."""
     pairs = (
-        f"{shown(key)} {'(' + _beside(value) + ')' if isinstance(value, dict) else cell(value)}"
+        f"{shown(key)} {'(' + _in_a_line(value) + ')' if isinstance(value, dict) else cell(value)}"
         for key, value in item.items()
     )
     return ", ".join(pairs) or "-"
@@ -177,7 +177,7 @@ class Output:
         for item in items:
             table.add_row(
                 *(
-                    Text(cell(_brief(item.get(column)) if header else item.get(column)))
+                    Text(cell(_shortened(item.get(column)) if header else item.get(column)))
                     for column in columns
                 )
             )
@@ -193,7 +193,7 @@ class Output:
         self._write("\n".join(lines).strip("\n") + "\n")
 
     def _write(self, text: str) -> int:
-        """Always 1: what was written can be counted."""
+        """Writes `text` and returns 1, so that `rows` can count."""
         with _stdout_errors():
             try:
                 sys.stdout.write(text)
@@ -214,8 +214,8 @@ def _stdout_errors() -> Iterator[None]:
         raise NoRoomError(f"stdout cannot be written to: {exc.strerror or exc}") from exc
 
 
-def _brief(value: object) -> object:
-    """A list in a table of many is cut: a mail may have a thousand recipients."""
+def _shortened(value: object) -> object:
+    """Cuts a list in a table of several rows: a mail may have a thousand recipients."""
     if isinstance(value, list | tuple) and len(value) > _LONGEST_LIST:
         return [*value[:_LONGEST_LIST], f"and {len(value) - _LONGEST_LIST} more"]
     return value

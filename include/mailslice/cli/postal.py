@@ -34,8 +34,8 @@ _COLUMNS = (
 def stuck(out: Output, *, lock_timeout: LockTimeout = None) -> None:
     """Queued messages that no worker will finish, or whose message is gone. Changes nothing.
 
-    The oldest lock comes first. A server that cannot be read in full is named on stderr, and what
-    cannot be read is listed as unknown.
+    The oldest lock comes first. A server that cannot be read in full is named on stderr, and its
+    unreadable messages are listed as unknown.
     """
     from mailslice.duties.stuck_mails_postal.survey import survey
 
@@ -45,7 +45,7 @@ def stuck(out: Output, *, lock_timeout: LockTimeout = None) -> None:
             out.note(f"server {server} cannot be read in full: {why}")
         if not out.as_json:
             out.note(_sentence(result))
-        rows = (_shown(row, out.as_json) for row in result.rows)
+        rows = (_as_row(row, out.as_json) for row in result.rows)
         out.rows(rows, _COLUMNS, empty="no queued message is stuck")
 
 
@@ -67,7 +67,7 @@ def health(out: Output) -> None:
 
 
 def _sentence(result: "PostalSurvey") -> str:
-    """How old a lock may be, and why."""
+    """How many messages are queued, the lock time-out, and what it follows from."""
     p99 = "no sending was measured"
     if result.p99 is not None:
         p99 = f"the p99 of sendings is {result.p99.total_seconds():g}s"
@@ -77,7 +77,7 @@ def _sentence(result: "PostalSurvey") -> str:
     )
 
 
-def _shown(surveyed: "SurveyedRow", as_json: bool) -> dict[str, object]:
+def _as_row(surveyed: "SurveyedRow", as_json: bool) -> dict[str, object]:
     row, message, age = surveyed.row, surveyed.message, surveyed.age
     seconds = None if age is None else age.total_seconds()
     return {
@@ -96,7 +96,7 @@ def _shown(surveyed: "SurveyedRow", as_json: bool) -> dict[str, object]:
 
 
 def _rounded(age: timedelta) -> str:
-    """In whole minutes, or seconds below ten minutes: nobody reads more of it."""
+    """The age in whole minutes, below ten minutes in whole seconds."""
     unit = timedelta(minutes=1) if age >= timedelta(minutes=10) else timedelta(seconds=1)
     return format_duration(age // unit * unit)
 

@@ -1,4 +1,4 @@
-"""What `mailslice config check` says of a Postal: whether every mode has what it needs."""
+"""The checks of `mailslice config check` for Postal: whether every mode has what it needs."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from mailslice.stores.postal.schema import check_main, check_messages
 EVERY, CHANGING = "every mode", "close and retry"
 _MOST_SKEW = 10.0
 """Seconds."""
-_REFUSES = "@@log_bin = 1 AND @@binlog_format = 'STATEMENT'"
+_IS_STATEMENT_BINLOG = "@@log_bin = 1 AND @@binlog_format = 'STATEMENT'"
 _BINLOG = "binlog_format STATEMENT refuses READ COMMITTED. Remedy: MIXED or ROW"
 _STALE_DAYS = (
     "postal.queued_message_lock_stale_days is in Postal's own file and cannot be read here. Postal "
@@ -30,7 +30,7 @@ _STALE_DAYS = (
 
 @dataclass(frozen=True, slots=True)
 class PostalCheck:
-    """`ok` None: it cannot be known from here. `needed`: by which modes."""
+    """`ok` is None where mailslice cannot know. `needed`: the modes that need the check."""
 
     check: str
     ok: bool | None
@@ -44,13 +44,13 @@ def postal_checks(stores: Stores, clock: Clock) -> dict[str, object]:
     Raises BadSetting for a wrong password, StoreUnavailable for a MariaDB that is away.
     """
     mode = stores.settings.postal.mode
-    found = list(_checks(stores, clock))
+    checks = list(_checks(stores, clock))
     needed = {EVERY} if mode is PostalMode.SHADOW else {EVERY, CHANGING}
     return {
         "server": stores.postal.main.address,
         "mode": mode.value,
-        "ok": not any(one.ok is False and one.needed in needed for one in found),
-        "checks": [asdict(one) for one in found],
+        "ok": not any(check.ok is False and check.needed in needed for check in checks),
+        "checks": [asdict(check) for check in checks],
     }
 
 
@@ -70,19 +70,19 @@ def _checks(stores: Stores, clock: Clock) -> Iterator[PostalCheck]:
     except ConfigurationDiffers as error:
         yield PostalCheck("own tables: Postal", False, EVERY, str(error))
     except MailsliceError:
-        pass  # the check before, or those of the main database, say why
+        pass  # an earlier check says why
     yield _artifacts(stores)
     yield PostalCheck("stale locks", None, CHANGING, _STALE_DAYS)
 
 
-def _connection(what: str, db: MariaDb) -> Iterator[PostalCheck]:
-    ((version, refuses),) = db.rows(f"SELECT VERSION(), {_REFUSES}")
-    yield PostalCheck(what, True, EVERY, f"MariaDB {version} at {db.address}, user {db.url.user}")
+def _connection(check: str, db: MariaDb) -> Iterator[PostalCheck]:
+    ((version, refuses),) = db.rows(f"SELECT VERSION(), {_IS_STATEMENT_BINLOG}")
+    yield PostalCheck(check, True, EVERY, f"MariaDB {version} at {db.address}, user {db.url.user}")
     ((_, cipher),) = db.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
     words = f"encrypted, {cipher}" if cipher else "not encrypted: MAILSLICE_POSTAL_TLS_ENABLED"
-    yield PostalCheck(f"{what}: TLS", True, EVERY, words)
+    yield PostalCheck(f"{check}: TLS", True, EVERY, words)
     if refuses:
-        yield PostalCheck(f"{what}: binlog", False, CHANGING, _BINLOG)
+        yield PostalCheck(f"{check}: binlog", False, CHANGING, _BINLOG)
 
 
 def _clock(main: MariaDb, clock: Clock) -> PostalCheck:
@@ -102,11 +102,11 @@ def _schema(check: str, ask: Callable[[], None]) -> PostalCheck:
 
 
 def _rights(check: str, db: MariaDb, rights: list[PostalRight]) -> Iterator[PostalCheck]:
-    """One for looking, one for changing; each names the grants that are missing."""
+    """Two checks: rights to read, and rights to change. Each names the missing grants."""
     for needed, changes in ((EVERY, False), (CHANGING, True)):
-        asked = [right for right in rights if right.changes is changes]
-        # Statements have each % of a name twice.
-        missing = [right.grant.replace("%%", "%") for right in asked if not has_right(db, right)]
+        checked = [right for right in rights if right.changes is changes]
+        # Grants are kept as statements, with each % of a name doubled.
+        missing = [right.grant.replace("%%", "%") for right in checked if not has_right(db, right)]
         words = f"GRANT {'; GRANT '.join(missing)}" if missing else "all of docs/postal.md"
         yield PostalCheck(f"{check} for {needed}", not missing, needed, words)
 
@@ -124,8 +124,8 @@ def _servers(stores: Stores) -> Iterator[PostalCheck]:
         schema = _schema(f"server {server}: schema", partial(check_messages, db, database))
         if schema.ok is not False:
             checks = [*_rights(f"server {server}: rights", db, list(rights_of_server(database)))]
-            yield from (one for one in checks if not one.ok)
-            if schema.ok and all(one.ok for one in checks):
+            yield from (check for check in checks if not check.ok)
+            if schema.ok and all(check.ok for check in checks):
                 yield PostalCheck(f"server {server}", True, EVERY, f"{database}: all is there")
         if not schema.ok:
             yield schema
@@ -138,7 +138,7 @@ def _own(stores: Stores) -> PostalCheck:
     own.require_own()
     where = f"database {own.url.database} at {own.url.address}"
     ok: bool | None = False
-    if own.rows(f"SELECT {_REFUSES}") == [(1,)]:
+    if own.rows(f"SELECT {_IS_STATEMENT_BINLOG}") == [(1,)]:
         words = _BINLOG
     elif (missing := own.missing_rights()) is None:
         ok, words = None, f"{where}: rights by a role cannot be looked at"

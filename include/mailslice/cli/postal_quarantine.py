@@ -1,4 +1,4 @@
-"""`mailslice postal quarantine`: messages that were set aside, and their ways out."""
+"""`mailslice postal quarantine`: lists, releases, discards and exports quarantined messages."""
 
 import hashlib
 from collections.abc import Iterator
@@ -37,8 +37,8 @@ AcceptDuplicates = Annotated[
     bool,
     option(
         "--accept-duplicates",
-        "Also what a worker of Postal has written about since it was closed, and a message that "
-        "has no record of that.",
+        "Also a message for which a worker of Postal wrote a record since it was closed, and one "
+        "that has no record of its closing.",
     ),
 ]
 _COLUMNS = (
@@ -56,10 +56,10 @@ def list_(out: Output) -> None:
     with open_stores() as stores:
         entries = _entries(stores)
         require_same(stores)
-        found = look_up(stores.postal, entries)
-        for why in dict.fromkeys(one.why for one in found if one.why):
+        messages = look_up(stores.postal, entries)
+        for why in dict.fromkeys(message.why for message in messages if message.why):
             out.note(why)
-        out.rows(map(_shown, found), _COLUMNS, empty="no message of Postal is in quarantine")
+        out.rows(map(_as_row, messages), _COLUMNS, empty="no message of Postal is in quarantine")
 
 
 @command(app, "release")
@@ -95,11 +95,11 @@ def discard(
 ) -> None:
     """Remove messages from the quarantine for good; Postal's hold of them is cancelled.
 
-    At a terminal it asks first. A message that Postal holds no more by our record stays as it is
-    there. It fails where Postal cannot be asked: then do it again.
+    At a terminal it asks first. A message whose hold in Postal is not mailslice's any more stays as
+    it is there. It fails where Postal cannot be asked: then do it again.
     """
     question = "Remove {} messages from the quarantine for good?" if asks(yes) else None
-    # A message that is named is meant, whatever Postal says of it.
+    # A message that is named is discarded, whatever its state in Postal.
     named = not every
     _act(out, "discard", server, message, every=every, reason=reason, accept=named, ask=question)
 
@@ -167,8 +167,8 @@ def _act(
     ask: str | None,
     accept: bool = False,
 ) -> None:
-    """One message after the other. Refused ones end with SomeFailed; with `--all` only those of
-    which Postal could not be asked: others are passed over.
+    """Acts on one message after the other. Raises SomeFailed for refused messages; with `--all`
+    only for those about which Postal did not answer, as it passes over the others.
     """
     from mailslice.duties.stuck_mails_postal.releases import (
         NotReleased,
@@ -177,8 +177,8 @@ def _act(
         open_releases,
     )
 
-    one = server is not None and message is not None
-    if one == every or (server is None) != (message is None):
+    is_single = server is not None and message is not None
+    if is_single == every or (server is None) != (message is None):
         raise BadInput(f"postal quarantine {doing}: give either --server N --message ID, or --all")
     failed: list[str] = []
     with open_stores() as stores:
@@ -191,7 +191,7 @@ def _act(
         request = ReleaseRequest(who(), reason or "", accept)
         with open_releases(stores, system_clock, request) as releases:
             for entry in entries:
-                about: dict[str, object] = {"server": entry.server, "message": entry.message}
+                ids: dict[str, object] = {"server": entry.server, "message": entry.message}
                 outcome: dict[str, object]
                 try:
                     if doing == "release":
@@ -204,25 +204,25 @@ def _act(
                     if not every or isinstance(error, PostalSilent):
                         failed.append(str(error))
                 else:
-                    record(stores.settings, f"postal {doing}", None, reason, **about)
-                out.line(about | outcome, _sentence(about | outcome))
+                    record(stores.settings, f"postal {doing}", None, reason, **ids)
+                out.line(ids | outcome, _sentence(ids | outcome))
     if failed:
-        few = f"{len(failed)} of {len(entries)} messages, such as: " if every else ""
-        raise SomeFailed(f"postal quarantine {doing}: {few}{failed[0]}")
+        summary = f"{len(failed)} of {len(entries)} messages, such as: " if every else ""
+        raise SomeFailed(f"postal quarantine {doing}: {summary}{failed[0]}")
 
 
 def _acted_on(stores: Stores, doing: str, entries: "list[PostalEntry]", accept: bool) -> int:
-    """Of how many messages `--all` is: a release passes over those that are not kept, a discard
-    those of which Postal cannot be asked.
+    """The number of messages that `--all` acts on. A release passes over those that are not kept,
+    a discard over those about which Postal does not answer.
     """
     from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState, look_up
 
-    taken = set(QuarantineState) - {QuarantineState.UNKNOWN}
+    states = set(QuarantineState) - {QuarantineState.UNKNOWN}
     if doing == "release":
-        taken = {QuarantineState.KEPT} | ({QuarantineState.FINISHED} if accept else set())
+        states = {QuarantineState.KEPT} | ({QuarantineState.FINISHED} if accept else set())
     return sum(
-        one.state in taken or (accept and one.message is not None and not one.is_proved)
-        for one in look_up(stores.postal, entries)
+        entry.state in states or (accept and entry.message is not None and not entry.is_proved)
+        for entry in look_up(stores.postal, entries)
     )
 
 
@@ -236,7 +236,7 @@ def _sentence(line: dict[str, object]) -> str:
 
 
 def _entries(stores: Stores) -> "list[PostalEntry]":
-    """Everything in quarantine. Looking makes no table."""
+    """Everything in quarantine. Creates no table."""
     from mailslice.duties.stuck_mails_postal.identity import existing_entries
     from mailslice.duties.stuck_mails_postal.quarantined import in_quarantine
 
@@ -250,17 +250,17 @@ def _chosen(
     entries = _entries(stores)
     if server is None:
         return entries
-    found = [one for one in entries if (one.server, one.message) == (server, message)]
-    if not found:
+    chosen = [entry for entry in entries if (entry.server, entry.message) == (server, message)]
+    if not chosen:
         raise BadInput(
             f"postal quarantine {doing}: message {message} of server {server} is not in "
             "quarantine; allowed are those that 'mailslice postal quarantine list' shows"
         )
-    return found
+    return chosen
 
 
-def _shown(found: "QuarantinedMessage") -> dict[str, Any]:
-    entry = found.entry
+def _as_row(message: "QuarantinedMessage") -> dict[str, Any]:
+    entry = message.entry
     return {
         "server": entry.server,
         "message": entry.message,
@@ -276,5 +276,5 @@ def _shown(found: "QuarantinedMessage") -> dict[str, Any]:
         "closedAt": entry.closed_at,
         "run": entry.run,
         "reason": entry.reason,
-        "state": found.state,
+        "state": message.state,
     }

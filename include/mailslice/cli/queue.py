@@ -76,13 +76,13 @@ def list_(out: Output) -> None:
     from mailslice.maintenance.overview import as_json, overview
 
     with open_stores() as stores:
-        seen = overview(stores, system_clock)
+        overviews = overview(stores, system_clock)
         out.rows(
-            ({**as_json(one), "table": stores.settings.queue.table} for one in seen),
+            ({**as_json(entry), "table": stores.settings.queue.table} for entry in overviews),
             _LIST_COLUMNS,
             empty="there is no mail queue; create one: mailslice queue create QUEUE",
         )
-    for error in (error for one in seen for error in one.unanswered.values()):
+    for error in (error for entry in overviews for error in entry.unanswered.values()):
         raise error
 
 
@@ -134,8 +134,8 @@ def browse(
     """The mails of the queue, oldest first, without their content."""
     mail_filter = mails.parsed(looks=True)
     with open_queue(queue) as opened:
-        found = opened.queue.browse(mail_filter, None if due_before else limit, after)
-        rows = shapes.with_next_delivery(opened.stores, queue, found)
+        view_rows = opened.queue.browse(mail_filter, None if due_before else limit, after)
+        rows = shapes.with_next_delivery(opened.stores, queue, view_rows)
         if due_before is not None:
             rows = islice(shapes.due_before(rows, due_before), limit)
         if content:
@@ -230,7 +230,7 @@ class DeleteOptions:
 
 @command(app, "delete", FilterCommand)
 def delete(out: Output, queue: Queue, *, mails: MailOptions, options: DeleteOptions) -> None:
-    """Delete mails by id, sender, recipient, domain, name and age: those for which all hold.
+    """Delete mails by id, sender, recipient, domain, name and age: those that match all of these.
 
     RabbitMQ's messages of deleted mails are dropped at delivery. 'queue undelete' brings them back
     for MAILSLICE_ADMIN_UNDO_FOR, 7 days.
@@ -256,10 +256,10 @@ def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
 
     settings = load_settings()
 
-    def keep(flushed: int) -> None:
+    def record_flush(flushed: int) -> None:
         record(settings, "queue flush", queue, reason, flushed=flushed)
 
-    out.one({"queue": queue, "flushed": run(retrying.flush(settings, queue, keep))})
+    out.one({"queue": queue, "flushed": run(retrying.flush(settings, queue, record_flush))})
 
 
 @command(app, "export", FilterCommand)
@@ -292,17 +292,17 @@ def _delete(
                 out.one({"queue": queue, "deleted": matching, "dryRun": True})
                 return
             confirm(f"Delete {'all ' if every else ''}{matching} mails of {queue}?")
-        given = {"filter": mail_filter.as_json()} if mail_filter else {}
+        filter_facts = {"filter": mail_filter.as_json()} if mail_filter else {}
         try:
             if mail_filter:
                 view.delete(mail_filter, deletion=deletion)
             else:
                 view.clear(deletion)
         finally:
-            facts = {**deletion.as_json(), **given}
+            facts = {**deletion.as_json(), **filter_facts}
             record(opened.settings, action, queue, options.reason or None, **facts)
-    about = deletion.as_json()
-    out.one({"queue": queue, **{one: about[one] for one in about if out.as_json or one in _SHOWN}})
+    done = deletion.as_json()
+    out.one({"queue": queue, **{key: done[key] for key in done if out.as_json or key in _SHOWN}})
     if deletion.until:
         out.note(f"undo: mailslice queue undelete {quote(queue)} --run {deletion.run}")
 
@@ -336,7 +336,7 @@ def _details(opened: OpenQueue) -> dict[str, object]:
 
 
 def _delayed(opened: OpenQueue) -> int:
-    """Delayed mails of the queue. Delay levels keep copies of flushed and deleted ones."""
+    """Delayed mails, counted by rows: delay levels keep copies of flushed and deleted mails."""
     ids = (row.enqueue_id for row in opened.queue.browse())
     return sum(
         state.due is not None

@@ -1,4 +1,4 @@
-"""`mailslice queue deleted` and `queue undelete`: what people deleted is kept, and comes back."""
+"""`mailslice queue deleted` and `queue undelete`: lists deleted mails, and brings them back."""
 
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -22,7 +22,7 @@ _COLUMNS = (
 )
 _RUN_COLUMNS = ("run", "mails", "bytes", "contentLost", "deletedAt", "until", "who", "reason")
 RunOption = Annotated[
-    str | None, option("--run ID", "Of one delete or clear: the run that it named.")
+    str | None, option("--run ID", "Only those of one delete or clear: the run that it printed.")
 ]
 
 
@@ -66,18 +66,18 @@ def undelete(
         bool,
         option(
             "--accept-duplicates",
-            "Also mails that a worker had, or at which their delete was cut off: they may "
-            "have been delivered.",
+            "Also mails that a worker had, or whose delete was interrupted: they may have been "
+            "delivered.",
         ),
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     reason: Reason = None,
 ) -> None:
-    """Bring deleted mails back into their queue: a run, or those for which all that is given holds.
+    """Bring deleted mails back into their queue: those of a run, or that match all given options.
 
     Each comes back once, as a new entry with a new enqueue id, and is delivered at once. When
-    stdin is a terminal it asks first. Cut off and asked again, it is finished.
+    stdin is a terminal it asks first. After an interruption the same command finishes it.
     """
     from mailslice.admin import deletions
 
@@ -92,16 +92,16 @@ def undelete(
         stores, outcome = opened.stores, deletions.Undeleted()
 
         def restorable(counted: deletions.Undeleted) -> "Iterator[list[DeletedMail]]":
-            about = stores, opened.queue.name, system_clock(), mail_filter, run
-            return deletions.deleted_mails(*about, on_missing=counted.missing)
+            scope = stores, opened.queue.name, system_clock(), mail_filter, run
+            return deletions.deleted_mails(*scope, on_missing=counted.missing)
 
         if dry_run or asks(yes):
-            seen = deletions.Undeleted()
-            deletions.foreseen(restorable(seen), seen, accept_duplicates=accept_duplicates)
+            estimate = deletions.Undeleted()
+            deletions.foreseen(restorable(estimate), estimate, accept_duplicates=accept_duplicates)
             if dry_run:
-                out.one({"queue": queue, **_shown(out, seen), "dryRun": True})
+                out.one({"queue": queue, **_as_row(out, estimate), "dryRun": True})
                 return
-            confirm(f"Bring {seen.undeleted} mails back into {queue}?")
+            confirm(f"Bring {estimate.undeleted} mails back into {queue}?")
         try:
             deletions.undelete(
                 stores,
@@ -114,11 +114,11 @@ def undelete(
         finally:
             facts = {**outcome.as_json(), "run": run, "filter": mail_filter.as_json()}
             record(opened.settings, "queue undelete", queue, reason, **facts)
-    out.one({"queue": queue, **_shown(out, outcome)})
+    out.one({"queue": queue, **_as_row(out, outcome)})
     if problem := outcome.problem("--accept-duplicates"):
         raise SomeFailed(f"queue undelete: {problem}")
 
 
-def _shown(out: Output, outcome: "Undeleted") -> dict[str, object]:
-    about = outcome.as_json()
-    return {one: about[one] for one in about if out.as_json or one != "ids"}
+def _as_row(out: Output, outcome: "Undeleted") -> dict[str, object]:
+    fields = outcome.as_json()
+    return {key: fields[key] for key in fields if out.as_json or key != "ids"}

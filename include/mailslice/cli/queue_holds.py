@@ -58,7 +58,7 @@ def hold(
             domains=domain or (),
             lasts=lasts,
         )
-        about = {"domains": sorted(one.domain for one in made if one.domain)}
+        about = {"domains": sorted(entry.domain for entry in made if entry.domain)}
         record(stores.settings, "queue hold", queue, reason, until=made[0].until, **about)
         states = holds.holds(stores, system_clock, queue)
         out.note(f"it holds for {APPLIES_TO}")
@@ -67,7 +67,7 @@ def hold(
 
 @command(app, "release")
 def release(out: Output, queue: Queue, *, domain: Domains = None, reason: Reason = None) -> None:
-    """End the hold of a queue, or of domains of it: each is ended alone.
+    """End the hold of a queue, or the holds of domains of it; the other holds stay.
 
     Workers go on within 10 s. Mails of a domain come back within 4 minutes; 'queue retry --domain'
     brings them now.
@@ -78,8 +78,8 @@ def release(out: Output, queue: Queue, *, domain: Domains = None, reason: Reason
         ended = holds.release(stores, queue, system_clock, domains=domain or ())
         domains = sorted(one.domain for one in ended if one.domain)
         record(stores.settings, "queue release", queue, reason, holds=len(ended), domains=domains)
-        left = holds.active_holds(stores, system_clock, queue)
-        for one in left[queue].all if queue in left else ():
+        remaining = holds.active_holds(stores, system_clock, queue)
+        for one in remaining[queue].all if queue in remaining else ():
             out.note(f"still held: {one.sentence}; {one.release}")
         out.one({"queue": queue, "released": len(ended), "domains": domains})
 

@@ -1,4 +1,4 @@
-"""`mailslice queue retry`, `delay` and `move`: mails that wait go sooner, later or elsewhere."""
+"""`mailslice queue retry`, `delay` and `move`: deliver mails sooner, later or from elsewhere."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -53,10 +53,10 @@ class MoveOptions:
 def retry(
     out: Output, queue: Queue, *, mails: MailOptions, dry_run: DryRun = False, reason: Reason = None
 ) -> None:
-    """Try delayed mails now: all of them, or those for which all that is given holds.
+    """Try delayed mails now: all of them, or those that match all given options.
 
-    Each is delivered once, also when this is asked again or cut off. Mails that are due within a
-    minute are left to their time. It fails for mails that are overdue: 'queue flush' delivers them.
+    Each is delivered once, also after an interruption or a second call. Mails that are due within a
+    minute are left alone. It fails for mails that are overdue: 'queue flush' delivers them.
     """
     from mailslice.worker import retrying
 
@@ -85,11 +85,11 @@ def move(
     mails: MailOptions,
     options: MoveOptions,
 ) -> None:
-    """Move mails to another queue: all of them, or those for which all that is given holds.
+    """Move mails to another queue: all of them, or those that match all given options.
 
-    Each gets a new enqueue id there, and is delivered at once. Cut off and asked again, it is
-    finished: no mail is lost or doubled. Mails that a worker may have delivered meanwhile are kept
-    back and named.
+    Each gets a new enqueue id there, and is delivered at once. After an interruption the same
+    command finishes it: no mail is lost or doubled. Mails that a worker may have delivered
+    meanwhile are kept back and named.
     """
     if queue == into:
         raise BadInput(f"queue move: FROM and TO are one queue, {queue!r}; two are allowed")
@@ -112,10 +112,10 @@ def delay(
     mails: MailOptions,
     options: MoveOptions,
 ) -> None:
-    """Deliver mails later: all of them, or those for which all that is given holds.
+    """Deliver mails later: all of them, or those that match all given options.
 
-    Each becomes a new entry of its queue with a new id, as by a move; what is due later anyway
-    stays. It needs a worker of mailslice on the queue. 'queue retry' ends it.
+    Each becomes a new entry of its queue with a new id, as with a move; mails that are due later
+    stay. It needs a worker of mailslice on the queue. 'queue retry' ends the delay.
     """
     _move(out, queue, queue, mails.parsed(), options, due=system_clock() + lasts)
 

@@ -43,7 +43,7 @@ def open_stores() -> Stores:
 
 @contextmanager
 def open_queue(name: str, *, create: bool = False) -> Iterator[OpenQueue]:
-    """The queue `name`. With `create`, tables and a stored configuration that are missing are made.
+    """The queue `name`. `create` makes missing tables and stores a missing configuration.
 
     Raises UnknownQueue and ConfigurationDiffers; BadSetting for missing tables.
     """
@@ -75,7 +75,7 @@ def confirm(question: str) -> None:
 
 
 def need_yes(yes: bool, doing: str) -> None:
-    """BadInput when nobody can be asked."""
+    """Raises BadInput when there is neither --yes nor a terminal to ask on."""
     if not yes and not sys.stdin.isatty():
         raise BadInput(
             f"{doing} asks first, and there is no terminal to ask on: give --yes (or "
@@ -84,14 +84,14 @@ def need_yes(yes: bool, doing: str) -> None:
 
 
 def asks(yes: bool) -> bool:
-    """Whether a person is asked: only at a terminal; a script says what it wants."""
+    """Whether to ask a person: only at a terminal and without --yes. Scripts are not asked."""
     return not yes and sys.stdin.isatty()
 
 
 def record(
     settings: Settings, action: str, queue: str | None, reason: str | None, **facts: object
 ) -> None:
-    """Keep who did what and why as a JSON file in `decisions/` of the artifacts; else warn."""
+    """Writes who did what and why to a JSON file in `decisions/` of the artifacts, or warns."""
     write_decision(
         settings,
         system_clock(),

@@ -29,7 +29,7 @@ class Shaped:
     throttled: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: ViewRow, now: datetime, state: DelayState, limits: Limits) -> None:
-        """Count a mail. One that waits for a destination counts for its limited domains."""
+        """Count a mail. A throttled mail counts for those of its domains that have a limit."""
         recipients = row.item.mail.recipients
         self.ages.add(recipients, row.enqueued_time, now)
         if state.due is None:
@@ -45,7 +45,7 @@ class Shaped:
 def shape_rows(
     stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, most: int | None
 ) -> Iterator[dict[str, Any]]:
-    """One object for all (domain `TOTAL`), one a domain, the fullest first, one for the others."""
+    """An object for all mails (domain `TOTAL`), one a domain, the fullest first, and `OTHERS`."""
     limits = stores.settings.relay.limits
     shaped = _shaped(stores, queue, rows, now, limits)
     top = shaped.ages.top(len(shaped.ages.domains) if most is None else most)
@@ -65,7 +65,7 @@ def shape_rows(
 
 
 def as_table(line: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a terminal: qshape's, and ours behind them."""
+    """The columns for a terminal: those of qshape, then mailslice's own."""
     shown = {"domain": line["domain"], "T": line["total"], **line["counts"]}
     shown |= {"delayed": line["delayed"], "throttled": line["throttled"]}
     return shown | {"per minute": line["perMinute"], "connections": line["connections"]}
@@ -81,7 +81,7 @@ def _line(
 
 
 def _limited(limits: Limits, domain: str, book: Book | None) -> dict[str, Any]:
-    """Limits and use of the domain. `lineSeconds`: when a mail postponed now comes back."""
+    """Limits and use of the domain. `lineSeconds`: for how long a mail would be postponed now."""
     limit = limits.of(domain) if domain != OTHERS else None
     now_us = int(time.time() * 1e6)
     line: dict[str, Any] = dict.fromkeys(_LIMITED)

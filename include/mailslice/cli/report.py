@@ -30,7 +30,7 @@ def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
         row = Ledger(stores, stores.settings).last(duty, queue)
         if row is None:
             raise BadInput(
-                f"report last: there is no run{_of(duty, queue)}; 'mailslice report list' "
+                f"report last: there is no run{_scope(duty, queue)}; 'mailslice report list' "
                 "shows all, 'mailslice duty run' makes one"
             )
         out.one(row)
@@ -43,7 +43,7 @@ def list_(out: Output, *, duty: Duty = None, queue: OfQueue = None, limit: Limit
         out.rows(
             Ledger(stores, stores.settings).list(duty, queue, limit or 20),
             _COLUMNS,
-            empty=f"there is no run{_of(duty, queue)}",
+            empty=f"there is no run{_scope(duty, queue)}",
         )
 
 
@@ -57,5 +57,5 @@ def show(
         out.one(Ledger(stores, stores.settings).show(run))
 
 
-def _of(duty: str | None, queue: str | None) -> str:
+def _scope(duty: str | None, queue: str | None) -> str:
     return (f" of {duty}" if duty else "") + (f" on queue {queue}" if queue else "")

@@ -1,4 +1,4 @@
-"""Which run a single step goes on with."""
+"""Finds the run that a single step continues."""
 
 import logging
 
@@ -9,14 +9,14 @@ from mailslice.model.settings import Settings
 
 log = logging.getLogger(__name__)
 
-_LOOKED_AT = 200
+_MAX_RUNS = 200
 
 
 def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
-    """The newest run that waits for `step`, its earlier steps ended. BadInput when there is none.
+    """The newest run whose earlier steps ended. Raises BadInput when no run waits for `step`.
 
-    Apply takes only the newest plan, once it passed its check: never an older one, such as a dry
-    run's. A newer run whose files cannot be read ends apply with PlanRefused; other steps skip it.
+    Apply takes only the newest plan, once it passed its check: never an older one, such as that of
+    a dry run. A newer run with unreadable files ends apply with PlanRefused; other steps skip it.
     """
     location = artifacts(settings)
     before = {"report": ("plan",)}.get(step, STEPS[: STEPS.index(step)])
@@ -28,10 +28,10 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
         return f"{planned:%Y%m%d%H%M%S}" if planned else "", run
 
     runs = sorted(location.folders(queue_folder(duty, queue)), key=age, reverse=True)
-    for run in runs[:_LOOKED_AT]:
+    for run in runs[:_MAX_RUNS]:
         folder = RunFolder(location, duty, queue, run)
         try:
-            # Read first: of most runs it is all that is asked for.
+            # Read first: most runs have it, and nothing else is read of them.
             if folder.read_json(FILES[step]) is not None:
                 if step == "apply":
                     break

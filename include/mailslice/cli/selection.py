@@ -43,13 +43,13 @@ class MailOptions:
 
     @property
     def name_mails(self) -> bool:
-        """Whether more than an age is given."""
-        return any(value is not None for one, value in asdict(self).items() if one != "older_than")
+        """Whether an option besides --older-than is given."""
+        return any(value is not None for key, value in asdict(self).items() if key != "older_than")
 
     def parsed(self, stdin: Iterable[str] | None = None, *, looks: bool = False) -> MailFilter:
         """The filter; `-` reads ids from stdin. Raises BadInput naming the option.
 
-        For a command that only `looks` an empty sender is the null sender, too.
+        For a command that only reads (`looks`), an empty sender is the null sender, too.
         """
         texts = asdict(self) | {"ids": None if self.ids is None else _all_ids(self.ids, stdin)}
         if looks and self.sender == "":
@@ -58,20 +58,20 @@ class MailOptions:
 
 
 class FilterCommand(ExampleCommand):
-    """A command with `MailOptions`, each given once but ids: of two the last alone would count."""
+    """A command with `MailOptions`. Refuses one given twice, except --id: the last would win."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given = self.make_parser(ctx).parse_args(args=[*args])[2]
-        for one in given:
-            if one.name in _ONCE and given.count(one) > 1:
-                raise BadInput(f"{one.opts[0]}: given twice; allowed: once")
+        params = self.make_parser(ctx).parse_args(args=[*args])[2]
+        for param in params:
+            if param.name in _ONCE and params.count(param) > 1:
+                raise BadInput(f"{param.opts[0]}: given twice; allowed: once")
         return super().parse_args(ctx, args)
 
 
-def _all_ids(given: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueId]:
-    if given.count(STDIN) > 1:
+def _all_ids(texts: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueId]:
+    if texts.count(STDIN) > 1:
         raise BadInput("--id -: stdin can be read only once")
-    for text in given:
+    for text in texts:
         if text == STDIN:
             yield from _ids_in(sys.stdin if stdin is None else stdin)
         else:
@@ -79,7 +79,7 @@ def _all_ids(given: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueI
 
 
 def _ids_in(lines: Iterable[str]) -> Iterator[EnqueueId]:
-    """Ids one a line; empty lines are left out. Every line is read before anything is done."""
+    """Ids, one a line; skips empty lines. Every line is read before a command acts."""
     for number, line in enumerate(lines, 1):
         if number > MOST_IDS:
             raise BadInput(f"--id -: more than {MOST_IDS} lines; at most {MOST_IDS} are allowed")

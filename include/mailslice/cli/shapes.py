@@ -41,7 +41,7 @@ def from_to(mail: Mail) -> str:
 
 
 def envelope(enqueue_id: EnqueueId, mail: Mail) -> dict[str, object]:
-    """Which mail it is, from whom and to whom."""
+    """Id, name, sender, recipients and state of a mail."""
     values = (enqueue_id, mail.name, mail.sender, list(mail.recipients), mail.state)
     return dict(zip(_ENVELOPE, values, strict=True))
 
@@ -51,7 +51,7 @@ def view_row(
 ) -> dict[str, object]:
     """A mail of the view. `nextDelivery`: when a delayed mail is due, else null.
 
-    `attempts` that were begun, and the answer to the last that failed; null where nobody knows.
+    `attempts`: how many began; `lastAnswer`: to the last that failed. Null is unknown.
     """
     mail = row.item.mail
     if attempts is None and state is not None:
@@ -92,7 +92,7 @@ def dead_letter(classified: ClassifiedLetter) -> dict[str, object]:
 
 
 def queue_limit(limit: QueueLimit) -> dict[str, object]:
-    """A RabbitMQ queue, its delivery limit, and what keeps the mails that return more often."""
+    """A RabbitMQ queue, its delivery limit, and the remedy for mails that return more often."""
     return {
         "queue": limit.queue,
         "type": limit.kind,
@@ -117,8 +117,8 @@ def configuration(value: ViewConfiguration | None) -> Mapping[str, object] | Non
 def with_next_delivery(
     stores: Stores, queue: QueueName, rows: Iterable[ViewRow]
 ) -> Iterator[dict[str, object]]:
-    """The rows as JSON objects, with what is known of their delays and attempts, a hundred at a
-    time; creates no table. Attempts that run now are those that a living worker has recorded.
+    """The rows as JSON objects with their delays and attempts, read for a hundred rows at a time.
+    Creates no table. A running attempt is known from the record of a living worker.
     """
     running = {
         mail.enqueue_id: mail.attempt
@@ -134,7 +134,7 @@ def with_next_delivery(
 
 
 def due_before(rows: Iterable[dict[str, object]], moment: datetime) -> Iterator[dict[str, object]]:
-    """Those of `with_next_delivery` that are delayed, and due before then."""
+    """The rows of `with_next_delivery` that are delayed and due before `moment`."""
     for row in rows:
         due = row["nextDelivery"]
         if isinstance(due, datetime) and due < moment:
@@ -144,20 +144,20 @@ def due_before(rows: Iterable[dict[str, object]], moment: datetime) -> Iterator[
 def with_content(
     stores: Stores, queue: MailQueue, rows: Iterable[dict[str, Any]]
 ) -> Iterator[dict[str, object]]:
-    """The rows in order, with `content`: present, or lost; without those that are done by now, and
-    their contents with them. Two requests a mail, many at once.
+    """The rows in order, with `content`: present, or lost. Leaves out mails that are done by now,
+    whose content was deleted. Two requests a mail, many at once.
     """
     from mailslice.admin.evidence import contents_exist
 
     for chunk in batches(rows, _AT_ONCE):
         ids = [(row["headerBlobId"], row["bodyBlobId"]) for row in chunk]
-        found = list(zip(chunk, map(all, contents_exist(stores.settings, ids)), strict=True))
+        presence = list(zip(chunk, map(all, contents_exist(stores.settings, ids)), strict=True))
         lost = {
             row["enqueueId"]: Partition(row["slice"], row["bucket"])
-            for row, is_there in found
-            if not is_there
+            for row, is_present in presence
+            if not is_present
         }
         live = queue.still_live(lost)
-        for row, is_there in found:
-            if is_there or row["enqueueId"] in live:
-                yield {**row, "content": PRESENT if is_there else LOST}
+        for row, is_present in presence:
+            if is_present or row["enqueueId"] in live:
+                yield {**row, "content": PRESENT if is_present else LOST}

@@ -14,13 +14,13 @@ from mailslice.codec.shown import ShownFormatter
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _BUFFER = 64 * 1024
-"""What a pipe holds."""
+"""Bytes that a pipe holds."""
 _POLL_SECONDS = 0.5
-"""Seconds after which a read that waits looks whether it is to stop."""
+"""Seconds between the looks of a waiting read at its stop event."""
 
 
 class StoppedError(Exception):
-    """The reading was told to stop. No OSError: those are of what is read."""
+    """The reader was told to stop. Not an OSError: those are errors of the stream."""
 
 
 def stoppable(stream: BinaryIO, stop: threading.Event) -> BinaryIO:
@@ -60,9 +60,9 @@ class _Stderr(io.FileIO):
 
 
 def open_streams() -> None:
-    """A closed standard stream (`<&-`, a service manager) reads as empty and takes anything.
+    """Opens /dev/null for each closed standard stream (`<&-`, a service manager).
 
-    Else Python prints stderr on stdout, and the next socket gets the free number.
+    Otherwise Python prints stderr on stdout, and the next socket gets the free descriptor.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -78,7 +78,7 @@ def open_streams() -> None:
             setattr(sys, name, stream)
     buffer = io.BufferedWriter(_Stderr(2, "w", closefd=False))
     sys.stderr = io.TextIOWrapper(buffer, sys.stderr.encoding, line_buffering=True)
-    if os.environ.get("COLUMNS") == "0":  # a terminal whose width nobody knows: rich shows nothing
+    if os.environ.get("COLUMNS") == "0":  # a terminal of unknown width: rich shows nothing
         del os.environ["COLUMNS"]
 
 
@@ -88,7 +88,7 @@ def forget_stdout() -> None:
 
 
 def log_infos() -> None:
-    """A process that runs for days says on stderr what it does, with the time."""
+    """Logs infos on stderr, with the time: for processes that run for days."""
     log = logging.getLogger("mailslice")
     log.setLevel(min(log.level, logging.INFO))
     for handler in logging.getLogger().handlers:

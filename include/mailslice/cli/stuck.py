@@ -29,7 +29,7 @@ _COLUMNS = (
 def list_(out: Output, queue: Queue) -> None:
     """Quarantined mails that wait for a person; in shadow mode, what would be done."""
     with open_queue(queue) as opened:
-        rows = [*map(_shown, _quarantined(opened)), *_noted(opened)]
+        rows = [*map(_as_row, _quarantined(opened)), *_noted(opened)]
         out.rows(iter(rows), _COLUMNS, empty=f"no mail of {queue} is stuck")
 
 
@@ -62,7 +62,7 @@ def discard(
 ) -> None:
     """Remove mails from the quarantine for good, content and all. A line a mail.
 
-    At a terminal `--all` asks first; a script says what it wants.
+    At a terminal `--all` asks first; a script is not asked.
     """
     ask = every and asks(yes)
     _decide(out, queue, "discard", name=name, every=every, reason=reason, ask=ask)
@@ -78,7 +78,7 @@ def _decide(
     reason: str | None,
     ask: bool = False,
 ) -> None:
-    """One mail after the other; SomeFailed at the end. An unavailable store ends it at once."""
+    """Acts on the mails in turn. Raises SomeFailed at the end; a store that is away ends it."""
     from mailslice.actions.perform import StuckMailDecision
     from mailslice.admin.quarantine import Quarantine
 
@@ -92,8 +92,8 @@ def _decide(
         if ask:
             size = sum(mail.size for mail in mails)
             confirm(f"Remove {len(mails)} quarantined mails of {queue} for good, {size} bytes?")
-        stores, of, discards = opened.stores, opened.queue.name, doing == "discard"
-        quarantine = Quarantine(stores, of, system_clock)
+        stores, queue_name, discards = opened.stores, opened.queue.name, doing == "discard"
+        quarantine = Quarantine(stores, queue_name, system_clock)
         decision = StuckMailDecision(quarantine, discards, reason or "by hand", who())
         done, failures = 0, []
         try:
@@ -101,23 +101,23 @@ def _decide(
                 outcome: dict[str, Any]
                 if not discards and every and mail.finished is not None:
                     when = f"{mail.finished:%Y-%m-%d %H:%M:%S} UTC"
-                    why = f"its worker completed it after all, seen at {when} (not for recipients "
-                    why += "in doubt that its why names); release it by --name"
+                    why = f"its worker completed it after all, seen at {when} (except for "
+                    why += "recipients in doubt, which its why names); release it by --name"
                     word, outcome = "left", {"newEnqueueId": None, "skipped": why}
                 else:
-                    decided = decision.apply(mail, stores, of, system_clock)
+                    decided = decision.apply(mail, stores, queue_name, system_clock)
                     if isinstance(decided, MailsliceError):
                         word, why, outcome = "failed", str(decided), {"error": str(decided)}
                         failures.append(why)
                     else:
-                        done += bool(decided)  # else somebody else was faster
+                        done += bool(decided)  # false: somebody else was faster
                         word, why, outcome = "discarded", "gone", {"discarded": decided}
                         if not discards:
                             word, why = "released", f"now {decided}"
                             outcome = {"newEnqueueId": decided}
-                about = {"enqueueId": mail.enqueue_id, "name": mail.name}
+                ids = {"enqueueId": mail.enqueue_id, "name": mail.name}
                 sentence = f"{word}  {mail.enqueue_id}  {shown(mail.name)}  {shown(why)}"
-                out.line(about | outcome, sentence)
+                out.line(ids | outcome, sentence)
         finally:
             if done:
                 record(opened.settings, f"stuck {doing}", queue, reason, mails=done)
@@ -134,7 +134,7 @@ def _quarantined(opened: OpenQueue) -> "list[QuarantinedMail]":
 
 
 def _noted(opened: OpenQueue) -> "list[dict[str, object]]":
-    """What the last run in shadow mode would do, as `_shown`."""
+    """What the last run in shadow mode would do, in the shape of `_as_row`."""
     from mailslice.duties.stuck_mails.mails import Action
     from mailslice.duties.stuck_mails.work import noted
     from mailslice.stores.cassandra.own import QuarantineTable
@@ -155,7 +155,7 @@ def _noted(opened: OpenQueue) -> "list[dict[str, object]]":
 
 
 def _requested(opened: OpenQueue, name: str | None, doing: str) -> "list[QuarantinedMail]":
-    """What the command is about. BadInput when there is no mail of that name."""
+    """The mails to decide about. Raises BadInput when there is no mail of that name."""
     mails = [mail for mail in _quarantined(opened) if name is None or mail.name == name]
     if name is not None and not mails:
         why = (
@@ -169,7 +169,7 @@ def _requested(opened: OpenQueue, name: str | None, doing: str) -> "list[Quarant
     return mails
 
 
-def _shown(mail: "QuarantinedMail") -> dict[str, object]:
+def _as_row(mail: "QuarantinedMail") -> dict[str, object]:
     return {
         "enqueueId": mail.enqueue_id,
         "name": mail.name,

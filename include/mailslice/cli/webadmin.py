@@ -25,8 +25,8 @@ def webadmin(
 ) -> None:
     """Serve James' webadmin routes for mail queues, blobs, counters and tasks until SIGTERM.
 
-    Clients send MAILSLICE_WEBADMIN_TOKEN as 'Authorization: Bearer TOKEN'. The work is done here,
-    one task at a time.
+    Clients send MAILSLICE_WEBADMIN_TOKEN as 'Authorization: Bearer TOKEN'. This process does the
+    work, one task at a time.
     """
     import uvicorn
 
@@ -39,8 +39,8 @@ def webadmin(
 
     log_infos()
     settings = load_settings()
-    given = settings.webadmin.token
-    authorized = bearer(given.get_secret_value() if given else "")
+    token = settings.webadmin.token
+    authorized = bearer(token.get_secret_value() if token else "")
     facts = Facts(lambda: settings)
     tasks = in_process.InProcessTasks(
         lambda request, watch: perform(request, settings, watch),
@@ -57,7 +57,7 @@ def webadmin(
     both = family is socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
         listener = socket.create_server((host, port), family=family, dualstack_ipv6=both)
-    except (OSError, TypeError) as error:  # TypeError: no name of a host
+    except (OSError, TypeError) as error:  # TypeError: `host` is no host name
         why = getattr(error, "strerror", None) or error
         raise BadSetting(
             f"{host_port(host, port)} cannot be opened: {why}; choose another with --host and "

@@ -31,7 +31,7 @@ from mailslice.model.settings import GiveUp, Settings, load_settings
 app = group("Worker processes: drain by hand, consume with a handler, accept by SMTP.")
 
 _PREFETCH, _PREFETCH_RELAY = 32, 16
-"""32 at once are 1,000 mails/s where S3 is 20 ms away. A handler that waits long holds fewer."""
+"""32 give 1,000 mails/s where S3 is 20 ms away. A relay, which waits long, needs fewer."""
 
 
 @command(app, "drain")

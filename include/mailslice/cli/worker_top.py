@@ -1,4 +1,4 @@
-"""`worker top`: queues by the management API, the workers' records and the view where cheap."""
+"""`worker top`: figures of the management API, of workers' records, and of a view if cheap."""
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -28,10 +28,10 @@ from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
 from mailslice.view.live_rows import LiveSummary
 
 MOST_ROWS = 10_000
-"""Rows, dead ones too, that one read of the view may cost, 0.1 s; beyond it `size` is null."""
+"""Most rows, with dead ones, that one read of a view may cost (0.1 s). Else `size` is null."""
 _INTERVAL = 10.0
 _LARGE_VIEW_INTERVAL = 60.0
-"""Seconds between two looks at a view: a small one, one that was too large."""
+"""Seconds between two reads of a small view, and of one that was too large."""
 _COLUMNS = (
     ("queue", "queue"),
     ("health", "health"),
@@ -60,14 +60,14 @@ T = TypeVar("T")
 
 
 class Top:
-    """Looks again and again at the same stores. `queues` empty: all that there are, each time."""
+    """Reads the same stores again and again. No `queues`: all that exist, at each read."""
 
     def __init__(self, stores: Stores, queues: Sequence[QueueName]) -> None:
         self._stores = stores
         self._requested = queues
         self._known: dict[Hashable, tuple[float, Any]] = {}
         self.away: TryAgain | None = None
-        """Cassandra did not answer at the last look: what it knows is null then."""
+        """The error when Cassandra did not answer at the last read: its figures are null then."""
 
     def rows(self) -> list[dict[str, Any]]:
         """One object a queue, by name. Raises StoreUnavailable without RabbitMQ, UnknownQueue."""
@@ -80,13 +80,13 @@ class Top:
                 f"{', '.join(known) or 'none'}"
             )
         queues = tuple(self._requested or known)
-        alarms = self._now_and_then("alarms", self._stores.management.alarms)
-        # By the table that `queue list` uses.
-        overviews = self._now_and_then(
+        alarms = self._cached("alarms", self._stores.management.alarms)
+        # The health is judged by the same rules as in `queue list`.
+        overviews = self._cached(
             ("overview", queues),
             lambda: {one.queue: one for one in overview(self._stores, system_clock, queues)},
         )
-        workers = self._asked(lambda: self._stores.workers_of(queues))
+        workers = self._ask_cassandra(lambda: self._stores.workers_of(queues))
         return [self._row(overviews[queue], moving, alarms, workers) for queue in queues]
 
     def _row(
@@ -102,8 +102,8 @@ class Top:
         work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
         depth, dead_depth = work.depth if work else None, dead.depth if dead else None
         view = MailQueue(self._stores, queue, system_clock)
-        summary: LiveSummary | None = self._asked(
-            lambda: self._now_and_then(("size", queue), lambda: view.live_summary(MOST_ROWS))
+        summary: LiveSummary | None = self._ask_cassandra(
+            lambda: self._cached(("size", queue), lambda: view.live_summary(MOST_ROWS))
         )
         oldest = summary.oldest if summary is not None else work.oldest if work else None
         return {
@@ -137,8 +137,8 @@ class Top:
             "next": one.verdict.next,
         }
 
-    def _now_and_then(self, key: Hashable, ask: Callable[[], Any]) -> Any:
-        """The answer, asked for again after a while: what costs more than rates and depths."""
+    def _cached(self, key: Hashable, ask: Callable[[], Any]) -> Any:
+        """The answer, kept for 10 or 60 s: for questions that cost more than rates and depths."""
         due, answer = self._known.get(key, (0.0, None))
         if time.monotonic() >= due:
             answer = ask()
@@ -146,7 +146,7 @@ class Top:
             self._known[key] = time.monotonic() + interval, answer
         return answer
 
-    def _asked(self, question: Callable[[], T]) -> T | None:
+    def _ask_cassandra(self, question: Callable[[], T]) -> T | None:
         """Cassandra's answer, or None; once it is away it is not asked again in this round."""
         if self.away is None:
             try:
@@ -206,7 +206,7 @@ def _undoing(records: Sequence[WorkerRecord] | None) -> Iterator[str]:
             waiting = f"{record.undoing} failed enqueues back: their marks wait for a store"
             yield f"{worker} takes {waiting}"
         if record.is_alive and record.left_behind:
-            yield f"{worker} gave up to take {record.left_behind} failed enqueues back"
+            yield f"{worker} gave up taking {record.left_behind} failed enqueues back"
 
 
 def print_once(out: Output, top: Top) -> None:
@@ -240,7 +240,7 @@ def watch(top: Top, interval: float) -> None:
 
 
 def table(rows: Sequence[Mapping[str, Any]], trouble: str, width: int) -> RenderableType:
-    """The columns that fit `width` without a figure cut, and below them what is wrong."""
+    """The columns that fit into `width` without cutting a figure; below them the problems."""
     shown = Table(box=SIMPLE, pad_edge=False)
     columns = [[title, *(_figure(key, row[key]) for row in rows)] for title, key in _COLUMNS]
     ends = accumulate(min(max(map(len, one)), _LONGEST_NAME) + len("   ") for one in columns)

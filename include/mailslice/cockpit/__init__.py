@@ -1,5 +1,5 @@
 """The cockpit: pages on which people see how mail queues are, and act on them.
 
-Rendered on the server by Jinja2; htmx fetches parts anew, uPlot draws. Both are served from here,
-nothing comes from outside. The page only reads: every act is a run that Airflow starts as the user.
+Jinja2 renders the pages on the server, htmx refreshes parts of them, uPlot draws. Both scripts are
+served from here. The cockpit only reads: every action is a run that Airflow starts as the user.
 """

@@ -1,4 +1,4 @@
-"""Previews of actions, their start, and what came of them, as plain values for the templates."""
+"""Previews of actions, their start, and their results, as plain values for the templates."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from mailslice.model.errors import BadInput, TryAgain
 from mailslice.model.names import queue_name
 
 Start = Callable[[str, Mapping[str, Any], str], str]
-"""Starts the DAG of a name, with a conf, as a user; its run id."""
+"""Starts the DAG of a name, with a conf, as a user. Returns the run id."""
 VERBS = {
     MailAction.DELETE: "Delete",
     MailAction.CLEAR: "Delete all",
@@ -46,38 +46,38 @@ _COUNTS = {
     "mayBeDelivered": "perhaps delivered",
 }
 _ALWAYS = set("deleted retried moved delayed undeleted released discarded republished".split())
-_LOOKING = 2
-"""Previews that are made at one time: each may read for ten seconds."""
+_MAX_PREVIEWS = 2
+"""Most previews that are made at the same time. Each may read for ten seconds."""
 
 
 class Actions:
-    """Safe to share between threads. `start` None: this page serves without Airflow."""
+    """Safe to share between threads. `start` is None where there is no Airflow."""
 
     def __init__(self, facts: Facts, start: Start | None) -> None:
         self._facts = facts
         self._start = start
-        self._turns = threading.BoundedSemaphore(_LOOKING)
+        self._turns = threading.BoundedSemaphore(_MAX_PREVIEWS)
 
     def preview(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """What the action would be about, kept under its digest.
+        """The mails that the action would change. Their selection is stored under its digest.
 
-        Raises BadInput, UnknownQueue, StoreUnavailable, TryAgain while others look.
+        Raises BadInput, UnknownQueue, StoreUnavailable, and TryAgain while others are made.
         """
         request = ActionRequest.of(asked)
         if not self._turns.acquire(blocking=False):
-            raise TryAgain(f"{_LOOKING} previews are being made: try again in some seconds")
+            raise TryAgain(f"{_MAX_PREVIEWS} previews are being made: try again in some seconds")
         try:
             with self._facts.stores() as stores:
                 for name in (request.queue, request.to):
                     if name is not None:
                         queues.require(stores, name)
-                seen = preview(stores, request, lambda: self._facts.now)
+                mails = preview(stores, request, lambda: self._facts.now)
         finally:
             self._turns.release()
         settings = self._facts.settings
-        digest = keep(artifacts(settings), seen.selection)
+        digest = keep(artifacts(settings), mails.selection)
         return {
-            "seen": seen,
+            "seen": mails,
             "request": request,
             "verb": VERBS[request.action],
             "digest": digest,
@@ -86,9 +86,9 @@ class Actions:
         }
 
     def act(self, asked: Mapping[str, Any], who: str) -> str:
-        """Start the run that acts on the mails of a preview, for that user; its id.
+        """Start, as this user, the run that acts on the mails of a preview. Returns its id.
 
-        Raises Refused for a preview that is old, or of another request, and BadInput.
+        Raises BadInput, and Refused for a preview that is old or belongs to another request.
         """
         request, settings = ActionRequest.of(asked), self._facts.settings
         reason = str(asked.get("reason") or "").strip()
@@ -105,10 +105,10 @@ class Actions:
         return self._start(MAIL_ACTIONS, conf, who)
 
     def result(self, queue: str, run: str) -> dict[str, Any]:
-        """What came of a run: `result`, None while nobody knows, its `counts` in words, `queue`."""
+        """The result of a run: `result` (None while unknown), its `counts` in words, `queue`."""
         result = result_of(self._facts.settings, queue_name(queue), run)
         shown = dict(result or {})
-        if "retried" in shown:  # a retry deletes none: it found them deleted
+        if "retried" in shown:  # a retry found them deleted before
             shown["gone"] = (shown.get("gone") or 0) + (shown.pop("deleted", None) or 0)
         counts = [
             (shown[name], text)
@@ -119,6 +119,6 @@ class Actions:
 
 
 def _conf(request: ActionRequest) -> dict[str, Any]:
-    about = request.as_json()
-    texts = about.pop("filter")
-    return {**{name: value for name, value in about.items() if value is not None}, **texts}
+    fields = request.as_json()
+    texts = fields.pop("filter")
+    return {**{name: value for name, value in fields.items() if value is not None}, **texts}

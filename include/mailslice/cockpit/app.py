@@ -38,8 +38,7 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
 )
-# Data Docs are HTML that a gate wrote: styles and pictures of their own, but no script ever runs in
-# them.
+# Data Docs are HTML that a gate wrote: their own styles and pictures may load, a script never runs.
 DOCS_POLICY = (
     "sandbox allow-same-origin; default-src 'none'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; font-src 'self' data:; frame-ancestors 'self'"
@@ -67,9 +66,9 @@ ROUTES = {
 POSTS = frozenset({"/preview", "/act"})
 """Routes that are asked by POST; the others by GET."""
 BUTTONS = frozenset({"/", "/queue", "/mail", "/maintenance", "/preview", "/result"})
-"""Routes whose pages have buttons for some rights: they know all rights of who asks."""
+"""Routes whose pages show buttons by right: they get all rights of the user."""
 MOST_ROUNDS = 30
-"""Pages without a mail that a list asks for by itself, one behind the other: 20 s or so."""
+"""Pages without a mail that a list loads by itself, one after the other: about 20 s."""
 _MOST_COUNTED = 100_000
 """Rows that `count now` reads at most: a second or two."""
 _STATUSES = {TryAgain: 503, BadSetting: 500, ContentMissing: 404, RequestValidationError: 422}
@@ -78,7 +77,7 @@ Asked = Annotated[dict[str, Any], Body()]
 
 
 def filters_of(asked: Annotated[MailsFilter, Query()]) -> MailsFilter:
-    """What the form above the mails says: FastAPI reads a model's fields where it stands alone."""
+    """The form above the mails. FastAPI reads a model's fields only where it is the only query."""
     return asked
 
 
@@ -105,7 +104,7 @@ class Schedule:
 
 
 Schedules = Callable[[], Mapping[str, Schedule]]
-"""By the id of the DAG."""
+"""DAG id -> what Airflow says of it."""
 
 
 def cockpit(
@@ -119,14 +118,14 @@ def cockpit(
     deployments: Mapping[str, str] | None = None,
     deployment: str = "",
 ) -> FastAPI:
-    """The app. `dag_of`: duty -> id of its DAG. Who acts is `request.state.who`, by the guards.
+    """The app. `dag_of`: duty -> id of its DAG. The guards set `request.state.who`, the user.
 
-    `start` starts runs that act on mails; None: nobody can. `rights` decides what is shown; what
-    is let through, the guards do. `deployments`: name -> address of the page of each; this is that
-    of `deployment`.
+    `start` starts runs that act on mails; with None nobody can. `rights` decides which buttons are
+    shown, the guards which requests pass. `deployments`: name -> address of its page; this page is
+    that of `deployment`.
     """
 
-    # Annotated cannot name what is an argument here.
+    # `Annotated` cannot name a local variable of this function.
     def note_rights(request: Request, all_rights: Any = Depends(rights)) -> None:  # noqa: B008
         request.state.rights = all_rights
 
@@ -164,7 +163,7 @@ class Pages:
         self.render = Renderer(dag_of, lambda: facts.now)
 
     def index(self, request: Request, dag: Text = "", run: Text = "") -> HTMLResponse:
-        """Every queue; with `dag` and `run` the reports, or results, of one Airflow run."""
+        """Every queue; with `dag` and `run` the reports or results of one Airflow run."""
         if run:
             # Airflow 3.1 does not encode the plus of a run's id; ids have no blanks.
             return self._report(dag, run.replace(" ", "+"), request.state.rights)
@@ -185,10 +184,10 @@ class Pages:
         one, snapshot = self._require(name)
         if tab not in TABS:
             raise HTTPException(404, f"tab {tab!r}; allowed: {', '.join(TABS)}")
-        of_tab = _tab(self._facts, one, tab, filters, after)
+        tab_values = _tab(self._facts, one, tab, filters, after)
         about, whom = filters.of_actions, "All that match" if filters.any else "All mails"
         if about is None:
-            rows = of_tab["page"].rows if of_tab.get("page") else ()
+            rows = tab_values["page"].rows if tab_values.get("page") else ()
             about, whom = {"ids": [str(row["id"]) for row in rows]}, "The mails of this page"
         return self.render(
             "queue.html",
@@ -204,7 +203,7 @@ class Pages:
             about={"queue": one.queue, **about},
             whom=whom,
             next_round=rounds + 1 if rounds < MOST_ROUNDS else None,
-            **of_tab,
+            **tab_values,
         )
 
     def mail(self, request: Request, queue: Text, id: Text) -> HTMLResponse:  # noqa: A002
@@ -235,15 +234,15 @@ class Pages:
         return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
     def trace(self, queue: Text, id: Text) -> HTMLResponse:  # noqa: A002
-        """The history of one mail, live or not, by what keeps any of it."""
+        """The history of one mail, live or not, from every store and log that knows it."""
         one, _ = self._require(queue)
         return self.render("trace.html", entries=views.trace(self._facts, one.queue, id))
 
     def export(self, name: Text, filters: MailsQuery) -> Response:
         """The envelopes that match, as a file."""
-        found = export(self._facts, self._require(name)[0], filters)
-        headers = {"Content-Disposition": f'attachment; filename="{found.name}"'}
-        return Response(found.text, media_type="text/csv; charset=utf-8", headers=headers)
+        file = export(self._facts, self._require(name)[0], filters)
+        headers = {"Content-Disposition": f'attachment; filename="{file.name}"'}
+        return Response(file.text, media_type="text/csv; charset=utf-8", headers=headers)
 
     def count(self, name: Text) -> JSONResponse:
         """The exact size, now; null where more than 100,000 rows would have to be read."""
@@ -259,18 +258,18 @@ class Pages:
     def maintenance(self, request: Request, duty: Text = "") -> HTMLResponse:
         """Every duty: schedule, last run, what it did; with `duty` its runs over time."""
         runs, schedules = self._facts.known("runs", views.all_runs), self._schedules()
-        of_duty = runs
+        listed = runs
         if duty:
             _require_duty(duty)
-            of_duty = self._facts.known(("runs", duty), lambda stores: views.runs_of(stores, duty))
+            listed = self._facts.known(("runs", duty), lambda stores: views.runs_of(stores, duty))
         return self.render(
             "maintenance.html",
             view="maintenance",
             may=request.state.rights,
             duties=views.duties(self._dag_of, schedules, runs.value or []),
             questions=[one for schedule in schedules.values() for one in schedule.questions],
-            runs=(of_duty.value or [])[: views.NEWEST * (10 if duty else 1)],
-            last=of_duty,
+            runs=(listed.value or [])[: views.NEWEST * (10 if duty else 1)],
+            last=listed,
             duty=duty,
         )
 
@@ -280,7 +279,7 @@ class Pages:
         return self.render("form.html", **views.form(load(duty)))
 
     def preview(self, request: Request, asked: Asked) -> HTMLResponse:
-        """What an action on mails would be about, with the form that starts it."""
+        """The mails that an action would change, with the form that starts it."""
         may = request.state.rights
         return self.render("preview.html", may=may, **self._actions.preview(asked))
 
@@ -290,11 +289,11 @@ class Pages:
         return JSONResponse({"dag": self._dag_of(MAIL_ACTIONS), "run": run})
 
     def result(self, request: Request, queue: Text, run: Text) -> HTMLResponse:
-        """What came of a run that acted on mails."""
-        found = self._actions.result(queue, run)
-        if found["result"]:
-            self._expire(queue, run, found["result"]["failed"])
-        return self.render("result.html", run=run, may=request.state.rights, **found)
+        """The result of a run that acted on mails."""
+        outcome = self._actions.result(queue, run)
+        if outcome["result"]:
+            self._expire(queue, run, outcome["result"]["failed"])
+        return self.render("result.html", run=run, may=request.state.rights, **outcome)
 
     def queues(self) -> JSONResponse:
         """As `mailslice queue list --json`, with the time of the figures."""
@@ -313,18 +312,18 @@ class Pages:
 
     def docs(self, path: str) -> Response:
         """A file of Data Docs."""
-        found = data_docs(self._facts.settings, path)
-        if found is None:
+        file = data_docs(self._facts.settings, path)
+        if file is None:
             raise HTTPException(404, "no such page of Data Docs")
         headers = {"Content-Security-Policy": DOCS_POLICY}
-        return Response(found[0], media_type=found[1], headers=headers)
+        return Response(file[0], media_type=file[1], headers=headers)
 
     def _report(self, dag: str, run: str, may: frozenset[Right]) -> HTMLResponse:
         if dag == self._dag_of(MAIL_ACTIONS):
             queues = (one.queue for one in self._facts.snapshot().queues)
             with ThreadPoolExecutor(views.AT_ONCE) as pool:
-                found = pool.map(lambda queue: self._actions.result(queue, run), queues)
-                acted = [one for one in found if one["result"]]
+                results = pool.map(lambda queue: self._actions.result(queue, run), queues)
+                acted = [result for result in results if result["result"]]
             return self.render("report.html", view="report", may=may, run=run, acted=acted)
         duty = next((name for name in names() if self._dag_of(name) == dag), None)
         runs = []
@@ -375,8 +374,8 @@ def _tab(
             ("cleanups", one.queue), lambda stores: views.cleanups(stores, one.queue), FRESH
         )
         return views.slices(one, cleanups.value or ())
-    of_stores = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
-    last = facts.known((tab, one.queue), lambda stores: of_stores[tab](stores, one.queue))
+    readers = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
+    last = facts.known((tab, one.queue), lambda stores: readers[tab](stores, one.queue))
     empty: dict[str, Any] = {"runs": [], "workers": [], "stuck": [], "more": 0, "letters": None}
     return {**empty, **(last.value or {}), "last": last}
 
@@ -384,8 +383,8 @@ def _tab(
 def _guard_writes(app: FastAPI) -> None:
     @app.middleware("http")
     async def careful(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        """Headers of every answer; a request that would write is refused unless it comes from this
-        site, as JSON, or has a bearer token.
+        """Sets the headers of every answer. Refuses a write unless it comes from this site, as
+        JSON, or has a bearer token.
         """
         if refused := refusal(request):
             return JSONResponse({"detail": refused[1]}, refused[0])

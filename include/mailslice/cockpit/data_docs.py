@@ -41,7 +41,7 @@ def data_docs(settings: Settings, path: str) -> tuple[bytes, str] | None:
 
 
 def with_way_back(page: bytes, path: str) -> bytes:
-    """The page with links to the cockpit, which it does not know where it is kept."""
+    """The page with links to the cockpit, whose address a stored page cannot know."""
     home = "../" * (path.count("/") + 1)
     links = f'<a href="{home}">Mail queues</a> · <a href="{home}maintenance">Maintenance</a>'
     icon = f'<link rel="icon" href="{home}static/icon.svg" type="image/svg+xml">'

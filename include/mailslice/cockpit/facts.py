@@ -1,6 +1,6 @@
-"""What the pages show, shared by all viewers: the stores are asked once in a while, not by each.
+"""What the pages show, cached for all viewers: not every viewer asks the stores.
 
-The stores are opened at the first question, and anew after an error of theirs.
+The first question opens the stores. After an error of a store the next question opens them again.
 """
 
 import logging
@@ -27,7 +27,7 @@ from mailslice.stores import Stores, has_cassandra, open_stores
 log = logging.getLogger(__name__)
 
 FRESH = timedelta(seconds=5)
-"""An overview so old is shown as it is; an older one is shown, too, while a new one is made."""
+"""A younger overview is shown as it is. An older one is shown while a new one is made."""
 STALE = timedelta(minutes=1)
 """An overview older than this is not shown while the stores answer."""
 PATIENCE = timedelta(seconds=5)
@@ -35,8 +35,8 @@ PATIENCE = timedelta(seconds=5)
 _TREND_FRESH = timedelta(minutes=5)
 _TREND_RUNS = 96
 """A day of measurements, one each 15 minutes."""
-_MOST_KNOWN = 5000
-"""Answers that are remembered; beyond them all are asked for anew."""
+_MOST_CACHED = 5000
+"""Most answers in the cache; beyond it the cache is cleared."""
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class TrendPoint:
 
 @dataclass(frozen=True, slots=True)
 class Known(Generic[T]):
-    """What a store said, and when; None: nothing yet. `problem`: why that is the last known."""
+    """A store's last answer and its time, None without one. `problem`: why it is not newer."""
 
     value: T | None
     at: datetime | None
@@ -80,24 +80,24 @@ class Facts:
     look: Callable[[Stores, Clock], list[QueueOverview]] = overview
     open_stores: Callable[[Settings], Stores] = open_stores
     patience: timedelta = PATIENCE
-    _opening: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _open_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _opened: Stores | None = field(default=None, init=False)
     _users: Counter[Stores] = field(default_factory=Counter, init=False)
-    _looking: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _attempt_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _attempt: Future[Snapshot] | None = field(default=None, init=False)
     _attempted: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
     _snapshot: Snapshot | None = field(default=None, init=False)
-    _known: dict[Hashable, tuple[datetime, Any]] = field(default_factory=dict, init=False)
+    _cache: dict[Hashable, tuple[datetime, Any]] = field(default_factory=dict, init=False)
 
     @property
     def now(self) -> datetime:
-        """The time that ages are reckoned from."""
+        """The time from which ages are counted."""
         return self.clock()
 
     def snapshot(self) -> Snapshot:
         """Every queue. At most a minute old, unless a store does not answer: `problem` says so.
 
-        Takes at most the patience, whatever the stores do.
+        Takes at most `patience`, whatever the stores do.
         """
         known, age = self._snapshot, self.clock() - self._attempted
         if known is not None and age < FRESH:
@@ -108,14 +108,14 @@ class Facts:
         return self._result(attempt)
 
     def expire(self) -> None:
-        """Somebody acted: the next page waits for a new look, as long as it ever waits."""
-        with self._looking:
+        """For use after an action: the next page waits for a new overview, up to `patience`."""
+        with self._attempt_lock:
             self._attempted, self._attempt = datetime.min.replace(tzinfo=UTC), None
 
     def queue(self, name: str) -> tuple[QueueOverview | None, Snapshot]:
         """One queue, and the snapshot that has it; None: there is no such queue.
 
-        One that is not in the snapshot may be new: a new look is waited for.
+        A queue that the snapshot lacks may be new, so this waits for a new overview.
         """
         snapshot = self.snapshot()
         if all(one.queue != name for one in snapshot.queues):
@@ -126,7 +126,7 @@ class Facts:
         return queue, snapshot
 
     def _result(self, attempt: Future[Snapshot]) -> Snapshot:
-        """What the look says, or what is known where it takes longer than the patience."""
+        """The new overview, or the last one where the new one takes longer than `patience`."""
         known = self._snapshot
         try:
             return attempt.result(self.patience.total_seconds())
@@ -146,11 +146,11 @@ class Facts:
     def known(
         self, key: Hashable, ask: Callable[[Stores], T], fresh: timedelta = timedelta(0)
     ) -> Known[T]:
-        """What the stores say, asked again when it is older than `fresh`; what they said last, and
-        why it is not newer, where they do not answer.
+        """The stores' answer to `ask`, cached for `fresh`. When they do not answer: their last
+        answer, and why it is not newer.
         """
         now = self.clock()
-        at, value = self._known.get(key, (None, None))
+        at, value = self._cache.get(key, (None, None))
         if at is not None and now - at < fresh:
             return Known(value, at)
         try:
@@ -158,20 +158,20 @@ class Facts:
                 value = ask(stores)
         except STORE_ERRORS as error:
             return Known(value, at, str(error))
-        if len(self._known) > _MOST_KNOWN:
-            self._known.clear()
-        self._known[key] = now, value
+        if len(self._cache) > _MOST_CACHED:
+            self._cache.clear()
+        self._cache[key] = now, value
         return Known(value, now)
 
     @contextmanager
     def stores(self) -> Iterator[Stores]:
-        """The stores; opened anew for the next question after an error of theirs. The last who asks
-        closes them: under a question they would open themselves again, for good.
+        """The open stores. After an error of a store the next question opens new ones. The last
+        user closes the old: closed under a question, they would open again and stay open.
         """
-        with self._opening:
+        with self._open_lock:
             if self._opened is None:
                 self._opened = self.open_stores(self.load())
-                self._users[self._opened] += 1  # that they are open
+                self._users[self._opened] += 1  # counts as a user while they are open
             stores = self._opened
             self._users[stores] += 1
         try:
@@ -187,8 +187,8 @@ class Facts:
         return self.load()
 
     def close(self, failed: Stores | None = None) -> None:
-        """Close the stores, or these alone, once nobody asks them. A question opens others."""
-        with self._opening:
+        """Close the stores, or only the `failed` ones, once nobody asks; a question opens new."""
+        with self._open_lock:
             stores = self._opened
             if stores is None or failed not in {None, stores}:
                 return
@@ -196,7 +196,7 @@ class Facts:
         self._leave(stores)
 
     def _leave(self, stores: Stores) -> None:
-        with self._opening:
+        with self._open_lock:
             self._users[stores] -= 1
             if self._users[stores]:
                 return
@@ -204,8 +204,8 @@ class Facts:
         stores.close()
 
     def _refreshing(self) -> Future[Snapshot]:
-        """The look that is under way, or a new one."""
-        with self._looking:
+        """The running attempt at an overview, or a new one."""
+        with self._attempt_lock:
             if self._attempt is None or self._attempt.done():
                 self._attempt = Future()
                 threading.Thread(target=self._run, args=(self._attempt,), daemon=True).start()
@@ -213,16 +213,16 @@ class Facts:
 
     def _run(self, attempt: Future[Snapshot]) -> None:
         try:
-            found = self._refreshed()
-            with self._looking:
+            snapshot = self._refreshed()
+            with self._attempt_lock:
                 if self._attempt is attempt:  # nobody acted since it began
-                    self._snapshot, self._attempted = found, self.clock()
-        except BaseException as error:  # noqa: BLE001 - it is raised where the look is waited for
+                    self._snapshot, self._attempted = snapshot, self.clock()
+        except BaseException as error:  # noqa: BLE001 - `_result` raises it
             if not isinstance(error, TryAgain):
                 log.warning("the overview of queues could not be made anew: %s", error)
             attempt.set_exception(error)
         else:
-            attempt.set_result(found)
+            attempt.set_result(snapshot)
 
     def _refreshed(self) -> Snapshot:
         known, settings, postal = self._snapshot, self.settings, None
@@ -238,10 +238,10 @@ class Facts:
             before = known or self._reported(error, postal)
             queues = _doubted(before.queues, error)
             return replace(before, queues=queues, problem=str(error), postal=postal)
-        said = dict.fromkeys(map(str, errors))
-        if said and known is not None:
+        problems = dict.fromkeys(map(str, errors))
+        if problems and known is not None:
             queues = tuple(_completed(one, known.queues) for one in queues)
-        return Snapshot(self.clock(), queues, "; ".join(said) or None, postal)
+        return Snapshot(self.clock(), queues, "; ".join(problems) or None, postal)
 
     def _reported(self, error: TryAgain | BadSetting, postal: PostalOverview | None) -> Snapshot:
         try:
@@ -255,18 +255,18 @@ class Facts:
 
 
 def _doubted(queues: Iterable[QueueOverview], error: Exception) -> tuple[QueueOverview, ...]:
-    """Nothing looks well while RabbitMQ does not answer."""
+    """The queues, none with a better word than UNKNOWN: RabbitMQ does not answer."""
     why = str(error) if isinstance(error, BadSetting) else "RabbitMQ did not answer"
     unknown = HealthVerdict(Health.UNKNOWN, why, "mailslice config check")
     return tuple(
-        replace(one, verdict=min(unknown, one.verdict, key=lambda each: each.health.severity))
+        replace(one, verdict=min(unknown, one.verdict, key=lambda verdict: verdict.health.severity))
         for one in queues
     )
 
 
 def _completed(one: QueueOverview, earlier: Iterable[QueueOverview]) -> QueueOverview:
-    """With the figures of before for those that Cassandra did not give; each has its age."""
-    before = next((each for each in earlier if each.queue == one.queue), None)
+    """The queue with its earlier figures where Cassandra gave none; each has its age."""
+    before = next((queue for queue in earlier if queue.queue == one.queue), None)
     if not one.unanswered or before is None or one.size is not None:
         return one
     return replace(

@@ -35,21 +35,21 @@ from mailslice.view.live_rows import BrowseDeadline, PageReading, Position, sett
 PAGE = 100
 """Mails of one page."""
 _SECONDS = 0.1
-"""How long one page may look for mails that match; it then says that it did not see all."""
+"""Seconds for which a page may search; then it says that it did not read all."""
 EXPORT_SECONDS = 10.0
 MOST_EXPORTED = 10_000
-"""Mails of one file; a page may lack mails of a verdict beyond so many."""
+"""Most mails of one file. A filter by verdict knows only so many mails of the verdict, too."""
 _LONGEST_CELL = 2000
 COLUMNS = "id enqueued name sender recipients state due attempts answer".split()
 ALL = "all"
-"""In the place of a slice's start: slices that were counted empty are read, too."""
+"""Instead of a slice's start: also reads slices that were counted empty."""
 
 
 Text = Annotated[str | None, Field(max_length=320), AfterValidator(lambda text: text or None)]
 
 
 class MailsFilter(BaseModel):
-    """What the form of the mails' list says."""
+    """The form above the list of mails."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,11 +61,11 @@ class MailsFilter(BaseModel):
     state: Text = None
     """As James names it; `*` and `?` are wildcards."""
     due: Text = None
-    """Delayed mails alone whose time comes within so long."""
+    """Only delayed mails that are due within this duration."""
     verdict: Text = None
-    """What the newest audit says of the mails that alone are shown."""
+    """Only mails with this verdict of the newest audit."""
     slice: Text = None
-    """Start of the slice whose mails alone are shown; `all`: no slice is left out."""
+    """Only mails of the slice with this start; `all`: no slice is left out."""
 
     @property
     def any(self) -> bool:
@@ -73,22 +73,22 @@ class MailsFilter(BaseModel):
 
     @property
     def of_actions(self) -> dict[str, Any] | None:
-        """What is given, by the names that actions have; None where they do not know all of it."""
-        given = {name: text for name, text in self if text}
-        if given.get("slice") == ALL:
-            del given["slice"]
-        if given.keys() & {"state", "due", "verdict", "slice"}:
+        """The given fields by the names that actions use; None when actions lack one of them."""
+        fields = {name: text for name, text in self if text}
+        if fields.get("slice") == ALL:
+            del fields["slice"]
+        if fields.keys() & {"state", "due", "verdict", "slice"}:
             return None
-        return {"name" if name == "mail" else name: text for name, text in given.items()}
+        return {"name" if name == "mail" else name: text for name, text in fields.items()}
 
     def parsed(self) -> MailFilter:
-        """What actions know of it. Raises BadInput naming the field."""
+        """The part that actions have, too. Raises BadInput naming the field."""
         same = {name: getattr(self, name) for name in ("sender", "recipient", "domain")}
         return MailTexts(name=self.mail, older_than=self.older_than, **same).parsed()
 
     @property
     def slice_start(self) -> datetime | None:
-        """Raises BadInput for what is no time with its zone."""
+        """None for all slices. Raises BadInput for a text that is no time with a zone."""
         if self.slice is None or self.slice == ALL:
             return None
         with suppress(ValueError):
@@ -100,10 +100,10 @@ class MailsFilter(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class MailsPage:
-    """Envelopes. `cut`: why these may not be all; `after`: from where the next page goes on.
+    """Envelopes. `cut`: why mails may be missing; `after`: where the next page begins.
 
-    `measured`: slices that had no live mail by a measurement of that time were not read. `audited`:
-    when the audit was made whose verdict was asked for.
+    `measured`: the time of the measurement by which slices without a live mail were skipped.
+    `audited`: the time of the audit whose verdict is the filter.
     """
 
     rows: Sequence[Mapping[str, Any]] = ()
@@ -116,64 +116,64 @@ class MailsPage:
 def mails(
     facts: Facts, one: QueueOverview, filters: MailsFilter, after: str | None = None
 ) -> MailsPage:
-    """The oldest that match, behind the mail or position `after`. Stops after a page, and where it
-    would read too much or for too long.
+    """The oldest mails that match, behind the mail or position `after`. Stops after a page, or
+    when it has read too much or for too long.
     """
     now, position = facts.now, _position(after) if after else None
-    passing, of_slice = _Passing.of(facts, one.queue, filters), filters.slice_start
+    row_filter, slice_start = _RowFilter.of(facts, one.queue, filters), filters.slice_start
     reading, end = PageReading(), time.monotonic() + _SECONDS
     with facts.stores() as stores:
         queue = MailQueue(stores, one.queue, lambda: now)
-        measured, is_skipped = _without_mails(one, queue.shape.largest_window, now)
+        measured, is_skipped = _empty_slices(one, queue.shape.largest_window, now)
         if filters.slice:
-            measured, is_skipped = None, lambda start: of_slice not in {None, start}
-        found: list[ViewRow] = []
-        cut, latest = None, passing.filter.latest(now)
+            measured, is_skipped = None, lambda start: slice_start not in {None, start}
+        matching: list[ViewRow] = []
+        cut, latest = None, row_filter.filter.latest(now)
         rows = queue.page(reading, PAGE + 1, latest, position, is_skipped)
-        for number, (row, passes) in enumerate(passing.judge(stores, one.queue, rows), 1):
-            if len(found) == PAGE:
+        for number, (row, passes) in enumerate(row_filter.evaluate(stores, one.queue, rows), 1):
+            if len(matching) == PAGE:
                 cut = "more follow"
                 break
             start = row.partition.slice_start
             position = start, row.enqueued_time or start, row.enqueue_id
             if passes:
-                found.append(row)
-            elif number % PAGE == 0 and time.monotonic() > end:  # they are read so many at a time
-                cut = _so_far(position)
+                matching.append(row)
+            elif number % PAGE == 0 and time.monotonic() > end:  # rows come PAGE at a time
+                cut = _read_so_far(position)
                 break
         else:
             if reading.position is not None:
-                position, cut = reading.position, _so_far(reading.position)
+                position, cut = reading.position, _read_so_far(reading.position)
         if reading.is_cut:
             cut = f"{cut}; of a slice with more than {reading.ids:,} rows some are left out"
         following = _cursor(position) if isinstance(position, tuple) else None
-        lines = mail_lines(stores, one.queue, found)
-        return MailsPage(lines, cut, following if cut else None, measured, passing.audited)
+        lines = mail_lines(stores, one.queue, matching)
+        return MailsPage(lines, cut, following if cut else None, measured, row_filter.audited)
 
 
 @dataclass(frozen=True, slots=True)
 class MailsFile:
-    """Envelopes as CSV. `name`: of the file; it says where these are not all."""
+    """Envelopes as CSV. `name`: of the file, with `first-` when mails are missing."""
 
     name: str
     text: str
 
 
 def export(facts: Facts, one: QueueOverview, filters: MailsFilter) -> MailsFile:
-    """The oldest that match. Every slice is read, for ten seconds at most."""
-    passing, of_slice = _Passing.of(facts, one.queue, filters), filters.slice_start
+    """The oldest mails that match. Reads every slice, for ten seconds at most."""
+    row_filter, slice_start = _RowFilter.of(facts, one.queue, filters), filters.slice_start
     deadline = BrowseDeadline.in_seconds(EXPORT_SECONDS)
     lines: list[dict[str, Any]] = []
     with facts.stores() as stores:
         rows = MailQueue(stores, one.queue, lambda: facts.now).browse(deadline=deadline)
-        judged = passing.judge(stores, one.queue, rows)
-        for chunk in batches(judged, PAGE):
+        evaluated = row_filter.evaluate(stores, one.queue, rows)
+        for chunk in batches(evaluated, PAGE):
             chosen = (row for row, passes in chunk if passes)
-            found = [row for row in chosen if of_slice in {None, row.partition.slice_start}]
-            lines += mail_lines(stores, one.queue, found)
+            matching = [row for row in chosen if slice_start in {None, row.partition.slice_start}]
+            lines += mail_lines(stores, one.queue, matching)
             if len(lines) > MOST_EXPORTED:
                 break
-    is_cut = max(len(lines), len(passing.ids or ())) > MOST_EXPORTED or deadline.stopped_at
+    is_cut = max(len(lines), len(row_filter.ids or ())) > MOST_EXPORTED or deadline.stopped_at
     del lines[MOST_EXPORTED:]
     text = io.StringIO()
     table = csv.writer(text)
@@ -185,7 +185,7 @@ def export(facts: Facts, one: QueueOverview, filters: MailsFilter) -> MailsFile:
 
 
 def _cell(value: object) -> str:
-    """A text that no spreadsheet takes for a formula."""
+    """The value as a text that no spreadsheet takes for a formula."""
     if isinstance(value, datetime):
         return value.isoformat()
     whole = " ".join(value) if isinstance(value, tuple | list) else str(value or "")
@@ -194,7 +194,7 @@ def _cell(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Passing:
+class _RowFilter:
     now: datetime
     filter: MailFilter
     state: Wildcard | None
@@ -204,7 +204,7 @@ class _Passing:
 
     @classmethod
     def of(cls, facts: Facts, queue: QueueName, filters: MailsFilter) -> Self:
-        """Raises BadInput for what cannot be asked, also for verdicts of a queue without audits."""
+        """Raises BadInput for a wrong filter, and for a verdict where the queue has no audit."""
         audited, ids = _audited(facts, queue, filters.verdict) if filters.verdict else (None, None)
         within = parse_duration(filters.due, "due") if filters.due else None
         if within is not None and within > LONGEST_DELAY:
@@ -218,7 +218,7 @@ class _Passing:
             audited,
         )
 
-    def judge(
+    def evaluate(
         self, stores: Stores, queue: QueueName, rows: Iterator[ViewRow]
     ) -> Iterator[tuple[ViewRow, bool]]:
         """Each row, and whether it passes."""
@@ -251,8 +251,8 @@ def _audited(facts: Facts, queue: QueueName, verdict: str) -> tuple[datetime, Co
         audit = newest_audit(stores, queue) if stores.existing_runs() else None
         if audit is None:
             return None
-        judged = audit.mails(artifacts(facts.settings))
-        ids = (mail.enqueue_id for mail in judged if mail.verdict == verdict)
+        audited_mails = audit.mails(artifacts(facts.settings))
+        ids = (mail.enqueue_id for mail in audited_mails if mail.verdict == verdict)
         return audit.made_at, frozenset(islice(ids, MOST_EXPORTED + 1))
 
     known = facts.known(("verdict", queue, verdict), ask, timedelta(minutes=1))
@@ -261,23 +261,23 @@ def _audited(facts: Facts, queue: QueueName, verdict: str) -> tuple[datetime, Co
     return known.value
 
 
-def _so_far(position: Position) -> str:
-    """How far a page came that did not come to its end."""
+def _read_so_far(position: Position) -> str:
+    """Says how far a page has read that could not read all."""
     return f"it looked as far as mails of {position[1]:%Y-%m-%d %H:%M} UTC, and more follow"
 
 
-def _without_mails(
+def _empty_slices(
     one: QueueOverview, window: timedelta, now: datetime
 ) -> tuple[datetime | None, Callable[[datetime], bool]]:
-    """The time of the newest measurement, and whether the slice of a start had no live mail then,
-    and no row can have come since.
+    """The time of the newest measurement, and a test of a slice's start: it had no live mail then,
+    and can have got no row since.
     """
     report = one.reports.get("queue_size", {})
     if (at := moment_of(report.get("measuredAt"))) is None:
         return None, lambda _: False
     oldest, settled = moment_of(report.get("oldest")), settled_before(min(at, now), window)
     live = {moment_of(row["start"]): row["live"] for row in report.get("slices", ())}
-    # Slices older than these are summed up in the report; a mail's slice began within the window.
+    # The report sums up slices before `first`. A mail's slice begins less than a window before it.
     first = min((start for start in live if start), default=settled)
     oldest = settled if oldest is None else oldest - window
 

@@ -1,4 +1,4 @@
-"""Templates, and how values look in them. Text of strangers is tamed, then escaped."""
+"""Templates, and the filters of their values. Text from outside is tamed, then escaped."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ _STATUS_CLASSES = {
     "running": "warn",
 }
 _TABS = {Health.LATE: "domains", Health.NO_WORKERS: "workers", Health.STUCK: "workers"}
-"""Where the next step of a health word is; elsewhere the history, which has the run buttons."""
+"""Health -> tab of its next step. Others: the history, which has the run buttons."""
 
 
 class Renderer:
@@ -56,7 +56,7 @@ class Renderer:
         }
 
     def use(self, **values: Any) -> None:
-        """Values of every page."""
+        """Sets values that every page has."""
         self._environment.globals |= values
 
     def __call__(self, template: str, **values: Any) -> HTMLResponse:

@@ -1,6 +1,6 @@
-"""Who may see what: one right a route, checked by what serves the page (Airflow's auth manager).
+"""Who may see what: one right a route. The server of the page checks it (Airflow's auth manager).
 
-And which writes are let through: a browser sends its cookie with requests of any site.
+Also which writes pass: a browser sends its cookie with the requests of any site (CSRF).
 """
 
 from collections.abc import Callable, Mapping
@@ -28,21 +28,21 @@ class Right(StrEnum):
 
 
 Guards = Mapping[Right, Callable[..., Any]]
-"""A FastAPI dependency for each right, which raises HTTPException for those who have it not."""
+"""Right -> a FastAPI dependency that raises HTTPException for a user without it."""
 Rights = Callable[..., frozenset[Right]]
-"""A FastAPI dependency that gives all rights of who asks: pages show no button beyond them."""
+"""A FastAPI dependency that gives all rights of the user: pages show no other buttons."""
 
 
 def every_right() -> frozenset[Right]:
-    """Of a page whose visitors may do all."""
+    """All rights, for a page whose users may do everything."""
     return frozenset(Right)
 
 
 def refusal(request: Request, *, bounded: bool = False) -> tuple[int, str] | None:
-    """Status and reason where a write is not this site's own, in JSON; None where it is, where it
-    has a bearer token, which no browser sends by itself, or where nothing is written.
+    """Status and reason of a write that is refused; None for a request that passes: a read, JSON
+    from this site, or a bearer token, which no browser sends by itself.
 
-    `bounded`: the routes bound the bodies that come with a token themselves.
+    `bounded`: the routes limit the size of a body with a token themselves.
     """
     if request.method in {"GET", "HEAD"}:
         return None

@@ -41,19 +41,19 @@ TABS = {
 }
 PRESENT, LOST = "present", "content lost"
 READ_ONLY = {"queue_size", "queue_audit"}
-"""Duties whose plan changes nothing: nobody is asked before they go on."""
+"""Duties that change nothing: they need no approval."""
 NEWEST = 20
 """Runs of one list."""
 AT_ONCE = 8
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 COUNTS = ("live", "dead", "survivors")
-"""The rows of a slice that are drawn."""
-_OF_REPORT = "run dagRun duty queue status message applied bytes who reason".split()
+"""Counts of a slice that the chart draws."""
+_REPORT_FIELDS = "run dagRun duty queue status message applied bytes who reason".split()
 
 
 def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
-    """One live mail with `why` it waits, and `content`: present, lost, or why nobody knows; None
-    where it is not live.
+    """One live mail: `why` it waits, and its `content`: present, lost, or why that is unknown. None
+    for a mail that is not live.
     """
     queue = one.queue
     with facts.stores() as stores:
@@ -66,16 +66,16 @@ def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
         attributes = row.item.mail.attributes.items()
         blobs = (row.item.header_blob_id, row.item.body_blob_id)
         try:
-            there = PRESENT if all(map(stores.blobs.exists, blobs)) else LOST
+            content_state = PRESENT if all(map(stores.blobs.exists, blobs)) else LOST
         except STORE_ERRORS as error:
             facts.close(stores)
-            there = f"nobody knows whether its content is there: {error}"
+            content_state = f"nobody knows whether its content is there: {error}"
         return {
             "row": row,
             "envelope": row.item.mail,
             "due": state.due,
             "why": why_it_waits(facts.now, state, one, holder, row.item.mail.recipients),
-            "content": there,
+            "content": content_state,
             "attributes": {name: value.decode("utf-8", "replace") for name, value in attributes},
         }
 
@@ -83,24 +83,24 @@ def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
 def _holder(stores: Stores, queue: QueueName, id_: EnqueueId) -> Stuck | None:
     """The first worker whose record has the mail, alive or not."""
     pairs = ((record, one) for record in stores.worker_records(queue) for one in record.in_flight)
-    mine = (pair for pair in pairs if pair[1].enqueue_id == id_ and not pair[1].returned)
-    return next((Stuck(*pair) for pair in mine), None)
+    matching = (pair for pair in pairs if pair[1].enqueue_id == id_ and not pair[1].returned)
+    return next((Stuck(*pair) for pair in matching), None)
 
 
 def trace(facts: Facts, queue: QueueName, id_: str) -> list[dict[str, object]]:
-    """What stores and logs keep of a mail, the oldest first. RabbitMQ is not asked: it has to give
-    messages out to show them.
+    """What stores and logs keep of a mail, the oldest first. Does not ask RabbitMQ: it would have
+    to deliver messages to show them.
     """
-    wanted = Wanted(ids={parse_enqueue_id(id_)})
+    target = Wanted(ids={parse_enqueue_id(id_)})
     with facts.stores() as stores:
-        entries = Trace(stores, wanted, [queue], without={RABBITMQ}).run(
-            events_of(wanted, facts.settings.log.files)
+        entries = Trace(stores, target, [queue], without={RABBITMQ}).run(
+            events_of(target, facts.settings.log.files)
         )
     return [entry | {"time": _moment(entry["time"])} for entry in entries if entry["answer"] != NO]
 
 
 def _moment(time: object) -> datetime | None:
-    """A store's time, or that of a log's line, which anybody may have written."""
+    """A store's time, or that of a log's line, which anybody may have written: None if wrong."""
     with suppress(ValueError, OverflowError):
         return datetime.fromisoformat(str(time)).astimezone(UTC)
     return None
@@ -120,7 +120,7 @@ def content(facts: Facts, queue: QueueName, id_: str) -> Iterator[bytes] | None:
 
 
 def domains(one: QueueOverview) -> dict[str, Any]:
-    """Domains by age, of the newest measurement."""
+    """Domains by age, from the newest measurement."""
     report = one.reports.get("queue_size", {})
     shape = report.get("shape")
     counts = [count for row in (shape or {}).get("domains", ()) for count in row["counts"]]
@@ -164,12 +164,12 @@ def slices(one: QueueOverview, cleanups: Sequence[Mapping[str, Any]] = ()) -> di
 def _cleaned(
     reports: Iterable[Mapping[str, Any]], window: timedelta
 ) -> tuple[dict[datetime, datetime], datetime | None]:
-    """The newest slices that contentStart passed, with the end of the run that moved it: none of
-    them had a row. And the slice before which no row was left.
+    """Slice -> end of the run that moved contentStart past it, as no row was left: the newest ones.
+    And the newest contentStart.
 
     A report names no slice that was emptied after contentStart.
     """
-    found: dict[datetime, datetime] = {}
+    cleaned: dict[datetime, datetime] = {}
     before = None
     for report in reports:
         first, end = (
@@ -179,19 +179,19 @@ def _cleaned(
         before = before or end
         if first is None or end is None or finished is None or not window:
             continue
-        while end > first and len(found) < NEWEST * 5:
+        while end > first and len(cleaned) < NEWEST * 5:
             end = slice_start(end - min(window, end - first), window)
-            found[end] = finished
-    return found, before
+            cleaned[end] = finished
+    return cleaned, before
 
 
 def workers(stores: Stores, queue: QueueName) -> dict[str, Any]:
-    """Records of the last day with the mails of each, the oldest first; the fullest comes first."""
-    found = [
+    """Records of the last day, that with most mails first, each with its mails, oldest first."""
+    with_mails = [
         (record, sorted(record.in_flight, key=record.age, reverse=True))
         for record in stores.worker_records(queue)
     ]
-    return {"workers": sorted(found, key=lambda one: (-len(one[1]), one[0].worker))}
+    return {"workers": sorted(with_mails, key=lambda one: (-len(one[1]), one[0].worker))}
 
 
 def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
 def history(stores: Stores, queue: QueueName) -> dict[str, Any]:
     """The newest runs of all duties on this queue."""
     runs = stores.existing_runs()
-    rows = [row for of in runs.newest(NEWEST, names(), [queue]) for row in of] if runs else []
+    rows = [row for group in runs.newest(NEWEST, names(), [queue]) for row in group] if runs else []
     newest = sorted(rows, key=lambda row: row.started, reverse=True)[:NEWEST]
     return {"runs": [run_line(json.loads(row.report)) for row in newest]}
 
@@ -220,17 +220,17 @@ def all_runs(stores: Stores) -> list[dict[str, Any]]:
 
 
 def runs_of(stores: Stores, duty: str, dag_run: str | None = None) -> list[dict[str, Any]]:
-    """The reports of one Airflow run, one a queue; without one the newest of each queue.
+    """The reports of one Airflow run, one a queue; without `dag_run` the newest of each queue.
 
-    Those that are not among the newest rows are read from the folders of the run, by their names:
-    the ledger finds a row by its start, which nobody knows here.
+    Reports that are not among the newest rows come from the folders of the run, found by name: the
+    ledger finds a row by its start, which is unknown here.
     """
     runs = stores.existing_runs()
     if runs is None:
         return []
     queues = runs.queues(duty)
     newest = runs.newest(max(1, NEWEST * 10 // max(1, len(queues))), [duty], queues)
-    rows = [row for of in newest for row in of if dag_run in {None, row.dag_run}]
+    rows = [row for group in newest for row in group if dag_run in {None, row.dag_run}]
     lines = [run_line(json.loads(row.report)) for row in rows]
     if dag_run is not None:
         others = set(queues) - {row.queue for row in rows}
@@ -241,7 +241,7 @@ def runs_of(stores: Stores, duty: str, dag_run: str | None = None) -> list[dict[
 def _reports_in_folders(
     stores: Stores, duty: str, queues: Iterable[QueueName], dag_run: str
 ) -> Iterator[Mapping[str, Any]]:
-    """Of the queues on which that run has ended."""
+    """The reports of the queues on which that run has ended."""
     location = artifacts(stores.settings)
 
     def read(queue: QueueName) -> Mapping[str, Any] | None:
@@ -258,7 +258,7 @@ def run_line(report: Mapping[str, Any]) -> dict[str, Any]:
     """A report as lists of runs show it. `lasted` is a timedelta, `docs` a path below docs/."""
     started, finished = moment_of(report.get("started")), moment_of(report.get("finished"))
     return {
-        **{name: report.get(name) for name in _OF_REPORT},
+        **{name: report.get(name) for name in _REPORT_FIELDS},
         "started": started,
         "lasted": finished - started if started and finished else None,
         "docs": docs_path(report.get("dataDocs")),
@@ -266,8 +266,8 @@ def run_line(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def alerts(queues: Iterable[QueueOverview], since: datetime) -> list[dict[str, Any]]:
-    """What reports of all queues said since yesterday, the newest first; `until`: it is over."""
-    found = [
+    """Alerts of the reports since `since`, the newest first. One with `until` is over."""
+    all_alerts = [
         {"queue": one.queue, "text": alert["text"]}
         | {name: moment_of(alert.get(name)) for name in ("since", "until")}
         for one in queues
@@ -275,8 +275,8 @@ def alerts(queues: Iterable[QueueOverview], since: datetime) -> list[dict[str, A
         if (moment_of(report.get("alertsAt", report.get("finished"))) or since) >= since
         for alert in [*(report.get("alerts") or ()), *(report.get("pastAlerts") or ())]
     ]
-    recent = [one for one in found if one["until"] is None or one["until"] >= since]
-    return sorted(recent, key=lambda one: (one["until"] is None, one["since"]), reverse=True)
+    recent = [alert for alert in all_alerts if alert["until"] is None or alert["until"] >= since]
+    return sorted(recent, key=lambda alert: (alert["until"] is None, alert["since"]), reverse=True)
 
 
 def spark(points: Sequence[TrendPoint]) -> dict[str, Any]:
@@ -322,19 +322,19 @@ def duties(
 def count(facts: Facts, queue: QueueName, most: int) -> int | None:
     """The exact size; None where more than `most` rows would have to be read."""
     with facts.stores() as stores:
-        glance = MailQueue(stores, queue, lambda: facts.now).live_summary(most)
-    return None if glance is None else glance.size
+        summary = MailQueue(stores, queue, lambda: facts.now).live_summary(most)
+    return None if summary is None else summary.size
 
 
 def as_json(snapshot: Snapshot) -> dict[str, Any]:
     """The overview, for scripts."""
     queues = [overview_json(one) for one in snapshot.queues]
     postal = snapshot.postal and postal_json(snapshot.postal)
-    found = {"at": snapshot.at, "problem": snapshot.problem, "queues": queues, "postal": postal}
-    return dict(json.loads(json.dumps(found, default=plain)))
+    fields = {"at": snapshot.at, "problem": snapshot.problem, "queues": queues, "postal": postal}
+    return dict(json.loads(json.dumps(fields, default=plain)))
 
 
 def record_content_access(facts: Facts, who: str, queue: QueueName, id_: str) -> None:
     """Keep who looked at the content of which mail, before it is shown."""
-    about = {"who": who, "action": "mail content", "queue": queue, "mail": id_}
-    save_decision(facts.settings, facts.now, about)
+    decision = {"who": who, "action": "mail content", "queue": queue, "mail": id_}
+    save_decision(facts.settings, facts.now, decision)

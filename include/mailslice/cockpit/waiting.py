@@ -1,4 +1,4 @@
-"""Why a mail still waits, in sentences: facts of the stores -> what a person reads first."""
+"""Why a mail still waits: facts of the stores -> sentences for a person."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -14,8 +14,8 @@ from mailslice.stores.cassandra.own import DelayState
 def why_it_waits(
     now: datetime, state: DelayState, one: QueueOverview, holder: Stuck | None, to: Iterable[str]
 ) -> list[str]:
-    """One fact a sentence, the nearest cause first. `holder`: the worker whose record has it, `to`:
-    its recipients.
+    """One fact a sentence, the nearest cause first. `holder`: the worker whose record has the mail,
+    `to`: its recipients.
     """
     holds = ActiveHolds.at(now, one.holds)
     hold = holds.whole or holds.of(map(domain_of, to))

@@ -1,5 +1,5 @@
 """James' own webadmin routes for mail queues and their tasks (reference: Apache James' webadmin).
 
-The routes know neither the process nor the login: they ask a `tasks.Tasks` and rights by name.
-`in_process` is the one that there is (`mailslice webadmin`).
+The routes depend on `tasks.Tasks` and on one guard a right, not on a process or a kind of login.
+`in_process` is the only implementation of `Tasks` (`mailslice webadmin`).
 """

@@ -36,7 +36,7 @@ def invalid(message: str, details: str | None = None) -> Halt:
 
 
 def no_queue(name: str) -> Halt:
-    """404 in James' words, which show the name as its class does."""
+    """404 in James' words, which print the name as its Java class does."""
     return Halt(404, NOT_FOUND, f"MailQueueName{{value={name[:80]}}} can not be found")
 
 
@@ -68,7 +68,7 @@ class QueueJson(BaseModel):
 
 
 class MailJson(BaseModel):
-    """One mail. `sender` null is the null sender; `nextDelivery` null is: not delayed."""
+    """One mail. A null `sender` is the null sender; a null `nextDelivery`: not delayed."""
 
     name: str
     sender: str | None
@@ -83,7 +83,7 @@ class TaskIdJson(BaseModel):
 
 
 class TaskJson(BaseModel):
-    """James' execution report. Dates that are none are absent."""
+    """James' execution report. A date that is not known yet is absent."""
 
     taskId: str  # noqa: N815
     type: str

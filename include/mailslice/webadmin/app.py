@@ -42,7 +42,7 @@ REPUBLISH, BROWSE_START = "RepublishNotProcessedMails", "updateBrowseStart"
 COUNTERS = "RecomputeMailboxCounters"
 _MOST_BODY = 64 * 1024
 _BLOOM = (1_000_000, 0.01, 1000)
-"""James' defaults. They size a filter that mailslice has not: it compares exactly."""
+"""James' defaults for its Bloom filter. mailslice needs no filter: it compares exactly."""
 Text = Annotated[str | None, Query(max_length=2000)]
 _ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorJson} for code in (400, 401, 403, 404, 503)
@@ -57,15 +57,15 @@ def webadmin(
     reason_required: Callable[[], bool] = bool,
     startable: Callable[..., frozenset[TaskType]] = lambda: frozenset(TaskType),
 ) -> FastAPI:
-    """The app. Who acts is `request.state.who`, by the guards; `webadmin` where they set none.
+    """The app. The guards set `request.state.who`, the name of who acts; by default `webadmin`.
 
-    `reason_required`: whether what changes something needs `reason`, which James has not.
+    `reason_required`: whether a change needs the parameter `reason`, which James does not have.
     `startable`: a dependency that gives the types of the tasks that a request with the right to act
-    may start, or cancel; all where it is not given.
+    may start, or cancel; by default all.
     """
     act, types = Depends(guards[Right.ACT]), Depends(startable)
 
-    # Annotated cannot name what is an argument here.
+    # `Annotated` cannot name a local variable of this function.
     def may_act(request: Request, _: Any = act, startable: Any = types) -> None:
         request.state.startable = startable
 
@@ -109,8 +109,8 @@ ROUTES: tuple[tuple[str, str, Right, str, int], ...] = (
     ("GET", "/tasks/{task}/await", Right.LOOK, "await_task", 200),
     ("DELETE", "/tasks/{task}", Right.ACT, "cancel", 204),
 )
-"""Method, path, right, the method of Routes that answers, and its status. James' documents flush by
-PATCH /mailQueues/{queue}, its code by .../mails: both are routes.
+"""Method, path, right, the method of Routes that answers, and its status. James' documents say to
+flush by PATCH /mailQueues/{queue}, its code by .../mails: both are routes.
 """
 _MODELS: dict[str, Any] = {
     "names": list[str],
@@ -133,13 +133,13 @@ class Routes:
         return JSONResponse(self._queues.names())
 
     def size(self, queue: str) -> JSONResponse:
-        """One queue. `Mailslice-Measured-At` says when, where a large one was not counted now."""
+        """One queue. A large one is not counted now: `Mailslice-Measured-At` says when it was."""
         size = self._queues.size(queue)
         headers = {"Mailslice-Measured-At": instant(size.at)} if size.measured else {}
         return JSONResponse({"name": queue, "size": size.mails}, headers=headers)
 
     def mails(self, queue: str, limit: Text = None, delayed: Text = None) -> JSONResponse:
-        """The oldest 10,000 that ten seconds find. `Mailslice-Truncated`: there may be more."""
+        """The oldest 10,000, read for ten seconds. `Mailslice-Truncated`: there may be more."""
         most = parsing.limit(limit)
         listing = self._queues.mails(queue, most, parsing.is_true(delayed))
         headers = {"Mailslice-Truncated": str(most)} if listing.truncated else {}
@@ -162,20 +162,20 @@ class Routes:
         _only(request, "sender", "name", "recipient", "reason")
         if await _body(request):
             raise invalid(ARGUMENTS, "a DELETE has no body: filters are query parameters")
-        given = {
+        filters = {
             "sender": parsing.address(sender, "sender"),
             "name": name,
             "recipient": parsing.address(recipient, "recipient"),
         }
-        if sum(value is not None for value in given.values()) > 1:
+        if sum(value is not None for value in filters.values()) > 1:
             raise invalid(
                 "You should provide only one of the query parameters 'sender', 'name', "
                 "'recipient' for deleting mails by condition or no parameter for deleting all "
                 "mails in the mail queue."
             )
-        if all(value is None for value in given.values()):
+        if all(value is None for value in filters.values()):
             return await self._start(request, TaskType.CLEAR, queue, {}, reason)
-        return await self._start(request, TaskType.DELETE, queue, given, reason)
+        return await self._start(request, TaskType.DELETE, queue, filters, reason)
 
     async def flush(
         self, request: Request, queue: str, delayed: Text = None, reason: Text = None
@@ -199,7 +199,7 @@ class Routes:
         """Republish lost mails, or clean up and move browseStart."""
         if _action("action", action, REPUBLISH, BROWSE_START) == BROWSE_START:
             return await self._start(request, TaskType.BROWSE_START, queue, {}, reason)
-        await run_in_threadpool(self._queues.require, queue)  # James asks for the queue first
+        await run_in_threadpool(self._queues.require, queue)  # James checks the queue first
         age = parsing.older_than(olderThan)
         params = {
             "olderThan": f"{age.total_seconds():.0f}s",
@@ -274,19 +274,19 @@ class Routes:
         in_time = _in_time(request)
         start = 0 if offset is None else parsing.whole_filter(offset, "offset")
         most = 1000 if limit is None else parsing.whole_filter(limit, "limit")
-        found = [
+        matching = [
             task
             for task in self._tasks.newest()
             if chosen in {None, task.status} and type in {None, task.type.value} and in_time(task)
         ]
-        return JSONResponse([task.as_json() for task in found[start : start + most]])
+        return JSONResponse([task.as_json() for task in matching[start : start + most]])
 
     def task(self, task: str) -> JSONResponse:
         """One task."""
-        wanted = parsing.task_id(task)
-        known = self._tasks.get(wanted)
+        task_id = parsing.task_id(task)
+        known = self._tasks.get(task_id)
         if known is None:
-            raise Halt(404, NOT_FOUND, f"{wanted} can not be found")
+            raise Halt(404, NOT_FOUND, f"{task_id} can not be found")
         return JSONResponse(known.as_json())
 
     async def await_task(
@@ -295,11 +295,11 @@ class Routes:
         task: str,
         timeout: Text = None,  # noqa: ASYNC109 - the name in the address
     ) -> JSONResponse:
-        """One task, as soon as it has ended. 408 when it has not by then."""
-        wanted, patience = parsing.task_id(task), parsing.await_timeout(timeout)
-        until = time.monotonic() + patience.total_seconds()
+        """One task, as soon as it has ended. 408 when the timeout ends before that."""
+        task_id, longest = parsing.task_id(task), parsing.await_timeout(timeout)
+        until = time.monotonic() + longest.total_seconds()
         while True:
-            known = await run_in_threadpool(self._tasks.get, wanted)
+            known = await run_in_threadpool(self._tasks.get, task_id)
             if known is None:
                 raise Halt(404, SERVER_ERROR, "The taskId is not found")
             if known.status.is_final:
@@ -310,12 +310,12 @@ class Routes:
             await asyncio.sleep(min(self._tasks.poll_seconds, remaining))
 
     def cancel(self, request: Request, task: str) -> Response:
-        """Have a task not begin, or end before its next change. Unknown tasks are no error."""
-        wanted = parsing.task_id(task)
-        known = self._tasks.get(wanted)
+        """Cancel a task: it ends before its next change. An unknown id is no error."""
+        task_id = parsing.task_id(task)
+        known = self._tasks.get(task_id)
         if known is not None:
             _require_startable(request, known.type)
-            self._tasks.cancel(wanted)
+            self._tasks.cancel(task_id)
         return Response(status_code=204)
 
     async def _start(
@@ -330,10 +330,10 @@ class Routes:
         self._check_reason(reason)
         if queue is not None:
             await run_in_threadpool(self._queues.require, queue)
-        asked = TaskRequest(uuid4(), type_, queue, _who(request), system_clock(), params, reason)
-        await run_in_threadpool(self._tasks.submit, asked)
-        path = f"{request.scope.get('root_path', '')}/tasks/{asked.id}"
-        return JSONResponse({"taskId": str(asked.id)}, 201, headers={"Location": path})
+        task = TaskRequest(uuid4(), type_, queue, _who(request), system_clock(), params, reason)
+        await run_in_threadpool(self._tasks.submit, task)
+        path = f"{request.scope.get('root_path', '')}/tasks/{task.id}"
+        return JSONResponse({"taskId": str(task.id)}, 201, headers={"Location": path})
 
     def _check_reason(self, reason: str | None) -> None:
         if self._reason_required() and not (reason or "").strip():
@@ -362,11 +362,11 @@ async def _body(request: Request) -> bytes:
 
 
 def _only(request: Request, *names: str) -> None:
-    given = [name for name, _ in request.query_params.multi_items()]
-    for name in given:
+    parameters = [name for name, _ in request.query_params.multi_items()]
+    for name in parameters:
         if name not in names:
             raise invalid(ARGUMENTS, f"unknown query parameter {name[:60]!r}: {', '.join(names)}")
-        if given.count(name) > 1:
+        if parameters.count(name) > 1:
             raise invalid(ARGUMENTS, f"'{name}' is given more than once")
 
 
@@ -386,7 +386,7 @@ def _status(text: str | None) -> Status | None:
     """James' documents write `cancelled`, its code `canceled`."""
     if text is None:
         return None
-    spelled = {one.value.lower(): one for one in Status} | {"cancelled": Status.CANCELED}
+    spelled = {status.value.lower(): status for status in Status} | {"cancelled": Status.CANCELED}
     if text.lower() not in spelled:
         raise parsing.no_filter(f"Unknown status value '{text[:60]}'")
     return spelled[text.lower()]
@@ -425,7 +425,7 @@ def _answer(request: Request, error: Exception) -> JSONResponse:
         case HTTPException():
             halt = Halt(error.status_code, INVALID, str(error.detail))
         case RequestValidationError():
-            problems = (f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+            problems = (f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors())
             halt = invalid(ARGUMENTS, "; ".join(problems))
         case UnknownQueue():
             halt = Halt(404, NOT_FOUND, str(error))

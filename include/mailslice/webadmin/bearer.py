@@ -10,8 +10,8 @@ from mailslice.model.errors import BadSetting
 
 
 def bearer(token: str) -> Callable[[Request], None]:
-    """A guard that refuses (401) who does not send `token`, in a time that does not tell how much
-    of it is right. Raises BadSetting for a token that no request can carry.
+    """A guard that answers 401 to a request without `token`, which it compares in constant time.
+    Raises BadSetting for a token that no request can carry.
     """
     token = token.strip()
     if not token or not token.isprintable():
@@ -21,15 +21,15 @@ def bearer(token: str) -> Callable[[Request], None]:
             "TOKEN`, in one line"
         )
     # HTTP names no charset: curl sends UTF-8, http.client Latin-1, and Starlette reads Latin-1.
-    known = [token.encode()]
+    accepted = [token.encode()]
     with suppress(UnicodeEncodeError):
-        known.append(token.encode("latin-1"))
+        accepted.append(token.encode("latin-1"))
 
     def authorized(request: Request) -> None:
         scheme, _, sent = request.headers.get("authorization", "").partition(" ")
-        given = sent.strip(" \t").encode("latin-1")
-        right = [secrets.compare_digest(given, one) for one in known]
-        if scheme.lower() != "bearer" or not any(right):
+        sent_token = sent.strip(" \t").encode("latin-1")
+        matches = [secrets.compare_digest(sent_token, expected) for expected in accepted]
+        if scheme.lower() != "bearer" or not any(matches):
             raise HTTPException(
                 401, "a bearer token is missing, or wrong", {"WWW-Authenticate": "Bearer"}
             )

@@ -1,8 +1,8 @@
-"""Tasks of `mailslice webadmin`: done in this process, one after the other, as James' are.
+"""Tasks of `mailslice webadmin`. This process runs them one after the other, as James does.
 
-A task that ended is a file in `webadmin/` of the artifacts, and known after a restart. One that a
-crash cut off is not: what it did is in the ledger under `webadmin-TASKID`, and asking again
-finishes it.
+An ended task is a file in `webadmin/` of the artifacts, and known after a restart. A task that a
+crash interrupted is not known: the ledger has what it did under `webadmin-TASKID`, and the same
+request again finishes its work.
 """
 
 import logging
@@ -55,8 +55,8 @@ class InProcessTasks:
 
     def newest(self) -> Sequence[Task]:
         with self._lock:
-            known = [*self._ended.values(), *(entry.task for entry in self._entries.values())]
-        return sorted(known, key=lambda task: task.submitted, reverse=True)[:MOST_TASKS]
+            tasks = [*self._ended.values(), *(entry.task for entry in self._entries.values())]
+        return sorted(tasks, key=lambda task: task.submitted, reverse=True)[:MOST_TASKS]
 
     def cancel(self, task: UUID) -> None:
         with self._lock:
@@ -67,7 +67,7 @@ class InProcessTasks:
             entry.change(status=Status.CANCEL_REQUESTED, canceled_from=self._host)
 
     def close(self) -> None:
-        """Cancel what waits, and what has changed nothing yet; wait for what is at work."""
+        """Cancel waiting tasks, and the running one if it changed nothing yet; wait for its end."""
         with self._lock:
             for entry in self._entries.values():
                 entry.canceled.set()
@@ -89,7 +89,7 @@ class InProcessTasks:
                 log.warning("task %s failed: %s", request.id, error)
             else:
                 log.exception("task %s failed", request.id)
-        with self._lock:  # who cancels sees it at work, or ended
+        with self._lock:  # `cancel` finds it running, or ended
             entry.change(status=status, ended=system_clock())
             self._ended[request.id] = entry.task
             del self._entries[request.id]
@@ -110,7 +110,7 @@ def _file(task: Task) -> str:
 
 
 def _saved(location: Artifacts) -> list[tuple[UUID, Task]]:
-    """The tasks that ended, the oldest first. A file that is none is left out, with a warning."""
+    """The tasks that ended, the oldest first. Skips a file that is no task, with a warning."""
     tasks = []
     for name in location.files(TASKS_FOLDER)[-MOST_TASKS:]:
         try:

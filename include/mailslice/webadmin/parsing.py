@@ -1,4 +1,4 @@
-"""Query parameters as James reads them. What it refuses raises Halt with status 400."""
+"""Query parameters as James reads them. Raises Halt with status 400 for what James refuses."""
 
 import json
 import re
@@ -148,7 +148,7 @@ def address(text: str | None, name: str) -> str | None:
 
 
 def require_flush(delayed: str | None, body: bytes) -> None:
-    """The only PATCH there is: `?delayed=true` with {"delayed": false}, or "false" as text."""
+    """Accepts the only PATCH: `?delayed=true` with {"delayed": false}, or "false" as text."""
     if not is_true(delayed):
         raise invalid("This request requires delayed param to be set to true")
     try:
@@ -178,7 +178,7 @@ def moment(text: str) -> datetime:
         with_nanos = text[:80].partition("[")[0]
         in_micros = re.sub(r"(\.\d{6})\d+", r"\1", with_nanos, flags=re.ASCII)
         value = datetime.fromisoformat(in_micros)
-        value.timestamp()  # a year out of reach
+        value.timestamp()  # raises for a year out of range
     except (ValueError, OverflowError) as error:
         raise no_filter(str(error)) from None
     if value.tzinfo is None:
@@ -195,5 +195,5 @@ def whole_filter(text: str, name: str) -> int:
 
 
 def no_filter(details: str) -> Halt:
-    """James has one message for whatever is wrong with the filters of the list of tasks."""
+    """James has one message for every error in the filters of the list of tasks."""
     return invalid("Invalid status query parameter", details)

@@ -1,6 +1,6 @@
 """What the routes read of queues, and the flush. All reads are bounded.
 
-The stores are opened once, and anew after an error of theirs (`cockpit.facts`).
+The stores are opened once, and again after a store failed (`cockpit.facts`).
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from mailslice.view.live_rows import BrowseDeadline
 from mailslice.webadmin.answers import instant, no_queue
 
 MOST_COUNTED = 100_000
-"""Rows that a request counts at most: a second or two. Beyond, the last measurement counts."""
+"""Most rows that a request counts: a second or two. Else the last measurement answers."""
 MOST_SECONDS = 10.0
-"""How long a listing reads at most: where few mails are live it looks at the dead rows of many."""
+"""Longest time of a listing: where few mails are live it reads many dead rows."""
 _DUE_TIMES_AT_ONCE = 100
 
 
@@ -47,7 +47,7 @@ class MailListing:
 
 
 class Queues:
-    """Safe to share between threads. Raises Halt 404 for a queue that RabbitMQ has not."""
+    """Safe to share between threads. Raises Halt 404 for a queue that RabbitMQ does not have."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -69,11 +69,11 @@ class Queues:
         """
         with self._facts.stores() as stores:
             queue = _known(stores, name)
-            glance = MailQueue(stores, queue, lambda: self._facts.now).live_summary(MOST_COUNTED)
-            if glance is not None:
-                return Size(glance.size, self._facts.now)
+            summary = MailQueue(stores, queue, lambda: self._facts.now).live_summary(MOST_COUNTED)
+            if summary is not None:
+                return Size(summary.size, self._facts.now)
             report = newest_report(stores, queue, "queue_size") or {}
-        if report.get("size") is None:  # no error of the stores, which would close them
+        if report.get("size") is None:  # raised out here: within `stores()` it would close them
             raise StoreUnavailable(
                 f"{queue} has more than {MOST_COUNTED} rows and was never measured: "
                 f"`mailslice duty run queue_size --queue {queue}` measures it"
@@ -81,34 +81,34 @@ class Queues:
         return Size(report["size"], datetime.fromisoformat(report["measuredAt"]), measured=True)
 
     def mails(self, name: str, limit: int, delayed: bool | None) -> MailListing:
-        """The oldest mails as James lists them. Of the first `limit` those that are delayed, or not
-        delayed, as James filters. Truncated where there are more than `limit`, or where not all
-        rows were read in ten seconds.
+        """The oldest mails as James lists them. As in James, `delayed` filters the first `limit`.
+
+        Truncated when there are more than `limit`, or when ten seconds did not read all rows.
         """
         deadline = BrowseDeadline.in_seconds(MOST_SECONDS)
         with self._facts.stores() as stores:
             queue, now = _known(stores, name), self._facts.now
-            browsing = MailQueue(stores, queue, lambda: now)
-            rows = list(browsing.browse(limit=limit + 1, deadline=deadline))
+            mail_queue = MailQueue(stores, queue, lambda: now)
+            rows = list(mail_queue.browse(limit=limit + 1, deadline=deadline))
             listed = []
             for chunk in batches(rows[:limit], _DUE_TIMES_AT_ONCE):
                 states = stores.delay_states(queue, [row.enqueue_id for row in chunk])
                 for row in chunk:
-                    at = states.get(row.enqueue_id, DelayState()).due
-                    if delayed is None or delayed is (at is not None and at > now):
+                    due = states.get(row.enqueue_id, DelayState()).due
+                    if delayed is None or delayed is (due is not None and due > now):
                         listed.append(
                             {
                                 "name": row.item.mail.name,
                                 "sender": row.item.mail.sender,
                                 "recipients": list(row.item.mail.recipients),
-                                "nextDelivery": instant(at) if at else None,
+                                "nextDelivery": instant(due) if due else None,
                             }
                         )
             truncated = len(rows) > limit or deadline.stopped_at is not None
             return MailListing(listed, truncated)
 
     def flush(self, name: str, who: str, reason: str | None) -> int:
-        """Deliver delayed mails now; how many."""
+        """Deliver delayed mails now. Returns how many."""
         from mailslice.worker import retrying
 
         queue, settings = self.require(name), self._facts.settings

@@ -1,4 +1,4 @@
-"""Tasks: what a request asks to be done, how far that is, and who does it."""
+"""Tasks: the request for one, its state, and the protocol of what runs it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ DUTIES = {
     TaskType.BLOB_GC: "blob_gc",
     TaskType.COUNTERS: "counter_repair",
 }
-"""The duty that does a task of the type. James' deletes, and its republish, are none."""
+"""The duty that does a task of the type. Deletes run no duty, a republish runs two."""
 _FIGURES = {
     TaskType.REPUBLISH: ("nbRequeuedMails",),
     TaskType.BLOB_GC: ("referenceSourceCount", "blobCount", "gcedBlobCount", "errorCount"),
@@ -57,11 +57,11 @@ def dag_name(type_: TaskType) -> str:
 
 
 def figures(type_: TaskType, report: Mapping[str, Any]) -> dict[str, Any]:
-    """What James says of the work, from the report of the duty; zeros while it is empty."""
-    about: dict[str, Any] = {name: report.get(name) or 0 for name in _FIGURES.get(type_, ())}
+    """James' figures of the work, from the report of the duty; zeros while that is empty."""
+    numbers: dict[str, Any] = {name: report.get(name) or 0 for name in _FIGURES.get(type_, ())}
     if type_ is TaskType.COUNTERS:
-        about["failedMailboxes"] = sorted(report.get("failures") or ())
-    return about | ({"run": report["run"]} if report else {})
+        numbers["failedMailboxes"] = sorted(report.get("failures") or ())
+    return numbers | ({"run": report["run"]} if report else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class TaskRequest:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task at a moment. `information`: James' additionalInformation, None while there is none.
+    """A task at a moment. `information`: James' additionalInformation, None before there is any.
 
     `started` is None while it waits; `ended` until the status is final.
     """
@@ -101,11 +101,11 @@ class Task:
     information: Mapping[str, Any] | None = None
 
     def ended_as(self, status: Status) -> datetime | None:
-        """When it ended, if it ended so."""
+        """When it ended, if it ended with this status."""
         return self.ended if self.status is status else None
 
     def as_json(self) -> dict[str, Any]:
-        """James' execution report. Dates that are none are absent, as in James' answers.
+        """James' execution report. Dates that are not known yet are absent, as in James' answers.
 
         James' documents write `cancelledDate`, its code `canceledDate`: both are given.
         """
@@ -131,13 +131,13 @@ class Task:
 
 
 class Tasks(Protocol):
-    """Who does the work. Each method may block for as long as a store takes to answer."""
+    """Runs the tasks. Each method may block for as long as a store takes to answer."""
 
     poll_seconds: float
-    """How often who awaits a task asks for it."""
+    """Seconds between two looks at a task that a request awaits."""
 
     def submit(self, request: TaskRequest) -> None:
-        """Have it done, some time. Raises Refused when too many wait."""
+        """Queue a task. Raises Refused when too many wait."""
 
     def get(self, task: UUID) -> Task | None:
         """The task; None when there is none."""
@@ -146,4 +146,4 @@ class Tasks(Protocol):
         """The last thousand, the newest first. Older ones may lack the figures of their work."""
 
     def cancel(self, task: UUID) -> None:
-        """A task that waits is not begun; one at work ends before its next change. Others stay."""
+        """A waiting task does not begin; a running one ends before its next change. Others stay."""

@@ -1,4 +1,4 @@
-"""What the tasks do: the code of `mailslice queue` and of the duties, with James' figures."""
+"""Does the tasks by the code of `mailslice queue` and of the duties, with James' figures."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from mailslice.webadmin.tasks import DUTIES, Task, TaskRequest, TaskType, figure
 
 Information = dict[str, Any]
 BEFORE_APPLY = ("plan", "check")
-"""Behind these steps a duty has changed nothing: there it can be canceled."""
+"""At the end of these steps a duty has changed nothing: there it can be canceled."""
 
 
 class Canceled(Exception):
@@ -32,19 +32,19 @@ class Canceled(Exception):
 
 @dataclass(slots=True)
 class Watch:
-    """A task of this process while it is done."""
+    """A task of this process while it waits or runs."""
 
     task: Task
     lock: threading.Lock = field(default_factory=threading.Lock)
     canceled: threading.Event = field(default_factory=threading.Event)
 
     def check(self) -> None:
-        """Raises Canceled when it is to end. Called where nothing is half done."""
+        """Raises Canceled after a cancellation. Called only between two changes."""
         if self.canceled.is_set():
             raise Canceled
 
     def change(self, **values: Any) -> None:
-        """Other fields of the task."""
+        """Replace fields of the task."""
         with self.lock:
             self.task = replace(self.task, **values)
 
@@ -68,9 +68,9 @@ def perform(
 
 
 def failed(request: TaskRequest, so_far: Mapping[str, Any] | None, error: Exception) -> Information:
-    """The information of a task that failed, with what a person needs to know. `error` is ours."""
-    ours = isinstance(error, MailsliceError)
-    text = str(error) if ours else f"{type(error).__name__}; the log of mailslice has more"
+    """The information of a failed task. Its field `error` is mailslice's, not one of James."""
+    is_own = isinstance(error, MailsliceError)
+    text = str(error) if is_own else f"{type(error).__name__}; the log of mailslice has more"
     return {"type": request.type.value, **(so_far or {}), "error": text}
 
 
@@ -107,21 +107,21 @@ class _Work:
             self._report(about, remainingCount=queue.size())
 
     def republish(self) -> None:
-        """An audit that takes a census, and then the mails that it proves lost."""
+        """Runs an audit with a census, then republishes the mails that it proves lost."""
         request = self.request
-        age, again = request.params["olderThan"], request.params["acceptDuplicates"]
+        age, accept = request.params["olderThan"], request.params["acceptDuplicates"]
         about = {"mailQueue": request.queue, "olderThan": request.params["before"]}
         self._report(about, nbRequeuedMails=0)
         audit, count = {"older_than": age, "census": True}, None
         try:
             audited = self._run("queue_audit", audit, suffix="-audit")
-            _ended_well(audited)
+            _raise_if_bad(audited)
             self.watch.check()
-            params = {"audit": audited["run"], "older_than": age, "accept_duplicates": again}
+            params = {"audit": audited["run"], "older_than": age, "accept_duplicates": accept}
             report = self._run("republish_lost", params)
             count = report["nbRequeuedMails"]
             self._report(about, nbRequeuedMails=count, run=report["run"])
-            _ended_well(report)
+            _raise_if_bad(report)
         finally:
             run = (self.watch.task.information or {}).get("run")
             self._record("queue republish", {"republished": count, "run": run})
@@ -137,10 +137,10 @@ class _Work:
         self._report(about, **figures(request.type, {}))
         report = self._run(DUTIES[request.type], params)
         self._report(about, **figures(request.type, report))
-        _ended_well(report)
+        _raise_if_bad(report)
 
     def _record(self, action: str, facts: Information) -> None:
-        """The decision of who asked for the task, whatever came of it."""
+        """Record the decision of who asked for the task, also when it failed."""
         request, now = self.request, self.clock()
         who, queue, reason = request.who, request.queue, request.reason
         facts = {"task": str(request.id), **facts}
@@ -149,12 +149,12 @@ class _Work:
         )
 
     def _report(self, about: Information, **more: Any) -> None:
-        """How far it is."""
+        """Set the task's information: how far the work is."""
         head = {"type": self.request.type.value, "timestamp": instant(self.clock())}
         self.watch.change(information={**head, **about, **more})
 
     def _run(self, duty: str, params: Mapping[str, Any], suffix: str = "") -> dict[str, Any]:
-        """All steps of a duty, with its gates, lock and ledger row; its report."""
+        """Run all steps of a duty, with its gates, lock and ledger row. Returns its report."""
         request, settings, subject = self.request, self.settings, NO_QUEUE
         if request.queue is not None:
             with open_stores(settings) as stores:
@@ -177,7 +177,7 @@ class _Work:
         return self.run_duty(run, settings, step_ended, clock=self.clock)
 
 
-def _ended_well(report: Mapping[str, Any]) -> None:
+def _raise_if_bad(report: Mapping[str, Any]) -> None:
     """Raises MailsliceError with the message of a run that was refused or has failed."""
     if report["status"] in BAD:
         raise MailsliceError(report["message"])

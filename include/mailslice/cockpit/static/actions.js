@@ -10,8 +10,8 @@ function parsed(text) {
   return [...new DOMParser().parseFromString(text, "text/html").body.childNodes];
 }
 
-/* A release of all leaves mails that their worker completed after all, as `stuck release --all`
-   does. One that a person ticked by itself is meant. */
+/* Like `stuck release --all`, a release of all skips mails that their worker completed after all.
+   A mail that a person ticked singly is released. */
 const BUT_FINISHED = ":not([data-finished][data-by-all])";
 
 function chosen(but = "") {
@@ -53,7 +53,7 @@ async function look(button) {
 async function result(queue, run) {
   const found = parsed(await get(`result?queue=${encodeURIComponent(queue)}&run=${encodeURIComponent(run)}`));
   document.getElementById("following").append(...found);
-  /* Not thrown: whoever follows the run would ask for the result again, and show it twice. */
+  /* Do not throw: `follow` would ask for the result again, and show it twice. */
   if (document.getElementById("tab")) await renew().catch((error) => problem(error.message));
 }
 

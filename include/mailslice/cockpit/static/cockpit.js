@@ -66,7 +66,7 @@ async function renew() {
     if (cell) { cell.replaceChildren(old); cell.removeAttribute("hx-get"); }
   }
   main.replaceWith(fresh);
-  /* One that is open is being filled in. */
+  /* Somebody fills in an open dialog: keep it. */
   if (!$("dialogs").querySelector("dialog[open]")) $("dialogs").replaceWith(page.getElementById("dialogs"));
   document.title = page.title;
   window.htmx?.process(fresh);
@@ -76,7 +76,7 @@ async function renew() {
   problem(null);
 }
 
-/* Live refresh; a page that is not seen, or is being filled in, stays. */
+/* Live refresh, except of a hidden page and of one with an open dialog. */
 async function refresh() {
   const every = Number($("main").dataset.refresh) * 1000;
   if (every && $("live").checked && !document.hidden && !document.querySelector("dialog[open]")) {
@@ -185,7 +185,7 @@ function values(form) {
     if (field.dataset.kind === "boolean") conf[field.name] = field.checked;
     /* One name a line, as in Airflow's own form: names may hold commas and blanks. */
     else if (field.dataset.kind === "array") { if (field.value) conf[field.name] = field.value.split("\n"); }
-    /* JSON has no NaN: it would be null, and that the default. Airflow refuses the text. */
+    /* JSON has no NaN: it would become null, the default. So send the text, which Airflow refuses. */
     else if (text && ["integer", "number"].includes(field.dataset.kind)) conf[field.name] = Number.isFinite(number) ? number : text;
     else if (text) conf[field.name] = text;
   }
