@@ -144,10 +144,9 @@ def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> lis
     content = content_there(stores, (one for one in silent if one.enqueue_id not in marked))
 
     def classified(letter: Letter) -> ClassifiedLetter:
-        enqueue_id, exists = letter.enqueue_id, content.get(letter.key)
-        most = max(letter.redrives, redrives.get(enqueue_id, 0) if enqueue_id is not None else 0)
-        is_marked = enqueue_id in marked
-        return ClassifiedLetter(letter, cause_of(letter, exists), most, is_marked, exists)
+        id_, exists = letter.enqueue_id, content.get(letter.key)
+        most = max(letter.redrives, redrives.get(id_, 0) if id_ is not None else 0)
+        return ClassifiedLetter(letter, cause_of(letter, exists), most, id_ in marked, exists)
 
     return [classified(letter) for letter in letters]
 
