@@ -228,8 +228,8 @@ class _Act:
         from mailslice.maintenance.runner import run_all
 
         params |= {"reason": self.why} | ({} if age is None else {"older_than": age})
-        asked = RunRequest(duty, self.request.queue, run, who=self.deed.who, params=params)
-        return run_all(asked, self.stores.settings, clock=self.clock)
+        request = RunRequest(duty, self.request.queue, run, who=self.deed.who, params=params)
+        return run_all(request, self.stores.settings, clock=self.clock)
 
     def _domains(self) -> list[str]:
         return [domain] if (domain := self.request.texts.domain) else []

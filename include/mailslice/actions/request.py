@@ -108,20 +108,20 @@ class ActionRequest:
                 "(older_than only narrows them; clear deletes all)"
             )
         if self.action is MailAction.REPUBLISH and set(given) - {"older_than"}:
-            raise BadInput("republish: of the filter older_than alone is allowed")
+            raise BadInput("republish: the only filter allowed is older_than")
         if self.action in STUCK and set(given) != {"ids"}:
             raise BadInput(
                 f"{self.action}: give the ids of mails in quarantine, and no other filter"
             )
         if self.action in _HOLDS:
             if set(given) - {"domain"}:
-                raise BadInput(f"{self.action}: of the filter domain alone is allowed")
+                raise BadInput(f"{self.action}: the only filter allowed is domain")
             held_domain(self.texts.domain or "all.example")
         self._check_lasts()
         if (self.action is MailAction.MOVE) != (self.to is not None):
-            raise BadInput(f"{self.action}: to={self.to!r}; a move has a queue there, alone")
+            raise BadInput(f"{self.action}: to={self.to!r}; a move needs `to`, others have none")
         if (self.action is MailAction.UNDELETE) != (self.run is not None):
-            raise BadInput(f"{self.action}: run={self.run!r}; an undelete has the run of a delete")
+            raise BadInput(f"{self.action}: run={self.run!r}; only an undelete needs `run`")
         if self.to == self.queue:
             raise BadInput(f"move: queue and to are one queue, {self.queue!r}; two are allowed")
 
@@ -141,7 +141,7 @@ class ActionRequest:
         if self.lasts is None and not delays:
             return
         if not delays and self.action is not MailAction.HOLD:
-            raise BadInput(f"{self.action}: lasts={self.lasts!r}; only a hold and a delay last")
+            raise BadInput(f"{self.action}: lasts={self.lasts!r}; only hold and delay take it")
         lasts = parse_duration(self.lasts or "", "lasts")
         if delays and not LEAST_DELAY <= lasts <= LONGEST_DELAY:
             raise BadInput(f"delay: lasts={self.lasts!r}; allowed is a time from 1m to 30d")

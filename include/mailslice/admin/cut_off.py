@@ -52,7 +52,7 @@ class CutOffEntries:
             return {}
         tables, queue = self._stores.tables, self._queue
         in_flight = self._history.observe_twice()
-        ids = [one for entry in entries for one in (*entry.voided, entry.new_id)]
+        ids = [id_ for entry in entries for id_ in (*entry.voided, entry.new_id)]
         staged = self._stores.own.mail_stages.by_ids(queue, ids)
         marked = tables.deleted.marked(queue, ids, _READS_IN_FLIGHT)
         rows = {
@@ -61,30 +61,30 @@ class CutOffEntries:
             for row in table.by_ids(queue, [(one, ids) for one in table.partitions(queue)])
         }
 
-        def is_out(entry: CutOff, one: EnqueueId) -> bool:
-            if one in self._history.done or (one in staged and staged[one].closed):
+        def is_published(entry: CutOff, id_: EnqueueId) -> bool:
+            if id_ in self._history.done or (id_ in staged and staged[id_].closed):
                 return True
-            if one in marked:  # `new_id`: completed; another: voided, its message is dropped
-                return one == entry.new_id
-            if one in in_flight or one in staged:
+            if id_ in marked:  # `new_id`: completed; another: voided, its message is dropped
+                return id_ == entry.new_id
+            if id_ in in_flight or id_ in staged:
                 return True
-            if one in rows:  # a retry first narrows the recipients of the row
-                return rows[one] < frozenset(entry.item.mail.recipients)
-            return entry.entered and one == entry.new_id
+            if id_ in rows:  # a retry first narrows the recipients of the row
+                return rows[id_] < frozenset(entry.item.mail.recipients)
+            return entry.entered and id_ == entry.new_id
 
-        out = {
-            entry.new_id: one
+        published = {
+            entry.new_id: id_
             for entry in entries
-            for one in (*entry.voided, entry.new_id)
-            if is_out(entry, one)
+            for id_ in (*entry.voided, entry.new_id)
+            if is_published(entry, id_)
         }
         self.doubtful = {
-            entry.new_id: one
+            entry.new_id: id_
             for entry in entries
-            if not (entry.new_id in out or entry.new_id in rows or entry.entered)
-            for one in marked.intersection(entry.voided, rows) - in_flight
+            if not (entry.new_id in published or entry.new_id in rows or entry.entered)
+            for id_ in marked.intersection(entry.voided, rows) - in_flight
         }
-        return out
+        return published
 
     def void(self, ids: Sequence[EnqueueId], meanwhile: Callable[[], None]) -> frozenset[EnqueueId]:
         """Marks these entries as deleted. Returns those that a worker completed all the same.

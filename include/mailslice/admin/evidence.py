@@ -1,4 +1,4 @@
-"""Proves of mails, by their ids, whether they are live, done, in quarantine and with content."""
+"""Proofs about mails by their ids: live, done, in quarantine, with content."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ OVERDUE = timedelta(minutes=1)
 _NOT_QUARANTINED = frozenset({State.NOTED, State.RELEASED})
 _AT_ONCE = 1000
 Partitions = Callable[[EnqueuedMails], Sequence[Partition]]
-"""Gives the partitions of a queue in a table, which costs a scan of all the table's keys."""
+"""Returns the partitions of a queue in a table. Computing them costs a scan of the table's keys."""
 
 
 def still_live(
@@ -31,9 +31,9 @@ def still_live(
     deletes rows. Before browseStart, an unmarked row proves nothing.
     """
     marked = tables.deleted.marked(queue, wanted)
-    unmarked = ((where, one) for one, where in wanted.items() if one not in marked)
-    asked = list(batches_by_key(unmarked, _AT_ONCE))
-    rows = [row for table in tables.existing for row in table.by_ids(queue, asked)]
+    unmarked = ((partition, id_) for id_, partition in wanted.items() if id_ not in marked)
+    keys = list(batches_by_key(unmarked, _AT_ONCE))
+    rows = [row for table in tables.existing for row in table.by_ids(queue, keys)]
     browse = tables.browse_starts.get(queue)
     return {
         row.enqueue_id: row

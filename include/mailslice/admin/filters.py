@@ -139,19 +139,19 @@ class MailFilter:
 
     def as_json(self) -> Mapping[str, object]:
         """The conditions, for records of decisions; of many ids the first hundred."""
-        given: dict[str, object] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
+        conditions: dict[str, object] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
             if value is None:
                 continue
-            if one.name == "ids":
-                given["ids"] = sorted(map(str, value))[:_SHOWN_IDS]
-                given["idCount"] = len(value)
-            elif one.name == "older_than":
-                given["olderThan"] = format_duration(value)
+            if field.name == "ids":
+                conditions["ids"] = sorted(map(str, value))[:_SHOWN_IDS]
+                conditions["idCount"] = len(value)
+            elif field.name == "older_than":
+                conditions["olderThan"] = format_duration(value)
             else:
-                given[one.name] = str(value)
-        return given
+                conditions[field.name] = str(value)
+        return conditions
 
 
 def _is(expected: _Text, text: str, equal: Callable[[str, str], bool]) -> bool:

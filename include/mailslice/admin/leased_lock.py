@@ -84,4 +84,4 @@ class LeasedLock:
     def require(self) -> None:
         """Raises StoreUnavailable if another may have the lock by now."""
         if elapsed_seconds() > self.until:
-            raise StoreUnavailable(f"who {self._doing} took too long: ask again")
+            raise StoreUnavailable(f"the process that {self._doing} took too long: ask again")

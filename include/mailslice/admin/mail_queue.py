@@ -108,7 +108,7 @@ class MailQueue:
         """
         if mail_filter.is_empty:
             raise BadInput(
-                f"delete from {self.name}: a filter that says nothing would delete all; give "
+                f"delete from {self.name}: an empty filter would delete all; give "
                 "sender, recipient, name, domain, ids or age, or use clear"
             )
         matching = self._matching(self._live, mail_filter, 1000)

@@ -127,7 +127,7 @@ class MoveOutcome:
         if not (self.pending or self.doubtful):
             return None
         return (
-            f"{self.pending} mails are in a handler yet (move again to finish), {self.doubtful} "
+            f"{self.pending} mails are still in a handler (move again to finish), {self.doubtful} "
             "were taken out of their queue and may have been delivered since "
             f"({option} moves them); their content is kept"
         )
@@ -208,7 +208,7 @@ class Moves:
         self._history.begin()
         in_flight = self._history.wait_for_handlers(unproved, self._lock.renew)
         stages = self._stages(unproved)
-        over = self._history.done | {one for one, record in stages.items() if record.closed}
+        completed = self._history.done | {one for one, record in stages.items() if record.closed}
         marked: _Mails = []
         partitions = cache(lambda table: list(table.partitions(self._queue)))  # a scan of all keys
         for part in batches(earlier, _BETWEEN_RENEWALS):
@@ -216,7 +216,7 @@ class Moves:
             for mail in part:
                 if mail.state in _PROVED:
                     marked.append(mail)
-                elif mail.enqueue_id in over or not self._may_be_marked(mail, partitions):
+                elif mail.enqueue_id in completed or not self._may_be_marked(mail, partitions):
                     self._quarantine.withdraw(mail)  # it is live in its queue, or was delivered
                     continue
                 elif accept_duplicates and mail.content is Content.KEPT:
@@ -441,9 +441,9 @@ def _for_unserved(mail: QuarantinedMail, record: MailStage | None) -> Quarantine
 
     Keeps recipients in doubt: such a mail comes here only by `accept_duplicates`.
     """
-    left = () if record is None else (*record.remaining, *record.those(Stage.SENDING))
-    if not left:
+    unserved = () if record is None else (*record.remaining, *record.those(Stage.SENDING))
+    if not unserved:
         return mail
     item = codec.decode(mail.message)
-    narrowed = replace(item, mail=replace(item.mail, recipients=left))
+    narrowed = replace(item, mail=replace(item.mail, recipients=unserved))
     return replace(mail, message=codec.encode(narrowed))

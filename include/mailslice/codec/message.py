@@ -154,7 +154,7 @@ def _loads_slowly(body: bytes, **hooks: Any) -> Any:
     try:
         return json.loads(body, **hooks)
     except (RecursionError, ValueError, ArithmeticError) as error:
-        raise Undecodable(f"JSON beyond what is read twice: {type(error).__name__}") from None
+        raise Undecodable(f"JSON with too many levels or digits: {type(error).__name__}") from None
 
 
 def _required(fields: Mapping[str, Any], field: str) -> str:

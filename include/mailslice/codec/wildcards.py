@@ -55,7 +55,7 @@ def _translated(text: str, form: Callable[[str], str]) -> str:
     for escaped, plain in _TOKEN.findall(form(text)):
         if plain == "\\":
             raise BadInput(
-                f"the pattern {text[:60]!r} ends in a backslash; one more is a backslash"
+                f"the pattern {text[:60]!r} ends in a backslash; two stand for a backslash"
             )
         if plain == "*":
             parts.append("")

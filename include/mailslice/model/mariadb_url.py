@@ -31,7 +31,7 @@ class MariaDbUrl:
             raise ValueError(f"this is no URL; {ALLOWED}") from None
         database = unquote(parts.path.removeprefix("/"))
         if parts.scheme not in _SCHEMES or not parts.hostname or not parts.username:
-            raise ValueError(f"the scheme, the host or the user is missing or another; {ALLOWED}")
+            raise ValueError(f"the scheme, the host or the user is missing or wrong; {ALLOWED}")
         if parts.query or parts.fragment or "/" in database:
             raise ValueError(f"something follows the database; {ALLOWED}")
         return cls(

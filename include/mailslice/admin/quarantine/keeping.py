@@ -166,7 +166,7 @@ class Quarantine(Releases):
         ):
             raise StoreUnavailable(
                 f"{item.enqueue_id} of {self._queue} is {row.state} in quarantine "
-                f"(run {row.run or '-'}): its recipients wait for that"
+                f"(run {row.run or '-'}): its recipients wait until that ends"
             )
         return row
 
