@@ -134,7 +134,7 @@ def letter_of(message: CheckedOutMessage, position: int, work_queue: str) -> Let
 
 
 def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[ClassifiedLetter]:
-    """The letters with their causes, in order, by marks, notes and content. StoreUnavailable."""
+    """The letters with causes, in order, by marks, notes and content. Raises StoreUnavailable."""
     ids = [letter.enqueue_id for letter in letters if letter.enqueue_id is not None]
     table = DeadLetterNotes.existing(stores.cassandra, stores.settings) if ids else None
     notes = table.by_ids(queue, ids) if table is not None else {}

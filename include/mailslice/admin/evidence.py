@@ -69,12 +69,12 @@ def is_over(
 
 
 def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:
-    """Whether a delayed copy is gone. `in_delay_queues`: messages in levels and hop queue."""
+    """Whether its copy is gone: it is overdue, and levels and hop queue are empty (None: unknown)."""
     return in_delay_queues == 0 and due + OVERDUE < now
 
 
 def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:
-    """Id -> why quarantine holds the mail, in words for people. There are few.
+    """Id -> why quarantine holds the mail, in words for people. Such mails are few.
 
     Includes mails on their way in or out, and the new entries of releases that have not ended. A
     mail with action `failed` is in delivery for its other recipients: it counts as held only while

@@ -1,4 +1,4 @@
-"""Which mails an operation is about."""
+"""The filter that selects the mails of an operation."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields

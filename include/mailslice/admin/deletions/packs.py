@@ -78,7 +78,10 @@ def copy_key(place: str, number: int) -> BlobId:
 
 
 def read_mails(own: BlobStore, batch: DeletedBatch) -> list[KeptMail]:
-    """The mails of a batch. Leaves out mails that no message can hold. Raises ContentMissing."""
+    """The mails of a batch. Leaves out mails that no message can hold: they have no content.
+
+    Raises ContentMissing when the batch's `.mails` object is gone.
+    """
     mails = []
     for line in own.get(BlobId(f"{batch.place}.mails")).splitlines():
         with suppress(Undecodable):

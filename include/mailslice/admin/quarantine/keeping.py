@@ -77,7 +77,7 @@ class Quarantine(Releases):
             if existing is None or existing.state is State.NOTED:
                 existing = self._add_row(existing, item, self._row(item, holder, decided), state)
             if existing is not None:
-                return self._naming(existing, item, holder, decided, state)
+                return self._with_recipients(existing, item, holder, decided, state)
 
     def name(
         self, mail: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool = False
@@ -98,7 +98,7 @@ class Quarantine(Releases):
             return mail
         message = codec.encode(replace(stored, mail=replace(stored.mail, recipients=recipients)))
         why = f"{mail.why}; {decided.why}"
-        at = self._later(mail)
+        at = self._next_decided(mail)
         return self._table.move(self._queue, mail, message=message, why=why, decided=at, **taken)
 
     def keep_for_good(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
@@ -182,7 +182,7 @@ class Quarantine(Releases):
         """
         if mail.state not in {State.CLOSING, State.KEPT}:
             return None
-        return self._table.move(self._queue, mail, decided=self._later(mail))
+        return self._table.move(self._queue, mail, decided=self._next_decided(mail))
 
     def withdraw(self, mail: QuarantinedMail) -> bool:
         """Remove copy and row: the mail stays with its holder or its queue.
@@ -210,7 +210,7 @@ class Quarantine(Releases):
 
     def advance(self, mail: QuarantinedMail, state: State) -> QuarantinedMail | None:
         """Move the row to `state`, conditionally. None: the row is not as `mail` any more."""
-        return self._table.move(self._queue, mail, state=state, decided=self._later(mail))
+        return self._table.move(self._queue, mail, state=state, decided=self._next_decided(mail))
 
     def tidy(self, mail: QuarantinedMail, over: timedelta | None = OVER) -> bool:
         """Finish what a kill cut off, where no person must decide. Returns whether there was work.
@@ -269,7 +269,7 @@ class Quarantine(Releases):
         crash.point("quarantine:kept")
         return moved
 
-    def _naming(
+    def _with_recipients(
         self,
         existing: QuarantinedMail,
         item: QueuedMail,
@@ -296,7 +296,7 @@ class Quarantine(Releases):
             **asdict(decided),
         )
 
-    def _later(self, mail: QuarantinedMail) -> datetime:
+    def _next_decided(self, mail: QuarantinedMail) -> datetime:
         """A new value of `decided`: writes based on an earlier read of the row are refused."""
         return max(self._clock(), mail.decided + timedelta(milliseconds=1))
 

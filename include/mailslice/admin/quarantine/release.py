@@ -81,7 +81,7 @@ class Releases:
         if mail.state is State.RELEASED and mail.released_as is not None:
             self._forget(mail)
             return mail.released_as
-        content, queue = self.content(mail), self._into(mail)
+        content, queue = self.content(mail), self._target_queue(mail)
         item, tries = codec.decode(mail.message), CutOffEntries(self._stores, queue, self._sleep)
         out = None
         if mail.state is State.RELEASING and (last := mail.released_as) is not None:
@@ -122,7 +122,7 @@ class Releases:
         """Forget a cut-off release whose new entry was handled. Returns whether it was. If the row
         of the entry was not written, only a deleted mark proves it.
         """
-        lock, new_id, queue = self._lock(mail), mail.released_as, self._into(mail)
+        lock, new_id, queue = self._lock(mail), mail.released_as, self._target_queue(mail)
         tables = self._stores.tables
         if new_id is None:
             return False
@@ -155,7 +155,7 @@ class Releases:
             raise error(text + "ask again")
         return moved
 
-    def _into(self, mail: QuarantinedMail) -> QueueName:
+    def _target_queue(self, mail: QuarantinedMail) -> QueueName:
         return QueueName(mail.moved_to) if mail.moved_to else self._queue
 
     def _lock(self, mail: QuarantinedMail) -> LeasedLock:
