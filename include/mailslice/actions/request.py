@@ -20,7 +20,7 @@ MAIL_ACTIONS = "mail_actions"
 """Id of the DAG, and name of its folder of runs."""
 MOST_GIVEN = 10_000
 """Ids that one request may name."""
-_LONGEST = 1000
+_LONGEST_TEXT = 1000
 _ATTEMPT = re.compile(r"[0-9]{1,9}")
 LEAST_DELAY = timedelta(minutes=1)
 LEAST_HOLD, LONGEST_HOLD = timedelta(seconds=1), timedelta(days=36500)
@@ -44,7 +44,7 @@ class MailAction(StrEnum):
 
 
 DELAYED_ONLY = {MailAction.FLUSH, MailAction.RETRY}
-_OF_ALL = {MailAction.CLEAR, MailAction.FLUSH, MailAction.UNDELETE}
+_WITHOUT_FILTER = {MailAction.CLEAR, MailAction.FLUSH, MailAction.UNDELETE}
 _HOLDS = {MailAction.HOLD, MailAction.RELEASE}
 STUCK = {MailAction.RELEASE_STUCK, MailAction.DISCARD_STUCK}
 """Actions on mails in quarantine. They name each mail: `ids` are ID/ATTEMPT, or ID alone."""
@@ -100,7 +100,7 @@ class ActionRequest:
     def __post_init__(self) -> None:
         given = self.texts.given
         self.parsed()
-        if self.action in _OF_ALL and given:
+        if self.action in _WITHOUT_FILTER and given:
             raise BadInput(f"{self.action} takes no filter: {', '.join(given)} is not allowed")
         if self.action is MailAction.DELETE and not set(given) - {"older_than"}:
             raise BadInput(
@@ -157,9 +157,9 @@ class ActionRequest:
         texts = {field.name: values.get(field.name) or None for field in fields(MailTexts)}
         ids = texts.pop("ids") or ()
         for name, text in texts.items():
-            is_text = text is None or (isinstance(text, str) and len(text) <= _LONGEST)
+            is_text = text is None or (isinstance(text, str) and len(text) <= _LONGEST_TEXT)
             if not is_text or is_broken(text or ""):
-                raise BadInput(f"{name}: allowed is a text of at most {_LONGEST} characters")
+                raise BadInput(f"{name}: allowed is a text of at most {_LONGEST_TEXT} characters")
         if not isinstance(ids, list | tuple):
             raise BadInput("ids: allowed is a list of enqueue ids")
         action, to, run = str(values.get("action")), values.get("to"), values.get("run")

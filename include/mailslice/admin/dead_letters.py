@@ -26,7 +26,7 @@ from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, check_out
 
 _CONTENT_MISSING, _CLEANED = "content missing", "cleaned"
 """How the reason in a worker's header begins: its blobs are missing, or the mail was cleaned."""
-_OF_THE_BROKER = {"expired": Cause.EXPIRED, "delivery_limit": Cause.DELIVERY_LIMIT}
+_BROKER_CAUSES = {"expired": Cause.EXPIRED, "delivery_limit": Cause.DELIVERY_LIMIT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> lis
     notes = table.by_ids(queue, ids) if table is not None else {}
     redrives = {enqueue_id: note.redrives for enqueue_id, note in notes.items()}
     marked = stores.tables.deleted.marked(queue, ids) if ids else set()
-    silent = (one for one in letters if one.death not in _OF_THE_BROKER and one.reason is None)
+    silent = (one for one in letters if one.death not in _BROKER_CAUSES and one.reason is None)
     content = content_there(stores, (one for one in silent if one.enqueue_id not in marked))
 
     def classified(letter: Letter) -> ClassifiedLetter:
@@ -163,8 +163,8 @@ def cause_of(letter: Letter, content: bool | None) -> Cause:
     reason = letter.reason
     if letter.problem is not None:
         return Cause.BAD_JSON
-    if letter.death in _OF_THE_BROKER:
-        return _OF_THE_BROKER[letter.death]
+    if letter.death in _BROKER_CAUSES:
+        return _BROKER_CAUSES[letter.death]
     if reason is not None and reason.startswith(_CLEANED):
         return Cause.CLEANED
     if content is False or (reason is not None and reason.startswith(_CONTENT_MISSING)):

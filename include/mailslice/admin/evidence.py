@@ -69,7 +69,7 @@ def is_over(
 
 
 def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:
-    """Whether its copy is gone: it is overdue, and levels and hop queue are empty (None: unknown)."""
+    """Whether its copy is gone: overdue, and levels and hop queue are empty (None: unknown)."""
     return in_delay_queues == 0 and due + OVERDUE < now
 
 

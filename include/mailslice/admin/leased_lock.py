@@ -13,7 +13,7 @@ from mailslice.stores import Stores
 
 log = logging.getLogger(__name__)
 LEASE = timedelta(seconds=30)
-_PART = 0.7
+_USABLE_SHARE = 0.7
 """Share of the lease after which the holder begins nothing new."""
 _TICK = 1.0
 
@@ -54,7 +54,7 @@ class LeasedLock:
         asked_at = elapsed_seconds()
         if self._locks.acquire(self._name, self._me, self._lease) != self._me:
             return False
-        self.until = asked_at + self._lease.total_seconds() * _PART
+        self.until = asked_at + self._lease.total_seconds() * _USABLE_SHARE
         return True
 
     def give_back(self) -> None:

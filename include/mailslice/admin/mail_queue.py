@@ -60,7 +60,7 @@ class MailQueue:
             return iter(())
         position = None if after is None else self._position(after)
         at_a_time = min(limit, 1000) if limit is not None and mail_filter.is_empty else 1000
-        rows = self._matching(self._remembering, mail_filter, at_a_time, position, deadline)
+        rows = self._matching(self._remembered_live, mail_filter, at_a_time, position, deadline)
         return islice(rows, limit)
 
     def page(
@@ -74,7 +74,7 @@ class MailQueue:
         """As `browse`, as far as `reading` allows; reads `at_a_time` rows a request. Leaves out
         mails enqueued after `latest`, and slices for whose start `is_skipped` returns True.
         """
-        live, now = self._remembering, self._clock()
+        live, now = self._remembered_live, self._clock()
         position = after if after is None or isinstance(after, tuple) else self._position(after)
         partitions = (one for one in live.partitions(now) if not is_skipped(one.slice_start))
         return live.rows(live.page(partitions, reading, latest, position), at_a_time)
@@ -85,11 +85,11 @@ class MailQueue:
 
     def size(self) -> int:
         """The number of live mails, exact to the last enqueue."""
-        return self._remembering.count(self._clock())
+        return self._remembered_live.count(self._clock())
 
     def live_summary(self, most: int) -> LiveSummary | None:
         """Size and oldest mail, as exact as `size`; None if more than `most` rows must be read."""
-        return self._remembering.live_summary(self._clock(), most)
+        return self._remembered_live.live_summary(self._clock(), most)
 
     def slices(self) -> Iterator[SliceCounts]:
         """Live and dead rows of each slice that holds any, oldest first."""
@@ -160,7 +160,7 @@ class MailQueue:
         return LiveRows(tables, self.name, view_shape(self._stores))
 
     @cached_property
-    def _remembering(self) -> LiveRows:
+    def _remembered_live(self) -> LiveRows:
         """For reads that change nothing: skips dead rows that a cleanup had to leave beside a
         survivor. Code that changes something uses `_live`, which reads every row.
         """

@@ -123,7 +123,7 @@ def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
 
 
 def _addresses(pieces: Sequence[str], *, named: bool) -> Iterator[str]:
-    """Addresses separated by blanks. `named`: with display names between; else with nothing."""
+    """The addresses among the words. `named`: others are names; else all must be addresses."""
     joined = _words(pieces, around_dots=True)
     if len(joined) <= 1:
         return filter(None, map(_address, joined))

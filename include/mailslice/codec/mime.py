@@ -36,7 +36,7 @@ def envelope(content: bytes) -> Envelope:
     """Sender from Return-Path, Sender or From; recipients from To, Cc, Bcc, else from Resent-*."""
     fields = _fields(bytes(content[: header_end(content)]))
     to, resent = (_addresses(fields, names) for names in (_RECIPIENT_FIELDS, _RESENT_FIELDS))
-    return Envelope(_sender(fields), _once(to) or _once(resent))
+    return Envelope(_sender(fields), _unique(to) or _unique(resent))
 
 
 def _fields(header: bytes) -> dict[str, list[str]]:
@@ -97,7 +97,7 @@ def _addresses(fields: dict[str, list[str]], names: Iterable[str]) -> Iterator[s
             yield from parse_addresses(value)
 
 
-def _once(addresses: Iterable[str]) -> tuple[str, ...]:
+def _unique(addresses: Iterable[str]) -> tuple[str, ...]:
     # lower() merges the fewest addresses: casefold() or folded() might lose a recipient.
     by_key: dict[str, str] = {}
     for address in addresses:

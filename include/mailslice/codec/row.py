@@ -1,7 +1,7 @@
 """A row of enqueuedMailsV3 or V4, which have the same columns.
 
 V3's collections are not frozen, so an empty one is read as null. Null means empty here, as in
-James. Cassandra's timestamps are milliseconds: `lastUpdated` loses its microseconds.
+James. Cassandra's timestamps are milliseconds: `lastUpdated` loses smaller digits.
 """
 
 from collections.abc import Mapping

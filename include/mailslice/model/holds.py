@@ -19,7 +19,7 @@ WHOLE_QUEUE = ""
 """In place of a domain: the hold is of the whole queue."""
 APPLIES_TO = "mailslice's workers; James' consumers are not affected"
 _LONGEST_DOMAIN = 255
-_SHARE = 4
+_AGE_DIVISOR = 4
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _PAUSES = tuple(seconds for seconds in DELAY_LEVELS if 5 <= seconds <= 240)
 """Seconds that a mail of a held domain may wait: each is the TTL of a delay level."""
@@ -62,7 +62,7 @@ class Hold:
 
         So mails of a long hold cost little, and mails of a short hold come back soon after it.
         """
-        age = (now - self.since).total_seconds() / _SHARE
+        age = (now - self.since).total_seconds() / _AGE_DIVISOR
         level = max((one for one in _PAUSES if one <= age), default=_PAUSES[0])
         pause = timedelta(seconds=level)
         if self.until is None:

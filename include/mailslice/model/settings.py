@@ -170,7 +170,7 @@ def load_settings(
     BadSetting.
     """
     environ = os.environ if environ is None else environ
-    variables_set = _with_files(_own(environ))
+    variables_set = _with_files(_own_variables(environ))
     if variables_set.get(CONNECTION):
         raise BadSetting(
             f"{CONNECTION} names an Airflow connection, which is read inside of Airflow alone. "
@@ -208,7 +208,7 @@ def variable(name: str, environ: Mapping[str, str]) -> str:
     return _with_files(either).get(name, "")
 
 
-def _own(environ: Mapping[str, str]) -> dict[str, str]:
+def _own_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of mailslice that have a value.
 
     Leaves out variables that Kubernetes and Docker make for a service called mailslice-*: for

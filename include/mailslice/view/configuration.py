@@ -71,7 +71,7 @@ class ConfigurationGuard:
     def check(self) -> ConfigurationCheck:
         """Compares the stored and the requested configuration. Changes nothing."""
         stored = self.stored()
-        target = self._over(stored)
+        target = self._requested(stored)
         why = why_refused(stored, target) if stored is not None and stored != target else None
         recorded = self.recorded_strategy()
         return ConfigurationCheck(stored, target, why, recorded, self._settings.blob.strategy)
@@ -101,7 +101,7 @@ class ConfigurationGuard:
 
     def _agreed(self) -> ViewConfiguration:
         stored = self.stored()
-        target = self._over(stored)
+        target = self._requested(stored)
         if stored is not None and stored != target:
             why = why_refused(stored, target)
             remedy = f"would refuse it: {why}" if why else "stores the wanted one"
@@ -121,7 +121,7 @@ class ConfigurationGuard:
         self._create_missing()
         for _ in range(_MOST_RACES):
             event_id, stored = self._last()
-            target = requested if requested is not None else self._over(stored)
+            target = requested if requested is not None else self._requested(stored)
             if stored == target:
                 return False
             why = why_refused(stored, target) if stored is not None else None
@@ -170,7 +170,7 @@ class ConfigurationGuard:
         event = events.encode(configuration, event_id)
         return self._tables.event_store.append(CONFIGURATION_AGGREGATE, event_id, event)
 
-    def _over(self, stored: ViewConfiguration | None) -> ViewConfiguration:
+    def _requested(self, stored: ViewConfiguration | None) -> ViewConfiguration:
         """The stored configuration with the given settings over it; without it, the settings."""
         settings = self._settings.queue
         if stored is None:

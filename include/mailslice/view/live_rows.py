@@ -34,8 +34,8 @@ PARTITIONS_IN_FLIGHT = 16
 _PAGE_IN_FLIGHT = 4
 _ROWS_AT_A_TIME = 1000
 _MILLISECOND = timedelta(milliseconds=1)
-_SETTLED = timedelta(hours=1)
-_WORTH = 1000
+_SETTLED_AFTER = timedelta(hours=1)
+_MIN_DEAD_ROWS = 1000
 """Dead rows from which remembering a slice pays. A smaller one is read: that finds late inserts."""
 
 Candidate = tuple[EnqueueId, EnqueuedMails, Partition, datetime]
@@ -369,25 +369,25 @@ class LiveRows:
     ) -> Iterator[Iterator[_Read]]:
         for table in self.tables.existing:
             yield self._read(table, partitions, in_flight)
-            yield self._known(table, partitions)
+            yield self._read_survivors(table, partitions)
 
     def _unordered(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
-        unknown = self._unknown(partitions)
+        unknown = self._unremembered(partitions)
         for partition, page in table.packed_ids_of(self.queue, unknown, PARTITIONS_IN_FLIGHT):
             yield from ((_IdChunk(table, partition), packed) for packed in cut(page))
-        yield from self._known(table, partitions)
+        yield from self._read_survivors(table, partitions)
 
     def _read(
         self, table: EnqueuedMails, partitions: list[Partition], in_flight: int
     ) -> Iterator[_Read]:
-        unknown = self._unknown(partitions)
+        unknown = self._unremembered(partitions)
         for partition, page in table.timed_ids_of(self.queue, unknown, in_flight, ordered=True):
             yield from _timed(table, partition, page)
 
-    def _unknown(self, partitions: Iterable[Partition]) -> Iterator[Partition]:
+    def _unremembered(self, partitions: Iterable[Partition]) -> Iterator[Partition]:
         return (one for one in partitions if one.slice_start not in self.survivors)
 
-    def _known(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
+    def _read_survivors(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
         """The survivors of remembered slices, if their rows exist."""
         remembered = (one for one in partitions if one.slice_start in self.survivors)
         known = ((one, self.survivors[one.slice_start]) for one in remembered)
@@ -419,8 +419,8 @@ def _timed(table: EnqueuedMails, partition: Partition, page: TimedIds) -> Iterat
 
 
 def settled_before(looked_at: datetime, largest_window: timedelta) -> datetime:
-    """Slices that began before this had been over for an hour when they were read."""
-    return looked_at - largest_window - _SETTLED
+    """Slices that began before the returned time had been over for an hour at `looked_at`."""
+    return looked_at - largest_window - _SETTLED_AFTER
 
 
 def trusted_survivors(
@@ -435,7 +435,7 @@ def trusted_survivors(
     return {
         statistic.slice_start: statistic.survivors
         for statistic in statistics
-        if statistic.dead >= _WORTH
+        if statistic.dead >= _MIN_DEAD_ROWS
         and statistic.live == len(statistic.survivors)
         and statistic.slice_start <= settled_before(statistic.cleaned_at, largest_window)
     }
