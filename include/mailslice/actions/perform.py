@@ -100,7 +100,7 @@ class _Act:
             queue.delete(self.selection.mail_filter(self.clock()), deletion=deletion)
         finally:
             self.counts = {"deleted": deletion.mails}
-            self.ids = [str(one) for one in (self.selection.ids or ())[:SHOWN_IDS]]
+            self.ids = [str(id_) for id_ in (self.selection.ids or ())[:SHOWN_IDS]]
             if deletion.until is not None:
                 self.undo = {"undo": deletion.run, "restorableUntil": iso(deletion.until)}
         self.counts |= self._gone(deletion.mails)
@@ -146,7 +146,7 @@ class _Act:
             self.counts = {"pending": asyncio.run(work)}
         finally:
             self.counts |= outcome.counts
-            self.ids = [str(one) for one in outcome.retried[:SHOWN_IDS]]
+            self.ids = [str(id_) for id_ in outcome.retried[:SHOWN_IDS]]
         self.counts |= self._gone(sum(outcome.counts.values()))
         self.failed = outcome.problem(self.request.queue)
 

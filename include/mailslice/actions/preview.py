@@ -75,12 +75,12 @@ class Selection:
         return cls(
             request,
             datetime.fromisoformat(values["at"]),
-            None if ids is None else tuple(EnqueueId(UUID(hex=one)) for one in ids),
+            None if ids is None else tuple(EnqueueId(UUID(hex=id_)) for id_ in ids),
             None if before is None else datetime.fromisoformat(before),
         )
 
     def _facts(self) -> dict[str, Any]:
-        ids = None if self.ids is None else [one.hex for one in self.ids]
+        ids = None if self.ids is None else [id_.hex for id_ in self.ids]
         return {**self.request.as_json(), "ids": ids, "before": iso(self.before)}
 
 

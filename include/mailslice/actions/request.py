@@ -78,7 +78,7 @@ class MailTexts:
         if self.older_than:
             values["older_than"] = parse_duration(self.older_than, "older_than")
         if self.ids:
-            values["ids"] = [parse_enqueue_id(one, "ids") for one in self.ids]
+            values["ids"] = [parse_enqueue_id(id_, "ids") for id_ in self.ids]
         return MailFilter.of_texts(**values)
 
 
@@ -128,7 +128,7 @@ class ActionRequest:
     @property
     def rows(self) -> list[tuple[EnqueueId, int | None]]:
         """Id and attempt of mails in quarantine. Attempt None: the only one that is there."""
-        return [_row(one) for one in self.texts.ids]
+        return [_row(row) for row in self.texts.ids]
 
     def parsed(self) -> MailFilter:
         """The filter; for mails in quarantine it has only the ids. Raises BadInput."""

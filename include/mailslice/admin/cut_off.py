@@ -58,7 +58,7 @@ class CutOffEntries:
         rows = {
             row.enqueue_id: frozenset(row.item.mail.recipients)
             for table in tables.existing
-            for row in table.by_ids(queue, [(one, ids) for one in table.partitions(queue)])
+            for row in table.by_ids(queue, [(key, ids) for key in table.partitions(queue)])
         }
 
         def is_published(entry: CutOff, id_: EnqueueId) -> bool:

@@ -177,7 +177,7 @@ def _death(headers: Mapping[str, Any], work_queue: str) -> Mapping[str, Any]:
     deaths = headers.get("x-death")
     listed = deaths if isinstance(deaths, list) else []
     known: list[Mapping[str, Any]] = [death for death in listed if isinstance(death, dict)]
-    return next((one for one in known if one.get("queue") == work_queue), (known or [{}])[0])
+    return next((death for death in known if death.get("queue") == work_queue), (known or [{}])[0])
 
 
 def _key(message: CheckedOutMessage, death: Mapping[str, Any]) -> str:

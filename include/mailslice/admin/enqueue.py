@@ -59,7 +59,7 @@ def add_rows(
     stores: Stores, queue: QueueName, items: Iterable[QueuedMail], view: Shape, now: datetime
 ) -> list[ViewRow]:
     """Write rows to the view for mails that are enqueued at `now`. `items`: at least one."""
-    rows = [ViewRow(queue, view.partition(one.mail.name, now), now, one) for one in items]
+    rows = [ViewRow(queue, view.partition(item.mail.name, now), now, item) for item in items]
     stores.tables.insert_starts(queue, rows[0].partition.slice_start)
     stores.tables.written.insert_many(rows)
     return rows

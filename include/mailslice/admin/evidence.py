@@ -99,8 +99,8 @@ def done_by_stages(
     """Id -> what its stage marks say, of mails with no recipient left, in words for people."""
     records = stores.own.mail_stages.by_ids(queue, ids)
     return {
-        one: f"its stage marks say that it is {record.stage.value}, by worker {record.owner}"
-        for one, record in records.items()
+        id_: f"its stage marks say that it is {record.stage.value}, by worker {record.owner}"
+        for id_, record in records.items()
         if record.closed
     }
 

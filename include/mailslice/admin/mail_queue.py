@@ -76,7 +76,7 @@ class MailQueue:
         """
         live, now = self._remembered_live, self._clock()
         position = after if after is None or isinstance(after, tuple) else self._position(after)
-        partitions = (one for one in live.partitions(now) if not is_skipped(one.slice_start))
+        partitions = (key for key in live.partitions(now) if not is_skipped(key.slice_start))
         return live.rows(live.page(partitions, reading, latest, position), at_a_time)
 
     def matching(self, mail_filter: MailFilter, limit: int | None = None) -> Iterator[ViewRow]:
@@ -205,7 +205,7 @@ class MailQueue:
         if ids is not None and len(ids) <= _FEW_IDS:
             ordered = sorted(ids)
             live = replace(
-                live, survivors={one.slice_start: ordered for one in live.partitions(now, buckets)}
+                live, survivors={key.slice_start: ordered for key in live.partitions(now, buckets)}
             )
         candidates = live.ids(now, buckets, mail_filter.latest(now), after, deadline)
         if ids is not None:

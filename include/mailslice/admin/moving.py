@@ -204,11 +204,11 @@ class Moves:
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
         earlier = list(self._quarantine.mails(serial=True))
-        unproved = {one.enqueue_id for one in earlier if one.state is State.KEPT}
+        unproved = {mail.enqueue_id for mail in earlier if mail.state is State.KEPT}
         self._history.begin()
         in_flight = self._history.wait_for_handlers(unproved, self._lock.renew)
         stages = self._stages(unproved)
-        completed = self._history.done | {one for one, record in stages.items() if record.closed}
+        completed = self._history.done | {id_ for id_, record in stages.items() if record.closed}
         marked: _Mails = []
         partitions = cache(lambda table: list(table.partitions(self._queue)))  # a scan of all keys
         for part in batches(earlier, _BETWEEN_RENEWALS):
@@ -317,8 +317,8 @@ class Moves:
         marked = {mail.enqueue_id for mail in mails if mail.state not in _PROVED}
         in_flight = self._history.wait_for_handlers(marked, self._lock.renew)
         stages = self._stages(mail.enqueue_id for mail in mails)
-        closed = {one for one, record in stages.items() if record.closed}
-        sending = {one for one, record in stages.items() if record.those(Stage.SENDING)}
+        closed = {id_ for id_, record in stages.items() if record.closed}
+        sending = {id_ for id_, record in stages.items() if record.those(Stage.SENDING)}
         done = marked & (self._history.done | closed)
         unknown = marked if self._history.missed else marked & (sending | self._kept_anew)
         doubtful = set() if accept_duplicates else unknown - in_flight - done
@@ -329,7 +329,7 @@ class Moves:
                 self._quarantine.withdraw(mail)
             elif mail.enqueue_id in doubtful:
                 outcome.doubt(mail)
-        ready = [one for one in mails if one.enqueue_id not in in_flight | done | doubtful]
+        ready = [mail for mail in mails if mail.enqueue_id not in in_flight | done | doubtful]
         self._lock.renew()
         proved = self._map(self._proved, ready)
 
@@ -416,7 +416,7 @@ def _sooner(
     others = [row for row in rows if row.enqueue_id not in new]
     states = stores.delay_states(queue, [row.enqueue_id for row in others])
     now = clock()  # a run that is repeated after `due` delays nothing
-    waiting = {one: state.due for one, state in states.items() if state.due}
+    waiting = {id_: state.due for id_, state in states.items() if state.due}
     sooner = [row for row in others if max(now, waiting.get(row.enqueue_id, now)) < due]
     outcome.later = (outcome.later or 0) + len(others) - len(sooner)
     return sooner

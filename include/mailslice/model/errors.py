@@ -103,5 +103,5 @@ def line_of(error: BaseException) -> str:
     """
     if isinstance(error, MailsliceError):
         return str(error)
-    lines = [one.strip() for one in str(error).splitlines() if one.strip() and one[0] != "\t"]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and line[0] != "\t"]
     return f"{type(error).__name__}: " + " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))

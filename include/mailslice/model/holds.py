@@ -88,7 +88,7 @@ class ActiveHolds:
         if not self.domains:
             return None
         names = map(destination, domains)
-        held = [self.domains[one] for one in names if one in self.domains]
+        held = [self.domains[name] for name in names if name in self.domains]
         return max(held, key=lambda hold: hold.until or _NEVER, default=None)
 
     @property

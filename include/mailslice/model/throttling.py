@@ -116,8 +116,8 @@ def decide(
     pace_us = _MINUTE_US // limit.per_minute if limit.per_minute else 0
     # A worker whose clock is ahead wrote times beyond these limits. They are cut: other workers'
     # mails must not wait until their clocks have caught up.
-    live = ((one, lapses) for one, lapses in book.holders.items() if lapses > now_us)
-    holders = {one: min(lapses, now_us + 2 * _LEASE_US) for one, lapses in live}
+    live = ((holder, lapses) for holder, lapses in book.holders.items() if lapses > now_us)
+    holders = {holder: min(lapses, now_us + 2 * _LEASE_US) for holder, lapses in live}
     next_us = min(book.next_us, now_us + pace_us + SLACK_US + _LEASE_US)
     line_us = min(book.line_us, now_us + _LINE_US + _LEASE_US)
     hold_us = book.hold_us

@@ -160,7 +160,7 @@ class LiveRows:
         v3 = chain.from_iterable(self._unordered(table, partitions) for table in earlier)
         earlier_ids = {candidate[0] for candidate in self._live(v3)}
         newer = (candidate[0] for candidate in self._live(self._unordered(last, partitions)))
-        return len(earlier_ids) + sum(1 for one in newer if one not in earlier_ids)
+        return len(earlier_ids) + sum(1 for id_ in newer if id_ not in earlier_ids)
 
     def live_summary(self, now: datetime, most: int) -> LiveSummary | None:
         """Size and oldest mail; None if more than `most` rows must be read."""
@@ -227,7 +227,7 @@ class LiveRows:
         """Unmarked rows after `after`, enqueued up to `latest`, by slice, then enqueued time."""
         partitions = self.partitions(now, buckets)
         if after is not None:
-            partitions = [one for one in partitions if one.slice_start >= after[0]]
+            partitions = [key for key in partitions if key.slice_start >= after[0]]
         checked = self._checked(self._ordered(partitions))
         deadline = deadline or BrowseDeadline(math.inf)
         for start, chunks in groupby(checked, key=_slice_of):
@@ -259,9 +259,9 @@ class LiveRows:
     ) -> Iterator[Candidate]:
         """As `ids`, but reads no more than `reading` allows, and marks only as they are needed."""
         until = math.inf if latest is None else epoch_ms(latest)
-        chosen = [one for one in partitions if latest is None or one.slice_start <= latest]
+        chosen = [key for key in partitions if latest is None or key.slice_start <= latest]
         if after is not None:
-            chosen = [one for one in chosen if one.slice_start >= after[0]]
+            chosen = [key for key in chosen if key.slice_start >= after[0]]
         for start, chunks in groupby(self._ordered(chosen, _PAGE_IN_FLIGHT), key=_slice_of):
             rows: dict[bytes, _TimedId] = {}
             for chunk, packed in chunks:
@@ -385,12 +385,12 @@ class LiveRows:
             yield from _timed(table, partition, page)
 
     def _unremembered(self, partitions: Iterable[Partition]) -> Iterator[Partition]:
-        return (one for one in partitions if one.slice_start not in self.survivors)
+        return (key for key in partitions if key.slice_start not in self.survivors)
 
     def _read_survivors(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
         """The survivors of remembered slices, if their rows exist."""
-        remembered = (one for one in partitions if one.slice_start in self.survivors)
-        known = ((one, self.survivors[one.slice_start]) for one in remembered)
+        remembered = (key for key in partitions if key.slice_start in self.survivors)
+        known = ((key, self.survivors[key.slice_start]) for key in remembered)
         pages = table.existing_ids(self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True)
         for partition, page in pages:
             times = TimedIds.of_rows([(row.enqueue_id, row.enqueued_time) for row in page])

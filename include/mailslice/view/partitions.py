@@ -45,7 +45,7 @@ def partitions_to_read(
             chosen = [one for one in range(shape.buckets) if buckets is None or one in buckets]
             return [Partition(start, bucket) for start in starts for bucket in chosen]
         log.info("%d partitions from %s to %s: their keys are scanned instead", count, first, last)
-    in_use = (one for one in partitions_in_use(tables, queue) if one.slice_start <= last)
-    recent = (one for one in in_use if first is None or first <= one.slice_start)
-    selected = (one for one in recent if buckets is None or one.bucket in buckets)
-    return sorted(selected, key=lambda one: (one.slice_start, one.bucket))
+    in_use = (key for key in partitions_in_use(tables, queue) if key.slice_start <= last)
+    recent = (key for key in in_use if first is None or first <= key.slice_start)
+    selected = (key for key in recent if buckets is None or key.bucket in buckets)
+    return sorted(selected, key=lambda key: (key.slice_start, key.bucket))

@@ -146,9 +146,9 @@ def _with_state(
     back = {} if table is None else table.by_ids(queue, ids)
     live = set[EnqueueId]() if batch.marked else _live(stores, queue, now, ids)
     return [
-        DeletedMail(batch, mail, back.get(one), not batch.marked)
-        for one, mail in zip(ids, kept, strict=True)
-        if one not in live
+        DeletedMail(batch, mail, back.get(id_), not batch.marked)
+        for id_, mail in zip(ids, kept, strict=True)
+        if id_ not in live
     ]
 
 
@@ -156,5 +156,5 @@ def _live(
     stores: Stores, queue: QueueName, now: datetime, ids: Sequence[EnqueueId]
 ) -> set[EnqueueId]:
     live, ordered = LiveRows(stores.tables, queue, view_shape(stores)), sorted(ids)
-    only = replace(live, survivors={one.slice_start: ordered for one in live.partitions(now)})
+    only = replace(live, survivors={key.slice_start: ordered for key in live.partitions(now)})
     return {candidate[0] for candidate in only.present(only.ids(now))}

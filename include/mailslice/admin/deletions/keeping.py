@@ -138,9 +138,9 @@ class _Keeping:
         self._batch += 1
         place = place_of(self._queue, self._until, self._deletion.run, self._batch)
         mails = self._with_handlers(self._copied(place, fetched.mails))  # copies take a while
-        ids = [one.item.enqueue_id for one in mails]
+        ids = [mail.item.enqueue_id for mail in mails]
         marked = self._stores.tables.deleted.marked(self._queue, ids)
-        mails = [one for one in mails if one.item.enqueue_id not in marked]
+        mails = [mail for mail in mails if mail.item.enqueue_id not in marked]
         if not mails:
             return
         try:
@@ -183,7 +183,7 @@ class _Keeping:
         begun = {mail.enqueue_id for one in records if one.is_alive for mail in one.in_flight}
         ids = [mail.item.enqueue_id for mail in mails]
         stages = self._stores.own.mail_stages.by_ids(self._queue, ids)
-        begun.update(one for one, record in stages.items() if record.recipients)
+        begun.update(id_ for id_, record in stages.items() if record.recipients)
         return [replace(mail, in_handler=mail.item.enqueue_id in begun) for mail in mails]
 
     def _copied(self, place: str, mails: Sequence[KeptMail]) -> list[KeptMail]:
@@ -259,12 +259,12 @@ async def _fetch(blobs: AsyncBlobStore, row: ViewRow, fetched: _Fetched) -> None
     try:
         async with fetched.at_once:
             opened = [await blobs.open(blob) for blob in _blobs(mail)]
-            header, body = (one.size for one in opened)
+            header, body = (blob.size for blob in opened)
             size = header + body
             if max(header, body) > SMALL or fetched.size + size > _PACK_BYTES:
                 kept = replace(mail, content=KeptContent.COPIED, size=size)
             else:
-                parts = [b"".join([chunk async for chunk in one.chunks()]) for one in opened]
+                parts = [b"".join([chunk async for chunk in blob.chunks()]) for blob in opened]
                 packed = (KeptContent.PACKED, size, fetched.size, header, body)
                 kept = KeptMail(row.item, row.enqueued_time, *packed)
                 fetched.parts += parts

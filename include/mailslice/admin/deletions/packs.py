@@ -104,7 +104,7 @@ class Contents:
                 f"the content of {mail.item.enqueue_id} was lost before its delete"
             )
         if mail.content is KeptContent.COPIED:
-            header, body = (copy_key(self._place, one) for one in (mail.header, mail.body))
+            header, body = (copy_key(self._place, number) for number in (mail.header, mail.body))
             return self._own.get(header), self._own.get(body)
         if self._pack is None:
             self._pack = self._own.get(BlobId(f"{self._place}.content"))

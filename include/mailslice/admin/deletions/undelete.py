@@ -193,7 +193,7 @@ class _Undelete:
         while self.under_way and (
             len(self.under_way) >= _CHUNKS
             or size + sum(map(_size, self.under_way.values())) > _BYTES
-            or any(mail.enqueue_id in ids for one in self.under_way.values() for mail in one)
+            or any(mail.enqueue_id in ids for other in self.under_way.values() for mail in other)
         ):
             ended, _ = await asyncio.wait(self.under_way, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
@@ -214,7 +214,7 @@ class _Undelete:
         self.lock.require()
         await self._publish_all(rows)
         crash.point("undelete:published")
-        await self._in_thread(self._record, {one: one.new_id for one in entered})
+        await self._in_thread(self._record, {claim: claim.new_id for claim in entered})
         crash.point("undelete:recorded")
 
     def _claimed(self, contents: Contents, mails: Sequence[DeletedMail]) -> list[_New]:
@@ -230,19 +230,19 @@ class _Undelete:
         if not ready:
             return []
         self.lock.renew()
-        new_ids = {one: EnqueueId(uuid4()) for one in ready}
+        new_ids = {id_: EnqueueId(uuid4()) for id_ in ready}
         claims = self.stores.own.undeleted_mails.claim(self.queue, new_ids)
         crash.point("undelete:claimed")
         cut_off = []
-        for one, claim in claims.items():
+        for id_, claim in claims.items():
             if claim.step is UndeleteStep.DONE:
                 self.outcome.already += 1
-            elif claim.new_id != new_ids[one]:
+            elif claim.new_id != new_ids[id_]:
                 cut_off.append(claim)
         if cut_off:
             claims |= self._claimed_anew(cut_off, ready, new_ids)
         return [
-            _New(*ready[one], claims[one]) for one in new_ids if claims[one].new_id == new_ids[one]
+            _New(*ready[id_], claims[id_]) for id_ in new_ids if claims[id_].new_id == new_ids[id_]
         ]
 
     def _claimed_anew(
@@ -258,27 +258,27 @@ class _Undelete:
         out = tries.out(
             [
                 CutOff(
-                    ready[one.enqueue_id][0].kept.item,
-                    one.new_id,
-                    one.step is UndeleteStep.ENTERED,
-                    one.voided,
+                    ready[claim.enqueue_id][0].kept.item,
+                    claim.new_id,
+                    claim.step is UndeleteStep.ENTERED,
+                    claim.voided,
                 )
-                for one in cut_off
+                for claim in cut_off
             ]
         )
         self.lock.renew()  # it waited for workers
-        self._record({one: out[one.new_id] for one in cut_off if one.new_id in out})
+        self._record({claim: out[claim.new_id] for claim in cut_off if claim.new_id in out})
         doubtful = {} if self.accept_duplicates else tries.doubtful
         self.outcome.doubtful += len(doubtful)
         anew = {
-            one: UndeletedMail(
-                one.enqueue_id,
+            claim: UndeletedMail(
+                claim.enqueue_id,
                 UndeleteStep.CLAIMED,
-                new_ids[one.enqueue_id],
-                (*one.voided, one.new_id),
+                new_ids[claim.enqueue_id],
+                (*claim.voided, claim.new_id),
             )
-            for one in cut_off
-            if one.new_id not in out and one.new_id not in doubtful
+            for claim in cut_off
+            if claim.new_id not in out and claim.new_id not in doubtful
         }
         self._change(anew)
         crash.point("undelete:claimed-anew")
@@ -293,7 +293,7 @@ class _Undelete:
         rows = add_rows(self.stores, self.queue, items, self.shape, self.clock())
         crash.point("undelete:rows")
         self.lock.renew()  # a slow store used up part of the lease
-        entered = {one.claim: replace(one.claim, step=UndeleteStep.ENTERED) for one in chunk}
+        entered = {new.claim: replace(new.claim, step=UndeleteStep.ENTERED) for new in chunk}
         self._change(entered)
         crash.point("undelete:entered")
         return list(entered.values()), rows
