@@ -1,5 +1,5 @@
-"""What people have done with mails of a queue: the same for the page, the DAG and James' routes.
+"""Actions that people ask for on mails of a queue: shared by page, DAG and James' routes.
 
-A preview selects mails by a filter and keeps their ids under a digest. The act is about these ids
-(ADR 90).
+A preview selects mails by a filter and stores their ids under a digest. The action then covers
+these ids (ADR 90).
 """

@@ -1,4 +1,4 @@
-"""Does what was asked with the mails of a selection, and keeps who asked and what came of it."""
+"""Performs an action on the mails of a selection, and records who asked for it and the outcome."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,7 @@ _MOST_COUNTED = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """Who asked for the action, why, and in which run. `run` is the same for every try."""
+    """Who asked for the action, why, and in which run. Every try has the same `run`."""
 
     who: str
     run: str
@@ -39,11 +39,11 @@ class Deed:
 
 
 def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> dict[str, Any]:
-    """Act on the mails of the selection that are still there; the counts, and `failed` or None.
+    """Act on the mails of the selection that are still live. Returns JSON: counts, and `failed`.
 
-    Done again, also after a kill, it ends the same; of a preview what is done counts as `gone`.
-    Raises UnknownQueue, ConfigurationDiffers, Refused, StoreUnavailable. A decision is written in
-    any case: what was done until then was done.
+    Idempotent, also after a kill; mails of a preview that are done already count as `gone`. Raises
+    UnknownQueue, ConfigurationDiffers, Refused, StoreUnavailable. Writes a decision even if the
+    action raises, for what was done until then.
     """
     request = selection.request
     queues.require(stores, request.queue)
@@ -60,14 +60,14 @@ def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> d
         by = {"who": deed.who, "action": f"queue {request.action}", "queue": request.queue}
         write_decision(stores.settings, clock(), **by, reason=deed.reason, facts=facts)
     selected = None if selection.ids is None else len(selection.ids)
-    about = {"queue": request.queue, "action": request.action.value, "to": request.to}
-    result = {**about, "selected": selected, **act.counts, **act.undo, "failed": act.failed}
+    head = {"queue": request.queue, "action": request.action.value, "to": request.to}
+    result = {**head, "selected": selected, **act.counts, **act.undo, "failed": act.failed}
     return result | ({"information": act.information} if act.information else {})
 
 
 @dataclass(slots=True)
 class _Act:
-    """`counts`: how many mails went which way. `failed`: a sentence, where not all is done."""
+    """An action and its outcome. `counts` of mails; `failed`: a sentence if mails are left."""
 
     stores: Stores
     selection: Selection
@@ -77,7 +77,7 @@ class _Act:
     ids: Any = ()
     failed: str | None = None
     undo: Mapping[str, Any] = field(default_factory=dict)
-    """The run to undo, and until when that is possible; empty where it is not."""
+    """The run to undo, and until when that is possible; empty if it is not."""
     information: Mapping[str, Any] | None = None
     """Further fields of the answer of James' routes."""
 
@@ -100,7 +100,7 @@ class _Act:
             queue.delete(self.selection.mail_filter(self.clock()), deletion=deletion)
         finally:
             self.counts = {"deleted": deletion.mails}
-            self.ids = [str(one) for one in (self.selection.ids or ())[:SHOWN_IDS]]
+            self.ids = [str(id_) for id_ in (self.selection.ids or ())[:SHOWN_IDS]]
             if deletion.until is not None:
                 self.undo = {"undo": deletion.run, "restorableUntil": iso(deletion.until)}
         self.counts |= self._gone(deletion.mails)
@@ -108,28 +108,28 @@ class _Act:
             self.information = {"initialCount": initial, "remainingCount": self._size(queue)}
 
     def undelete(self) -> None:
-        request, came, again = self.request, Undeleted(), self.deed.accept_duplicates
+        request, back, resend = self.request, Undeleted(), self.deed.accept_duplicates
         mails = deleted_mails(
-            self.stores, request.queue, self.clock(), run=request.run, on_missing=came.missing
+            self.stores, request.queue, self.clock(), run=request.run, on_missing=back.missing
         )
         try:
-            undelete(self.stores, request.queue, self.clock, mails, came, accept_duplicates=again)
+            undelete(self.stores, request.queue, self.clock, mails, back, accept_duplicates=resend)
         finally:
-            facts = dict(came.as_json())
-            self.ids = {str(old): str(new) for old, new in came.ids.items()}
+            facts = dict(back.as_json())
+            self.ids = {str(old): str(new) for old, new in back.ids.items()}
             self.counts = {name: int(str(facts[name])) for name in facts if name != "ids"}
-        self.failed = came.problem("accept_duplicates")
+        self.failed = back.problem("accept_duplicates")
 
     def hold(self) -> None:
-        """A later try does not make it last longer."""
+        """Sets the hold. A later try does not extend it."""
         lasts = None
         if self.request.lasts:
             passed = self.clock() - self.selection.at
             lasts = max(parse_duration(self.request.lasts, "lasts") - passed, timedelta(seconds=1))
-        about = {"who": self.deed.who, "reason": self.deed.reason or ""}
+        by = {"who": self.deed.who, "reason": self.deed.reason or ""}
         queue, domains = self.request.queue, self._domains()
-        made = holds.hold(self.stores, queue, self.clock, domains=domains, lasts=lasts, **about)
-        self.counts = {"held": len(made)}
+        new = holds.hold(self.stores, queue, self.clock, domains=domains, lasts=lasts, **by)
+        self.counts = {"held": len(new)}
 
     def release(self) -> None:
         domains = self._domains()
@@ -139,20 +139,20 @@ class _Act:
     def retry(self) -> None:
         from mailslice.worker import retrying
 
-        settings, wanted = self.stores.settings, self.selection.mail_filter(self.clock())
+        settings, mail_filter = self.stores.settings, self.selection.mail_filter(self.clock())
         outcome = retrying.Retried()
-        work = retrying.retry(settings, self.request.queue, wanted, outcome, dry_run=False)
+        work = retrying.retry(settings, self.request.queue, mail_filter, outcome, dry_run=False)
         try:
             self.counts = {"pending": asyncio.run(work)}
         finally:
             self.counts |= outcome.counts
-            self.ids = [str(one) for one in outcome.retried[:SHOWN_IDS]]
+            self.ids = [str(id_) for id_ in outcome.retried[:SHOWN_IDS]]
         self.counts |= self._gone(sum(outcome.counts.values()))
         self.failed = outcome.problem(self.request.queue)
 
     def flush(self) -> None:
-        """James' flush: every delayed mail is delivered now, also an overdue one, which a retry
-        leaves. Of a preview these are retried.
+        """James' flush: delivers every delayed mail now, also an overdue one, which a retry leaves.
+        With a preview it retries the previewed mails.
         """
         if self.selection.ids is not None:
             self.retry()
@@ -163,7 +163,7 @@ class _Act:
         asyncio.run(retrying.flush(settings, queue, lambda n: counts.update(retried=n, flushed=n)))
 
     def move(self) -> None:
-        """A move; also a delay, which is one into the mails' own queue."""
+        """Moves the mails. A delay is a move into their own queue."""
         request, moved, due = self.request, MoveOutcome(), None
         if request.lasts:
             due = self.selection.at + parse_duration(request.lasts, "lasts")
@@ -186,9 +186,9 @@ class _Act:
         self.failed = moved.problem("accept_duplicates")
 
     def stuck(self) -> None:
-        """One mail after the other, of those still in quarantine. One that fails is left.
+        """Releases or discards the mails that are still in quarantine. Goes on after a failed one.
 
-        Raises Refused, and does nothing, where an id without attempt names several.
+        Raises Refused, and does nothing, if an id without attempt names several rows.
         """
         discards = self.request.action is MailAction.DISCARD_STUCK
         quarantine = Quarantine(self.stores, self.request.queue, self.clock)
@@ -212,13 +212,13 @@ class _Act:
             self.failed = f"{len(failures)} mails are left, such as {failures[0]}"
 
     def republish(self) -> None:
-        """An audit with a census, and then the mails that it proves lost: with their gates."""
-        again, age = self.deed.accept_duplicates, self.request.texts.older_than
+        """Runs queue_audit with a census, then republish_lost on its result, with their gates."""
+        duplicates, age = self.deed.accept_duplicates, self.request.texts.older_than
         audit = self._run("queue_audit", f"{self.deed.run}-audit", age, census=True)
-        of_audit = {"audit": audit["run"], "accept_duplicates": again}
+        of_audit = {"audit": audit["run"], "accept_duplicates": duplicates}
         report = self._run("republish_lost", self.deed.run, age, **of_audit)
         count = int(report["nbRequeuedMails"])
-        doubtful = 0 if again else int(audit["verdicts"].get("lost or ghost") or 0)
+        doubtful = 0 if duplicates else int(audit["verdicts"].get("lost or ghost") or 0)
         self.counts = {"republished": count, "mayBeDelivered": doubtful}
         self.information = {"nbRequeuedMails": count, "run": report["run"]}
         self.failed = next((of["message"] for of in (audit, report) if of["status"] in BAD), None)
@@ -228,21 +228,21 @@ class _Act:
         from mailslice.maintenance.runner import run_all
 
         params |= {"reason": self.why} | ({} if age is None else {"older_than": age})
-        asked = RunRequest(duty, self.request.queue, run, who=self.deed.who, params=params)
-        return run_all(asked, self.stores.settings, clock=self.clock)
+        request = RunRequest(duty, self.request.queue, run, who=self.deed.who, params=params)
+        return run_all(request, self.stores.settings, clock=self.clock)
 
     def _domains(self) -> list[str]:
         return [domain] if (domain := self.request.texts.domain) else []
 
     def _size(self, queue: MailQueue) -> int | None:
-        """For scripts, which have no preview: None where it would take too long."""
-        glance = queue.live_summary(_MOST_COUNTED) if self.selection.ids is None else None
-        return None if glance is None else glance.size
+        """The queue's size, for scripts, which have no preview. None if counting takes too long."""
+        summary = queue.live_summary(_MOST_COUNTED) if self.selection.ids is None else None
+        return None if summary is None else summary.size
 
-    def _gone(self, seen: int) -> dict[str, int]:
-        """Mails of the preview that are not there any more, or were done by an earlier try."""
+    def _gone(self, handled: int) -> dict[str, int]:
+        """The number of previewed mails that are gone, or were handled by an earlier try."""
         ids = self.selection.ids
-        return {} if ids is None else {"gone": max(0, len(ids) - seen)}
+        return {} if ids is None else {"gone": max(0, len(ids) - handled)}
 
 
 _ACTIONS: Mapping[MailAction, Callable[[_Act], None]] = {
@@ -264,21 +264,21 @@ _ACTIONS: Mapping[MailAction, Callable[[_Act], None]] = {
 def _named(
     request: ActionRequest, waiting: Iterable[QuarantinedMail]
 ) -> tuple[dict[str, QuarantinedMail], int]:
-    """The mails that the request names, by row, and how many of those named are gone.
+    """Row's name -> mail, for the mails that the request names; and how many of these are gone.
 
-    Raises Refused where an id without attempt names several.
+    Raises Refused if an id without attempt names several rows.
     """
     rows = request.rows
-    there: dict[EnqueueId, list[QuarantinedMail]] = {id_: [] for id_, _ in rows}
+    by_id: dict[EnqueueId, list[QuarantinedMail]] = {id_: [] for id_, _ in rows}
     for mail in waiting:
-        if mail.enqueue_id in there:
-            there[mail.enqueue_id].append(mail)
-    found: dict[str, QuarantinedMail] = {}
+        if mail.enqueue_id in by_id:
+            by_id[mail.enqueue_id].append(mail)
+    mails: dict[str, QuarantinedMail] = {}
     gone = 0
     for id_, attempt in rows:
         named = {
             row_name(id_, mail.attempt): mail
-            for mail in there[id_]
+            for mail in by_id[id_]
             if attempt is None or mail.attempt == attempt
         }
         if len(named) > 1:
@@ -286,14 +286,14 @@ def _named(
                 f"{id_} of {request.queue} is in quarantine {len(named)} times; name one: "
                 f"{', '.join(sorted(named))}"
             )
-        found |= named
+        mails |= named
         gone += not named
-    return found, gone
+    return mails, gone
 
 
 @dataclass(frozen=True, slots=True)
 class StuckMailDecision:
-    """What a person decides about mails in quarantine: to release them, or to discard them."""
+    """A person's decision about mails in quarantine: release them, or (`discards`) discard them."""
 
     quarantine: Quarantine
     discards: bool
@@ -303,8 +303,8 @@ class StuckMailDecision:
     def apply(
         self, mail: QuarantinedMail, stores: Stores, queue: QueueName, clock: Clock
     ) -> EnqueueId | bool | MailsliceError:
-        """Do it, and keep that: the mail's new id; of a discard, whether it was there. An error of
-        this mail is given back, that of an unavailable store raised.
+        """Carry the decision out and record it. Returns the mail's new enqueue id; for a discard,
+        whether the row existed; or the error of this mail. Raises TryAgain if a store is away.
         """
         try:
             released_as = None if self.discards else self.quarantine.release(mail)

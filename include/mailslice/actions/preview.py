@@ -1,4 +1,4 @@
-"""Which mails an action is about: a preview fixes their ids, and a digest stands for all of it."""
+"""Selections of mails for actions. A preview fixes their ids; a digest names request and ids."""
 
 import hashlib
 import json
@@ -26,14 +26,14 @@ from mailslice.view.live_rows import BrowseDeadline
 PREVIEWS = "previews"
 """The folder of previews, in the artifacts."""
 MOST_PREVIEWED = 100_000
-"""Mails of one preview: of more the oldest are taken."""
+"""Mails in one preview, at most. If more match, it has the oldest."""
 SAMPLE = 10
 GOOD_FOR = timedelta(hours=1)
-"""How old a preview may be when a run takes it."""
+"""How old a preview may be when a run uses it."""
 MOST_KEPT = 200
 _OLDEST = timedelta(days=36_500)
 _MEASURED = 200
-"""Mails whose content is measured; of more the size is reckoned from these."""
+"""Mails whose content is measured. The size of more mails is extrapolated."""
 _AT_ONCE = 500
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -49,46 +49,46 @@ class Selection:
 
     @property
     def digest(self) -> str:
-        """Over queue, action, target, filter and ids: the same for the same, whenever."""
+        """SHA-256 of queue, action, target, filter and ids. It does not depend on `at`."""
         return hashlib.sha256(json.dumps(self._facts(), sort_keys=True).encode()).hexdigest()
 
     def mail_filter(self, now: datetime) -> MailFilter:
-        """What the action goes by."""
+        """The filter that the action uses."""
         if self.ids is not None:
             return MailFilter(ids=frozenset(self.ids))
-        asked = self.request.texts.parsed()
+        requested = self.request.texts.parsed()
         if self.before is None or self.request.action in DELAYED_ONLY:
-            return asked
-        age = min(asked.older_than or timedelta(0), _OLDEST) + (now - self.before)
-        return replace(asked, older_than=max(timedelta(0), age))  # clocks of two machines
+            return requested
+        age = min(requested.older_than or timedelta(0), _OLDEST) + (now - self.before)
+        return replace(requested, older_than=max(timedelta(0), age))  # two clocks may differ
 
     def as_json(self) -> dict[str, Any]:
-        """What a file of it holds."""
+        """The content of its file."""
         return {**self._facts(), "at": iso(self.at)}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Of `as_json`. Raises ValueError, TypeError or KeyError for anything else."""
-        about = {name: values[name] for name in ("queue", "action", "to", "run", "lasts")}
-        request = ActionRequest.of({**values["filter"], **about})
+        """From `as_json`. Raises ValueError, TypeError or KeyError for other values."""
+        fields = {name: values[name] for name in ("queue", "action", "to", "run", "lasts")}
+        request = ActionRequest.of({**values["filter"], **fields})
         ids, before = values["ids"], values["before"]
         return cls(
             request,
             datetime.fromisoformat(values["at"]),
-            None if ids is None else tuple(EnqueueId(UUID(hex=one)) for one in ids),
+            None if ids is None else tuple(EnqueueId(UUID(hex=id_)) for id_ in ids),
             None if before is None else datetime.fromisoformat(before),
         )
 
     def _facts(self) -> dict[str, Any]:
-        ids = None if self.ids is None else [one.hex for one in self.ids]
+        ids = None if self.ids is None else [id_.hex for id_ in self.ids]
         return {**self.request.as_json(), "ids": ids, "before": iso(self.before)}
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What the action would be about. `size`: bytes of content; `measured`: it is exact.
+    """The mails that an action would cover. `size`: bytes of content, exact if `measured`.
 
-    `cut`: why these are not all that match; `share`: of the queue, None where that is unknown.
+    `cut`: why these are not all mails that match; `share`: of the queue's mails; None: unknown.
     """
 
     selection: Selection
@@ -112,9 +112,9 @@ def preview(
     most: int = MOST_PREVIEWED,
     seconds: float = 10.0,
 ) -> Preview:
-    """The oldest mails that match: at most so many, and those that are found in time.
+    """The oldest mails that match: at most `most`, and those that are found within `seconds`.
 
-    Raises BadInput for an action that has no preview, Refused for a delay that nobody would end.
+    Raises BadInput for an action without a preview, Refused for a delay that no worker would end.
     """
     if request.action in WITHOUT_PREVIEW:
         raise BadInput(f"{request.action} has no preview: its digest is `any`")
@@ -125,10 +125,10 @@ def preview(
     ids: list[EnqueueId] = []
     first: list[ViewRow] = []
     cut = None
-    for rows in batches(_looked_at(queue, mail_filter, deadline), _AT_ONCE):
-        found = _those(stores, request, [row for row in rows if mail_filter.matches(row, now)])
-        ids += (row.enqueue_id for row in found)
-        first += found[: _MEASURED - len(first)]
+    for rows in batches(_candidates(queue, mail_filter, deadline), _AT_ONCE):
+        chosen = _eligible(stores, request, [row for row in rows if mail_filter.matches(row, now)])
+        ids += (row.enqueue_id for row in chosen)
+        first += chosen[: _MEASURED - len(first)]
         if len(ids) > most:
             del ids[most:]
             cut = f"these are the oldest {most:,}"
@@ -140,7 +140,7 @@ def preview(
     size = _size(stores, first[: len(ids)])
     if len(ids) > len(first):
         size = size * len(ids) // len(first)
-    glance = queue.live_summary(most)
+    summary = queue.live_summary(most)
     return Preview(
         Selection(request, now, tuple(sorted(ids))),
         first[0].enqueued_time if first else None,
@@ -148,12 +148,12 @@ def preview(
         size,
         len(ids) <= len(first),
         cut,
-        min(1.0, len(ids) / glance.size) if glance and glance.size else None,
+        min(1.0, len(ids) / summary.size) if summary and summary.size else None,
     )
 
 
 def keep(location: Artifacts, selection: Selection) -> str:
-    """Write the preview's file; its digest. Of others the oldest go: 200 are kept for a day."""
+    """Write the preview's file. Returns its digest. Keeps the newest 200 previews of one day."""
     times = location.times(PREVIEWS)
     newest = sorted(times, key=lambda name: times[name], reverse=True)
     for name in newest:
@@ -165,10 +165,9 @@ def keep(location: Artifacts, selection: Selection) -> str:
 
 
 def previewed(location: Artifacts, request: ActionRequest, digest: str, now: datetime) -> Selection:
-    """The selection of that preview.
+    """The selection of the preview with this digest.
 
-    Raises Refused where there is none, where it is older than an hour, not as it was written, or
-    of another request.
+    Raises Refused if it is missing, older than an hour, changed, or of another request.
     """
     data = location.read(_file(digest)) if _DIGEST.fullmatch(digest) else None
     if data is None:
@@ -182,11 +181,11 @@ def previewed(location: Artifacts, request: ActionRequest, digest: str, now: dat
     if selection is None or selection.digest != digest:
         raise Refused(f"the preview {digest} is not as it was written; preview again")
     if selection.request != request:
-        asked, seen = request.as_json(), selection.request.as_json()
+        requested, shown = request.as_json(), selection.request.as_json()
         differ = ", ".join(
-            f"{name} is {asked[name]!r}, previewed was {seen[name]!r}"
-            for name in asked
-            if asked[name] != seen[name]
+            f"{name} is {requested[name]!r}, previewed was {shown[name]!r}"
+            for name in requested
+            if requested[name] != shown[name]
         )
         raise Refused(f"the preview {digest[:12]} is of another request: {differ}; preview again")
     if (age := now - selection.at) > GOOD_FOR:
@@ -201,16 +200,16 @@ def _file(digest: str) -> str:
     return f"{PREVIEWS}/{digest}.json"
 
 
-def _looked_at(
+def _candidates(
     queue: MailQueue, mail_filter: MailFilter, deadline: BrowseDeadline
 ) -> Iterator[ViewRow]:
-    """Rows among which are all that match, as far as they are found in time."""
+    """Live rows that include all that match, as far as they are found in time."""
     narrow = mail_filter.ids is not None or isinstance(mail_filter.name, str)
     return queue.browse(mail_filter if narrow else MailFilter(), deadline=deadline)
 
 
-def _those(stores: Stores, request: ActionRequest, rows: Sequence[ViewRow]) -> Sequence[ViewRow]:
-    """The delayed ones, where the action is about these alone. Creates no table."""
+def _eligible(stores: Stores, request: ActionRequest, rows: Sequence[ViewRow]) -> Sequence[ViewRow]:
+    """The rows; for an action on delayed mails only the delayed ones. Creates no table."""
     if request.action not in DELAYED_ONLY:
         return rows
     states = stores.delay_states(request.queue, [row.enqueue_id for row in rows])

@@ -1,4 +1,4 @@
-"""Which action, on which mails of which queue."""
+"""A request for an action: which action, on which mails of which queue."""
 
 import re
 from collections.abc import Mapping
@@ -17,17 +17,17 @@ from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import is_broken, queue_name
 
 MAIL_ACTIONS = "mail_actions"
-"""The DAG, and its folder of runs."""
+"""Id of the DAG, and name of its folder of runs."""
 MOST_GIVEN = 10_000
 """Ids that one request may name."""
-_LONGEST = 1000
+_LONGEST_TEXT = 1000
 _ATTEMPT = re.compile(r"[0-9]{1,9}")
 LEAST_DELAY = timedelta(minutes=1)
 LEAST_HOLD, LONGEST_HOLD = timedelta(seconds=1), timedelta(days=36500)
 
 
 class MailAction(StrEnum):
-    """What is done. Each but `clear` and `flush` takes a filter."""
+    """An action. `clear`, `flush` and `undelete` take no filter."""
 
     DELETE = "delete"
     CLEAR = "clear"
@@ -44,17 +44,17 @@ class MailAction(StrEnum):
 
 
 DELAYED_ONLY = {MailAction.FLUSH, MailAction.RETRY}
-_OF_ALL = {MailAction.CLEAR, MailAction.FLUSH, MailAction.UNDELETE}
+_WITHOUT_FILTER = {MailAction.CLEAR, MailAction.FLUSH, MailAction.UNDELETE}
 _HOLDS = {MailAction.HOLD, MailAction.RELEASE}
 STUCK = {MailAction.RELEASE_STUCK, MailAction.DISCARD_STUCK}
-"""Of mails in quarantine, which are named one by one: `ids` are ID/ATTEMPT, or ID alone."""
+"""Actions on mails in quarantine. They name each mail: `ids` are ID/ATTEMPT, or ID alone."""
 WITHOUT_PREVIEW = {MailAction.REPUBLISH, MailAction.UNDELETE, *_HOLDS, *STUCK}
-"""What is given its mails by name, chooses them by its own proofs, or chooses none."""
+"""Actions that name their mails, select them by their own proofs, or select none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailTexts:
-    """A filter as people write it: the names of the flags of `queue delete`. Empty says nothing."""
+    """A filter as people write it: fields are the flags of `queue delete`. Empty ones are unset."""
 
     sender: str | None = None
     recipient: str | None = None
@@ -69,7 +69,7 @@ class MailTexts:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What says anything."""
+        """The fields that are set."""
         return {name: value for name, value in asdict(self).items() if value}
 
     def parsed(self) -> MailFilter:
@@ -78,16 +78,16 @@ class MailTexts:
         if self.older_than:
             values["older_than"] = parse_duration(self.older_than, "older_than")
         if self.ids:
-            values["ids"] = [parse_enqueue_id(one, "ids") for one in self.ids]
+            values["ids"] = [parse_enqueue_id(id_, "ids") for id_ in self.ids]
         return MailFilter.of_texts(**values)
 
 
 @dataclass(frozen=True, slots=True)
 class ActionRequest:
-    """`to`: the queue that gets the mails of a move. `run`: the delete whose mails come back.
-    `lasts`: after how long a hold ends by itself; for how long a delay keeps its mails back.
+    """One request. `to`: the target queue of a move. `run`: the delete that an undelete reverts.
+    `lasts`: how long a hold lasts, or a delay keeps its mails back.
 
-    Raises BadInput for what does not fit.
+    Raises BadInput for fields that do not fit the action.
     """
 
     queue: QueueName
@@ -100,7 +100,7 @@ class ActionRequest:
     def __post_init__(self) -> None:
         given = self.texts.given
         self.parsed()
-        if self.action in _OF_ALL and given:
+        if self.action in _WITHOUT_FILTER and given:
             raise BadInput(f"{self.action} takes no filter: {', '.join(given)} is not allowed")
         if self.action is MailAction.DELETE and not set(given) - {"older_than"}:
             raise BadInput(
@@ -108,30 +108,30 @@ class ActionRequest:
                 "(older_than only narrows them; clear deletes all)"
             )
         if self.action is MailAction.REPUBLISH and set(given) - {"older_than"}:
-            raise BadInput("republish: of the filter older_than alone is allowed")
+            raise BadInput("republish: the only filter allowed is older_than")
         if self.action in STUCK and set(given) != {"ids"}:
             raise BadInput(
                 f"{self.action}: give the ids of mails in quarantine, and no other filter"
             )
         if self.action in _HOLDS:
             if set(given) - {"domain"}:
-                raise BadInput(f"{self.action}: of the filter domain alone is allowed")
+                raise BadInput(f"{self.action}: the only filter allowed is domain")
             held_domain(self.texts.domain or "all.example")
         self._check_lasts()
         if (self.action is MailAction.MOVE) != (self.to is not None):
-            raise BadInput(f"{self.action}: to={self.to!r}; a move has a queue there, alone")
+            raise BadInput(f"{self.action}: to={self.to!r}; a move needs `to`, others have none")
         if (self.action is MailAction.UNDELETE) != (self.run is not None):
-            raise BadInput(f"{self.action}: run={self.run!r}; an undelete has the run of a delete")
+            raise BadInput(f"{self.action}: run={self.run!r}; only an undelete needs `run`")
         if self.to == self.queue:
             raise BadInput(f"move: queue and to are one queue, {self.queue!r}; two are allowed")
 
     @property
     def rows(self) -> list[tuple[EnqueueId, int | None]]:
-        """Of mails in quarantine: id and attempt. None: the one attempt that is there."""
-        return [_row(one) for one in self.texts.ids]
+        """Id and attempt of mails in quarantine. Attempt None: the only one that is there."""
+        return [_row(row) for row in self.texts.ids]
 
     def parsed(self) -> MailFilter:
-        """The filter; of mails in quarantine it has the ids alone. Raises BadInput."""
+        """The filter; for mails in quarantine it has only the ids. Raises BadInput."""
         if self.action not in STUCK:
             return self.texts.parsed()
         return MailFilter(ids=frozenset(id_ for id_, _ in self.rows))
@@ -141,7 +141,7 @@ class ActionRequest:
         if self.lasts is None and not delays:
             return
         if not delays and self.action is not MailAction.HOLD:
-            raise BadInput(f"{self.action}: lasts={self.lasts!r}; only a hold and a delay last")
+            raise BadInput(f"{self.action}: lasts={self.lasts!r}; only hold and delay take it")
         lasts = parse_duration(self.lasts or "", "lasts")
         if delays and not LEAST_DELAY <= lasts <= LONGEST_DELAY:
             raise BadInput(f"delay: lasts={self.lasts!r}; allowed is a time from 1m to 30d")
@@ -150,16 +150,16 @@ class ActionRequest:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """From fields of a form or params: `queue`, `action`, `to` and those of MailTexts.
+        """From a form or from params: `queue`, `action`, `to`, `run`, `lasts`, fields of MailTexts.
 
-        Others are ignored. Raises BadInput.
+        Ignores other fields. Raises BadInput.
         """
         texts = {field.name: values.get(field.name) or None for field in fields(MailTexts)}
         ids = texts.pop("ids") or ()
         for name, text in texts.items():
-            is_text = text is None or (isinstance(text, str) and len(text) <= _LONGEST)
+            is_text = text is None or (isinstance(text, str) and len(text) <= _LONGEST_TEXT)
             if not is_text or is_broken(text or ""):
-                raise BadInput(f"{name}: allowed is a text of at most {_LONGEST} characters")
+                raise BadInput(f"{name}: allowed is a text of at most {_LONGEST_TEXT} characters")
         if not isinstance(ids, list | tuple):
             raise BadInput("ids: allowed is a list of enqueue ids")
         action, to, run = str(values.get("action")), values.get("to"), values.get("run")
@@ -179,16 +179,16 @@ class ActionRequest:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The request as previews keep it."""
+        """The request as previews store it."""
         texts = self.texts.given
         if "ids" in texts:
             texts["ids"] = list(texts["ids"])
-        about = {name: getattr(self, name) for name in ("queue", "to", "run", "lasts")}
-        return {**about, "action": self.action.value, "filter": texts}
+        values = {name: getattr(self, name) for name in ("queue", "to", "run", "lasts")}
+        return {**values, "action": self.action.value, "filter": texts}
 
 
 def row_name(enqueue_id: EnqueueId, attempt: int | None) -> str:
-    """What names a mail in quarantine: one id may be there with several attempts."""
+    """The text that names a row of quarantine: an id may have several attempts there."""
     return str(enqueue_id) if attempt is None else f"{enqueue_id}/{attempt}"
 
 
@@ -203,10 +203,10 @@ def _row(text: str) -> tuple[EnqueueId, int | None]:
 
 
 def literal(text: str) -> str:
-    """The text as a filter that matches itself alone, whatever is in it."""
+    """`text` escaped, so that as a filter it matches only itself."""
     return re.sub(r"([*?\\])", r"\\\1", text) if is_pattern(text) else text
 
 
 def of_literal(text: str | None) -> str | None:
-    """What `literal` was given."""
+    """The inverse of `literal`."""
     return re.sub(r"\\(.)", r"\1", text) if text and is_pattern(text) else text

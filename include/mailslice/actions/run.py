@@ -1,4 +1,4 @@
-"""One run of an action, in two steps that may each be repeated: fix the mails, then act.
+"""One run of an action, in two repeatable steps: `select` fixes the mails, `act` acts on them.
 
 The run's folder, `runs/mail_actions/QUEUE/RUN/`, has the selection and the result.
 """
@@ -22,14 +22,14 @@ from mailslice.stores import open_stores
 
 log = logging.getLogger(__name__)
 ANY = "any"
-"""In place of a digest: the mails that match when the run begins, without a preview."""
+"""In place of a digest: no preview, but the mails that match when the run begins."""
 _SELECTION, _RESULT = "selection.json", "result.json"
 _PREVIEW_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ActionRun:
-    """What a run was asked. `digest`: of its preview, ANY, or "" where it is to make one only."""
+    """What a run was asked. `digest`: its preview's, ANY, or "": make a preview, change nothing."""
 
     request: ActionRequest
     deed: Deed
@@ -38,14 +38,14 @@ class ActionRun:
 
     @classmethod
     def of_dag(cls, request: ActionRequest, dag_run: str, digest: str, **deed: Any) -> Self:
-        """Of a run of Airflow; `deed`: the fields of Deed but `run`."""
+        """For the Airflow run `dag_run`. `deed`: the fields of Deed except `run`."""
         run = run_of_dag(MAIL_ACTIONS, request.queue, dag_run)
         return cls(request, Deed(run=run, **deed), digest)
 
     def select(self, settings: Settings) -> dict[str, Any]:
-        """Fix the mails, once for all tries. `act`: whether there is anything to act on.
+        """Store the selection, once for all tries. Returns JSON with `act`: whether to call `act`.
 
-        Without a digest: makes a preview and shows its digest. Raises Refused, BadInput.
+        Without a digest it makes a preview and returns its digest. Raises Refused, BadInput.
         """
         if settings.admin.reason_required and not (self.deed.reason or "").strip():
             raise BadInput("reason is missing: MAILSLICE_ADMIN_REASON_REQUIRED asks for one")
@@ -53,11 +53,11 @@ class ActionRun:
         if not self.digest and self.request.action not in WITHOUT_PREVIEW:
             with open_stores(settings) as stores:
                 queues.require(stores, self.request.queue)
-                seen = preview(stores, self.request, self.clock, seconds=_PREVIEW_SECONDS)
-            digest = keep(location, seen.selection)
-            about = {"count": seen.count, "bytes": seen.size, "cut": seen.cut, "digest": digest}
-            log.info("a preview, nothing is changed: %s", about)
-            return {**about, "act": False}
+                made = preview(stores, self.request, self.clock, seconds=_PREVIEW_SECONDS)
+            digest = keep(location, made.selection)
+            facts = {"count": made.count, "bytes": made.size, "cut": made.cut, "digest": digest}
+            log.info("a preview, nothing is changed: %s", facts)
+            return {**facts, "act": False}
         if self._selection(folder) is None:
             now = self.clock()
             selection = (
@@ -69,7 +69,7 @@ class ActionRun:
         return {"digest": self.digest, "act": True}
 
     def act(self, settings: Settings) -> dict[str, Any]:
-        """Act on what `select` fixed; the result. Raises BadInput where nothing is fixed."""
+        """Act on the stored selection. Returns the result. Raises BadInput without a selection."""
         folder = self._folder(settings)
         selection = self._selection(folder)
         if selection is None:
@@ -90,9 +90,9 @@ class ActionRun:
         return result
 
     def _selection(self, folder: RunFolder) -> Selection | None:
-        """What `select` fixed. Raises Refused where that was for another request."""
-        kept = folder.read_json(_SELECTION)
-        selection = None if kept is None else Selection.of(kept)
+        """The stored selection. Raises Refused if it is of another request."""
+        stored = folder.read_json(_SELECTION)
+        selection = None if stored is None else Selection.of(stored)
         if selection is not None and selection.request != self.request:
             raise Refused(f"run {self.deed.run} was of another request: start a new run")
         return selection
@@ -102,6 +102,6 @@ class ActionRun:
 
 
 def result_of(settings: Settings, queue: QueueName, dag_run: str) -> dict[str, Any] | None:
-    """The result of a run of Airflow on that queue; None while there is none."""
+    """The result of the Airflow run `dag_run` on that queue; None while there is none."""
     run = run_of_dag(MAIL_ACTIONS, queue, dag_run)
     return RunFolder(artifacts(settings), MAIL_ACTIONS, queue, run).read_json(_RESULT)

@@ -1,12 +1,13 @@
 """After a kill: decides which new entries were published and which are revoked.
 
-An entry counts as published when a worker has it or completed it, when recipients of it were
-served, or when it is done. Any other is marked as deleted, so that its message is dropped, and its
-mail is enqueued under another id. The next records of a worker show what it got before that mark.
+An entry counts as published when a worker has it or completed it, when a recipient was served, or
+when it is done. Any other entry is voided: it gets a deleted mark, so that consumers drop its
+message, and its mail is enqueued under another id. A worker that got it first says so in its next
+records.
 
-A mark does not say who wrote it. Was the marking itself cut off, or were records missed, then the
-mark may be that of a worker which completed the mail, and the mail is in doubt. An entry without a
-row was never published, unless a cleanup took the row.
+A mark does not say who wrote it. If a kill cut a void off, or worker records were missed, the mark
+may be that of a worker which completed the mail: the mail is in doubt. An entry without a row was
+never published, unless a cleanup deleted the row.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +20,14 @@ from mailslice.model.mail import EnqueueId, QueuedMail, QueueName
 from mailslice.stores import Stores
 
 PATIENCE = timedelta(minutes=1)
-"""How long to wait for handlers that have an entry when it is marked."""
+"""How long `void` waits for handlers that have an entry."""
 _READS_IN_FLIGHT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """`new_id` was tried last, with the recipients of `item`; its row was written if `entered`.
-    `voided` were tried before it: each may be marked.
+    """A mail whose new entry was cut off. `new_id`: the id tried last, for `item`'s recipients;
+    `entered`: its row was written. `voided`: ids tried before; each may have a deleted mark.
     """
 
     item: QueuedMail
@@ -36,59 +37,60 @@ class CutOff:
 
 
 class CutOffEntries:
-    """In one queue."""
+    """Decides about the cut-off entries of one queue."""
 
     def __init__(self, stores: Stores, queue: QueueName, sleep: Callable[[float], None]) -> None:
         self._stores = stores
         self._queue = queue
         self._history = WorkerHistory(stores, queue, sleep, PATIENCE)
         self.doubtful: dict[EnqueueId, EnqueueId] = {}
-        """By the id that was tried last: an earlier one whose void may not have ended, in doubt."""
+        """Entries in doubt: last tried id -> an earlier id whose void may have been cut off."""
 
     def out(self, entries: Sequence[CutOff]) -> dict[EnqueueId, EnqueueId]:
-        """Those that are out: the id that is, by the one that was tried last. Fills `doubtful`."""
+        """The published entries: last tried id -> the id that was published. Fills `doubtful`."""
         if not entries:
             return {}
         tables, queue = self._stores.tables, self._queue
         in_flight = self._history.observe_twice()
-        ids = [one for entry in entries for one in (*entry.voided, entry.new_id)]
+        ids = [id_ for entry in entries for id_ in (*entry.voided, entry.new_id)]
         staged = self._stores.own.mail_stages.by_ids(queue, ids)
         marked = tables.deleted.marked(queue, ids, _READS_IN_FLIGHT)
         rows = {
             row.enqueue_id: frozenset(row.item.mail.recipients)
             for table in tables.existing
-            for row in table.by_ids(queue, [(one, ids) for one in table.partitions(queue)])
+            for row in table.by_ids(queue, [(key, ids) for key in table.partitions(queue)])
         }
 
-        def is_out(entry: CutOff, one: EnqueueId) -> bool:
-            if one in self._history.done or (one in staged and staged[one].closed):
+        def is_published(entry: CutOff, id_: EnqueueId) -> bool:
+            if id_ in self._history.done or (id_ in staged and staged[id_].closed):
                 return True
-            if one in marked:  # completed; or voided, and then its message is dropped
-                return one == entry.new_id
-            if one in in_flight or one in staged:
+            if id_ in marked:  # `new_id`: completed; another: voided, its message is dropped
+                return id_ == entry.new_id
+            if id_ in in_flight or id_ in staged:
                 return True
-            if one in rows:  # a retry narrows the row first
-                return rows[one] < frozenset(entry.item.mail.recipients)
-            return entry.entered and one == entry.new_id
+            if id_ in rows:  # a retry first narrows the recipients of the row
+                return rows[id_] < frozenset(entry.item.mail.recipients)
+            return entry.entered and id_ == entry.new_id
 
-        out = {
-            entry.new_id: one
+        published = {
+            entry.new_id: id_
             for entry in entries
-            for one in (*entry.voided, entry.new_id)
-            if is_out(entry, one)
+            for id_ in (*entry.voided, entry.new_id)
+            if is_published(entry, id_)
         }
         self.doubtful = {
-            entry.new_id: one
+            entry.new_id: id_
             for entry in entries
-            if not (entry.new_id in out or entry.new_id in rows or entry.entered)
-            for one in marked.intersection(entry.voided, rows) - in_flight
+            if not (entry.new_id in published or entry.new_id in rows or entry.entered)
+            for id_ in marked.intersection(entry.voided, rows) - in_flight
         }
-        return out
+        return published
 
     def void(self, ids: Sequence[EnqueueId], meanwhile: Callable[[], None]) -> frozenset[EnqueueId]:
-        """Marks these as deleted; those that a worker completed all the same. `meanwhile` is called
-        after each pause. Raises StoreUnavailable while a handler has one, and where records were
-        missed: the next `out` calls them doubtful.
+        """Marks these entries as deleted. Returns those that a worker completed all the same.
+
+        Calls `meanwhile` after each pause. Raises StoreUnavailable while a handler has an entry,
+        and where worker records were missed: the next `out` then finds the entries doubtful.
         """
         if not ids:
             return frozenset()

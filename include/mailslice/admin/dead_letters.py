@@ -1,9 +1,8 @@
-"""The dead letters of a queue: each as the broker holds it, why it died, and whether it may go
-back.
+"""The dead letters of a queue: each message as the broker holds it, and why it was dead-lettered.
 
-Why a mail died is in `x-death` (the broker's own), in a header of the copy that a worker published,
-or to be seen: a blob is missing. James leaves no reason at all: of its rejects only missing content
-can be told from the rest.
+The cause is in the broker's `x-death`, or in a header of the copy that a worker published, or a
+missing blob shows it. James writes no reason: among its rejects, missing content is the only cause
+that can be recognised.
 """
 
 import hashlib
@@ -26,8 +25,8 @@ from mailslice.stores.cassandra.own import DeadLetterNotes
 from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, check_out
 
 _CONTENT_MISSING, _CLEANED = "content missing", "cleaned"
-"""How a worker's reason begins, of a mail without its blobs, and of one that was cleaned."""
-_OF_THE_BROKER = {"expired": Cause.EXPIRED, "delivery_limit": Cause.DELIVERY_LIMIT}
+"""How the reason in a worker's header begins: its blobs are missing, or the mail was cleaned."""
+_BROKER_CAUSES = {"expired": Cause.EXPIRED, "delivery_limit": Cause.DELIVERY_LIMIT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,9 @@ class Letter:
     """One dead letter, without its body. `position` counts from the head of the queue, `size` is
     bytes of the body.
 
-    `key` names the letter from one peek to the next: its content, its death and its round. Two
-    letters that are alike in all have one key. `enqueue_id` and what follows are None when the body
-    is no mail; `problem` says why then. `redrives` is by its header.
+    `key` identifies the letter across peeks: a digest of its body, its death and its redrive count.
+    Identical letters share a key. `enqueue_id` and the fields after it are None when the body is no
+    mail; `problem` then says why. `redrives` is the count in the letter's header.
     """
 
     position: int
@@ -57,7 +56,9 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class ClassifiedLetter:
-    """A letter and its cause. `redrives`: the most of header and note; `content` None: unknown."""
+    """A letter and its cause. `redrives`: the larger of the counts in header and note. `marked`: it
+    has a deleted mark. `content`: whether both blobs exist; None: unknown.
+    """
 
     letter: Letter
     cause: Cause
@@ -68,10 +69,10 @@ class ClassifiedLetter:
 
 @dataclass(frozen=True, slots=True)
 class PeekedLetters:
-    """Letters from the head on; `unseen` letters lie behind them.
+    """Letters from the head of the queue; `unseen` counts the letters behind them.
 
-    `exists` is False where the queue has no dead letter queue (James 3.5). `keeps_order`: the
-    letters are where they were; else (a quorum queue) they went to the back, in their order.
+    `exists` is False where the queue has no dead letter queue (James 3.5). `keeps_order`: the peek
+    left the letters in place; a quorum queue puts them at its end instead, in the same order.
     """
 
     letters: tuple[Letter, ...]
@@ -81,9 +82,9 @@ class PeekedLetters:
 
 
 def peek(stores: Stores, queue: QueueName, most: int = MAX_CHECKED_OUT) -> PeekedLetters:
-    """Check the dead letter queue out for a moment and give everything back.
+    """Check out at most `most` letters for a moment and return them all to the queue.
 
-    A kill at any moment loses nothing. Raises StoreUnavailable when somebody else consumes it,
+    A kill at any moment loses nothing. Raises StoreUnavailable when another consumer has the queue,
     Refused for a queue that a checkout would harm.
     """
     names = RabbitNames(queue)
@@ -103,9 +104,7 @@ def peek(stores: Stores, queue: QueueName, most: int = MAX_CHECKED_OUT) -> Peeke
 
 
 def letter_of(message: CheckedOutMessage, position: int, work_queue: str) -> Letter:
-    """What a message says of itself. Headers are whatever a client has sent: nothing of them is
-    believed to have its right form.
-    """
+    """The letter that a message is. Any client may write headers: each value's type is checked."""
     death = _death(message.headers, work_queue)
     when, why, reason = death.get("time"), death.get("reason"), message.headers.get(HEADER_REASON)
     redrives = message.headers.get(HEADER_REDRIVE_COUNT)
@@ -135,37 +134,37 @@ def letter_of(message: CheckedOutMessage, position: int, work_queue: str) -> Let
 
 
 def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[ClassifiedLetter]:
-    """The causes, in order, by marks, notes and content. Raises when a store is away."""
+    """The letters with causes, in order, by marks, notes and content. Raises StoreUnavailable."""
     ids = [letter.enqueue_id for letter in letters if letter.enqueue_id is not None]
     table = DeadLetterNotes.existing(stores.cassandra, stores.settings) if ids else None
     notes = table.by_ids(queue, ids) if table is not None else {}
-    redrives = {one: note.redrives for one, note in notes.items()}
+    redrives = {enqueue_id: note.redrives for enqueue_id, note in notes.items()}
     marked = stores.tables.deleted.marked(queue, ids) if ids else set()
-    silent = (one for one in letters if one.death not in _OF_THE_BROKER and one.reason is None)
+    silent = (one for one in letters if one.death not in _BROKER_CAUSES and one.reason is None)
     content = content_there(stores, (one for one in silent if one.enqueue_id not in marked))
 
     def classified(letter: Letter) -> ClassifiedLetter:
-        one, is_there = letter.enqueue_id, content.get(letter.key)
-        most = max(letter.redrives, redrives.get(one, 0) if one is not None else 0)
-        return ClassifiedLetter(letter, cause_of(letter, is_there), most, one in marked, is_there)
+        id_, exists = letter.enqueue_id, content.get(letter.key)
+        most = max(letter.redrives, redrives.get(id_, 0) if id_ is not None else 0)
+        return ClassifiedLetter(letter, cause_of(letter, exists), most, id_ in marked, exists)
 
     return [classified(letter) for letter in letters]
 
 
 def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool]:
-    """Key -> whether both blobs are there. Not inside an event loop."""
+    """Letter's key -> whether both blobs exist. Do not call it inside an event loop."""
     mails = {letter.key: letter.blobs for letter in letters if letter.blobs is not None}
     parts = contents_exist(stores.settings, list(mails.values()))
     return dict(zip(mails, map(all, parts), strict=True))
 
 
 def cause_of(letter: Letter, content: bool | None) -> Cause:
-    """Why it died, by the letter itself and whether its content is there (None: nobody looked)."""
+    """The cause, by the letter and whether its content exists (None: nobody looked)."""
     reason = letter.reason
     if letter.problem is not None:
         return Cause.BAD_JSON
-    if letter.death in _OF_THE_BROKER:
-        return _OF_THE_BROKER[letter.death]
+    if letter.death in _BROKER_CAUSES:
+        return _BROKER_CAUSES[letter.death]
     if reason is not None and reason.startswith(_CLEANED):
         return Cause.CLEANED
     if content is False or (reason is not None and reason.startswith(_CONTENT_MISSING)):
@@ -174,15 +173,15 @@ def cause_of(letter: Letter, content: bool | None) -> Cause:
 
 
 def _death(headers: Mapping[str, Any], work_queue: str) -> Mapping[str, Any]:
-    """The newest death in the work queue, or else anywhere: the broker puts the newest first."""
+    """The newest death in the work queue, else in any queue. RabbitMQ lists the newest first."""
     deaths = headers.get("x-death")
     listed = deaths if isinstance(deaths, list) else []
     known: list[Mapping[str, Any]] = [death for death in listed if isinstance(death, dict)]
-    return next((one for one in known if one.get("queue") == work_queue), (known or [{}])[0])
+    return next((death for death in known if death.get("queue") == work_queue), (known or [{}])[0])
 
 
 def _key(message: CheckedOutMessage, death: Mapping[str, Any]) -> str:
-    """Not of all headers: the broker counts its own deliveries in some of them."""
+    """A digest. Most headers are left out: the broker counts its own deliveries in some of them."""
     facts = [death.get(name) for name in ("queue", "reason", "time", "count")]
     facts += [message.headers.get(name) for name in (HEADER_REASON, HEADER_REDRIVE_COUNT)]
     text = json.dumps([*map(str, facts), str(message.timestamp)]).encode()

@@ -1,6 +1,6 @@
-"""New entries of a queue without an event loop: for administration, where mails are few.
+"""Enqueues mails without an event loop: for administration, where mails are few.
 
-The worker's own way is `worker.enqueue.enqueuer`.
+Workers use `worker.enqueue.enqueuer`.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,11 +33,11 @@ def enter(
     on_row: Callable[[], None] = lambda: None,
     due: datetime | None = None,
 ) -> QueuedMail:
-    """Enqueue the mail under the enqueue id of `item`, with fresh blobs: blobs, then the row, then
-    the confirmed publish, into a delay level where `due` is to come. The item as it is enqueued.
+    """Enqueue the mail under the enqueue id of `item`, with fresh blobs. Returns the enqueued item.
 
-    An error may leave blobs, row or message: the caller marks that id as deleted before it tries
-    with another. `on_row` is called before the publish.
+    Writes blobs, then the row, then publishes with a confirm; into a delay level where `due` is in
+    the future. Calls `on_row` before the publish. An error may leave blobs, row or message: the
+    caller marks that id as deleted before it tries another id.
     """
     settings = stores.settings
     ids = BlobIds(settings.blob, clock)
@@ -58,8 +58,8 @@ def enter(
 def add_rows(
     stores: Stores, queue: QueueName, items: Iterable[QueuedMail], view: Shape, now: datetime
 ) -> list[ViewRow]:
-    """Rows in the view, as of mails that are enqueued now; one at least."""
-    rows = [ViewRow(queue, view.partition(one.mail.name, now), now, one) for one in items]
+    """Write rows to the view for mails that are enqueued at `now`. `items`: at least one."""
+    rows = [ViewRow(queue, view.partition(item.mail.name, now), now, item) for item in items]
     stores.tables.insert_starts(queue, rows[0].partition.slice_start)
     stores.tables.written.insert_many(rows)
     return rows
@@ -74,8 +74,8 @@ def _delay(
     now: datetime,
     due: datetime,
 ) -> None:
-    """The copy first, then its row: a copy without a row is delivered when its level ends, and a
-    row without a copy never is (ADR 7).
+    """Publish the copy, then write its row: a copy without a row is delivered when its level ends;
+    a row without a copy never is (ADR 7).
     """
     names, token, body = RabbitNames(queue), uuid4(), codec.encode(item)
     level = level_for(due - now)
@@ -91,7 +91,7 @@ def _delay(
 def publish(
     stores: Stores, queue: QueueName, item: QueuedMail, partition: Partition | None, now: datetime
 ) -> None:
-    """The mail's message to the mail exchange, confirmed; its headers tell where its row is."""
+    """Publish the mail to the mail exchange, with a confirm. Its headers name its partition."""
     publish_confirmed(
         stores.settings.rabbitmq,
         RabbitNames(queue).exchange,

@@ -1,4 +1,4 @@
-"""Proofs about mails by their ids, for reports and acts: live, in quarantine, with content."""
+"""Proofs about mails by their ids: live, done, in quarantine, with content."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,26 +15,25 @@ from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.cassandra.tables import QueueTables
 
 OVERDUE = timedelta(minutes=1)
-"""Where a worker runs, a delayed mail is published within a second of its due time."""
+"""Lateness from which a delayed mail counts as overdue. A worker publishes within a second."""
 _NOT_QUARANTINED = frozenset({State.NOTED, State.RELEASED})
 _AT_ONCE = 1000
 Partitions = Callable[[EnqueuedMails], Sequence[Partition]]
-"""Those of a queue, by the table: a scan of all keys of it."""
+"""Returns the partitions of a queue in a table. Computing them costs a scan of the table's keys."""
 
 
 def still_live(
     tables: QueueTables, queue: QueueName, window: timedelta, wanted: Mapping[EnqueueId, Partition]
 ) -> dict[EnqueueId, ViewRow]:
-    """The rows of the mails that are live, each read in the slice where it was last seen: after the
-    mail had no mark, and in a slice that is not before browseStart, which is read last.
+    """The rows of the live mails. `wanted`: id -> the partition in which the mail was last seen.
 
-    James' clear writes browseStart, then marks, then deletes rows: behind browseStart an unmarked
-    row proves nothing.
+    Reads marks, then rows, then browseStart: James' clear writes browseStart, then marks, then
+    deletes rows. Before browseStart, an unmarked row proves nothing.
     """
     marked = tables.deleted.marked(queue, wanted)
-    unmarked = ((where, one) for one, where in wanted.items() if one not in marked)
-    asked = list(batches_by_key(unmarked, _AT_ONCE))
-    rows = [row for table in tables.existing for row in table.by_ids(queue, asked)]
+    unmarked = ((partition, id_) for id_, partition in wanted.items() if id_ not in marked)
+    keys = list(batches_by_key(unmarked, _AT_ONCE))
+    rows = [row for table in tables.existing for row in table.by_ids(queue, keys)]
     browse = tables.browse_starts.get(queue)
     return {
         row.enqueue_id: row
@@ -53,31 +52,33 @@ def is_over(
 ) -> bool:
     """Whether a mail that had a row is done or deleted: it has a mark, or neither mark nor row.
 
-    No mark alone says nothing: a cleanup, James' or ours, drops rows and then marks of what is
-    done. Rows are looked for in every partition, also before browseStart: for what a kill left, not
-    for many, unless `partitions` are given. With `every_replica` all of them must say that there is
-    no mark. Raises StoreUnavailable.
+    A missing mark alone proves nothing: a cleanup, James' or ours, drops the rows of finished mails
+    and then their marks. The row is looked for in every partition, also before browseStart. That is
+    slow for many mails, unless `partitions` is cached. With `every_replica`, all replicas must say
+    that there is no mark. Raises StoreUnavailable.
     """
     deleted = tables.deleted
     is_marked = deleted.is_marked_on_any_replica if every_replica else deleted.is_marked
     if is_marked(queue, enqueue_id):
         return True
-    where = partitions or (lambda rows: list(rows.partitions(queue)))
+    where = partitions or (lambda table: list(table.partitions(queue)))
     rows_by_table = (
-        next(rows.find(queue, where(rows), enqueue_id), None) for rows in tables.existing
+        next(table.find(queue, where(table), enqueue_id), None) for table in tables.existing
     )
     return all(row is None for row in rows_by_table)
 
 
 def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:
-    """Whether its copy is gone: long due, and no level nor hop queue holds any (None: unknown)."""
+    """Whether its copy is gone: overdue, and levels and hop queue are empty (None: unknown)."""
     return in_delay_queues == 0 and due + OVERDUE < now
 
 
 def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:
-    """Mails in quarantine, or on their way in or out, in words for people; also the new entries of
-    releases that did not end yet. They are few. A mail whose recipients in doubt failed goes on
-    with the others: it is held only while a run is at it.
+    """Id -> why quarantine holds the mail, in words for people. Such mails are few.
+
+    Includes mails on their way in or out, and the new entries of releases that have not ended. A
+    mail with action `failed` is in delivery for its other recipients: it counts as held only while
+    a run recovers it.
     """
     reasons: dict[EnqueueId, str] = {}
     for mail in stores.own.quarantine.list(queue):
@@ -95,17 +96,17 @@ def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:
 def done_by_stages(
     stores: Stores, queue: QueueName, ids: Iterable[EnqueueId]
 ) -> dict[EnqueueId, str]:
-    """Those whose stage marks say that no recipient is left, in words for people."""
+    """Id -> what its stage marks say, of mails with no recipient left, in words for people."""
     records = stores.own.mail_stages.by_ids(queue, ids)
     return {
-        one: f"its stage marks say that it is {record.stage.value}, by worker {record.owner}"
-        for one, record in records.items()
+        id_: f"its stage marks say that it is {record.stage.value}, by worker {record.owner}"
+        for id_, record in records.items()
         if record.closed
     }
 
 
 def missing_content(settings: Settings, rows: Sequence[ViewRow]) -> dict[EnqueueId, str]:
-    """Which of these mails have no whole content any more, and what is missing of it.
+    """Id -> which blobs are missing, in words, of those mails that lack any.
 
     Raises StoreUnavailable. Not inside an event loop.
     """
@@ -122,7 +123,7 @@ def missing_content(settings: Settings, rows: Sequence[ViewRow]) -> dict[Enqueue
 def contents_exist(
     settings: Settings, contents: Sequence[tuple[BlobId, BlobId]]
 ) -> list[tuple[bool, bool]]:
-    """Of each content whether its header and its body are there.
+    """For each content whether its header blob and its body blob exist.
 
     Raises StoreUnavailable. Not inside an event loop.
     """

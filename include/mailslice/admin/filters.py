@@ -1,4 +1,4 @@
-"""Which mails an operation is about."""
+"""The filter that selects the mails of an operation."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -26,12 +26,12 @@ _Text = str | Wildcard
 
 @dataclass(frozen=True, slots=True)
 class MailFilter:
-    """What is given must all hold; what is None says nothing. A text is compared as James compares:
-    addresses without regard to case, names exactly. A Wildcard is compared in the same way.
+    """A mail passes if it meets every condition that is not None. Texts and Wildcards are compared
+    as James compares: addresses without regard to case, names exactly.
 
     `sender` `<>`, or the empty text, is the null sender; no pattern matches it. `domain` is that of
-    one of the recipients. `ids` may be empty: then no mail passes. `older_than` counts from the
-    enqueued time. Raises BadInput for what is no address, and for too many ids.
+    one of the recipients. With empty `ids` no mail passes. `older_than` counts from the enqueued
+    time. Raises BadInput for a text that is no address, and for more than MOST_IDS ids.
     """
 
     sender: _Text | None = None
@@ -63,10 +63,10 @@ class MailFilter:
         ids: Iterable[EnqueueId] | None = None,
         prefix: str = "",
     ) -> Self:
-        """The filter of what people write: a text with `*` or `?` is a pattern.
+        """The filter for texts that people write: a text with `*` or `?` is a pattern.
 
-        `prefix` stands before a field's name in errors: `--` for options. Raises BadInput, also
-        for a blank sender: the null sender is written `<>`.
+        `prefix` stands before a field's name in errors: `--` for options. Raises BadInput, also for
+        a blank sender: the null sender is written `<>`.
         """
         if domain is not None and (not domain or "@" in domain or domain != domain.strip()):
             raise BadInput(
@@ -99,14 +99,14 @@ class MailFilter:
 
     @property
     def matches_all(self) -> bool:
-        """Whether nothing that is given narrows the queue: patterns such as `*` do not."""
+        """Whether nothing but `older_than` narrows the queue. A pattern such as `*` does not."""
         return self.ids is None and all(
             value is None or (isinstance(value, Wildcard) and value.matches_all)
             for value in (self.sender, self.recipient, self.name, self.domain)
         )
 
     def latest(self, now: datetime) -> datetime | None:
-        """The last enqueued time that passes, or None when any does."""
+        """The latest enqueued time that passes; None when any passes."""
         if self.older_than is None:
             return None
         try:
@@ -115,13 +115,12 @@ class MailFilter:
             return datetime.min.replace(tzinfo=now.tzinfo)
 
     def matches(self, row: ViewRow, now: datetime) -> bool:
-        """Whether the row passes."""
         return self.passes(row.enqueue_id, row.item.mail, row.enqueued_time, now)
 
     def passes(
         self, enqueue_id: EnqueueId, mail: Mail, enqueued: datetime | None, now: datetime
     ) -> bool:
-        """Whether the mail passes. One of an unknown age does not pass `older_than`."""
+        """Whether the mail passes. A mail of unknown age does not pass `older_than`."""
         latest = self.latest(now)
         return (
             (self.ids is None or enqueue_id in self.ids)
@@ -139,31 +138,31 @@ class MailFilter:
         )
 
     def as_json(self) -> Mapping[str, object]:
-        """What was given, for records of decisions; of many ids the first hundred."""
-        given: dict[str, object] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
+        """The conditions, for records of decisions; of many ids the first hundred."""
+        conditions: dict[str, object] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
             if value is None:
                 continue
-            if one.name == "ids":
-                given["ids"] = sorted(map(str, value))[:_SHOWN_IDS]
-                given["idCount"] = len(value)
-            elif one.name == "older_than":
-                given["olderThan"] = format_duration(value)
+            if field.name == "ids":
+                conditions["ids"] = sorted(map(str, value))[:_SHOWN_IDS]
+                conditions["idCount"] = len(value)
+            elif field.name == "older_than":
+                conditions["olderThan"] = format_duration(value)
             else:
-                given[one.name] = str(value)
-        return given
+                conditions[field.name] = str(value)
+        return conditions
 
 
-def _is(wanted: _Text, text: str, equal: Callable[[str, str], bool]) -> bool:
-    return wanted.matches(text) if isinstance(wanted, Wildcard) else equal(text, wanted)
+def _is(expected: _Text, text: str, equal: Callable[[str, str], bool]) -> bool:
+    return expected.matches(text) if isinstance(expected, Wildcard) else equal(text, expected)
 
 
-def _is_sender(wanted: _Text, sender: str | None) -> bool:
-    if isinstance(wanted, Wildcard):
-        return sender is not None and wanted.matches(sender)
-    return same(sender, None if wanted == NULL_SENDER else wanted)
+def _is_sender(expected: _Text, sender: str | None) -> bool:
+    if isinstance(expected, Wildcard):
+        return sender is not None and expected.matches(sender)
+    return same(sender, None if expected == NULL_SENDER else expected)
 
 
-def _same_domain(domain: str, wanted: str) -> bool:
-    return domain == folded(wanted)
+def _same_domain(domain: str, expected: str) -> bool:
+    return domain == folded(expected)

@@ -1,7 +1,7 @@
-"""Hold a queue, or domains of it, for mailslice's workers; release it; and what is held.
+"""Holds of a queue, or of recipient domains in it, for mailslice's workers: set, release, list.
 
-Workers read holds every few seconds (`worker.io.hold_watch`). James' consumers know nothing of
-them. The caller keeps the decision: who, what, why.
+Workers read holds every few seconds (`worker.io.hold_watch`). James' consumers ignore them. The
+caller records the decision: who, what, why.
 """
 
 from collections.abc import Iterable
@@ -19,23 +19,22 @@ from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import Holds
 
 MOST_DOMAINS = 500
-"""Of one queue: workers read all of them every few seconds."""
+"""Holds of one queue, at most: workers read all of them every few seconds."""
 MOST_REASON = 1000
 MOST_SKEW = timedelta(seconds=30)
-"""Of this machine's clock and Cassandra's: workers go by the times that are written here."""
+"""Allowed difference of this machine's clock and Cassandra's: workers use the times of the row."""
 SKEWED = "allowed are 30s, as workers go by the time that is given: set the clocks right"
 
 
 @dataclass(frozen=True, slots=True)
 class HoldState:
-    """A hold, and how many of the queue's workers know it, of those alive or silent with mails."""
+    """A hold. `seen_by` of `workers` workers know it; a silent one counts up to the idle limit."""
 
     hold: Hold
     seen_by: int
     workers: int
 
     def as_json(self) -> dict[str, object]:
-        """As `queue holds --json` has it."""
         return {
             "queue": self.hold.queue,
             "domain": self.hold.domain or None,
@@ -59,11 +58,11 @@ def hold(
     domains: Iterable[str] = (),
     lasts: timedelta | None = None,
 ) -> list[Hold]:
-    """Hold the whole queue, or these recipient domains; what is held now of what was asked for.
+    """Hold the whole queue, or these recipient domains. Returns the new holds.
 
-    `lasts` None: until a release. One that is held already gets the new end, who and reason, and
-    began when it did. Raises BadInput, UnknownQueue, Refused for too many domains, ClockSkew;
-    StoreUnavailable where another's change hides this one.
+    `lasts` None: until a release. An existing hold gets the new end, who and reason, and keeps its
+    start. Raises BadInput, UnknownQueue, Refused for too many domains, ClockSkew; StoreUnavailable
+    where a concurrent change overwrote this one.
     """
     names = _names(domains)
     if not reason.strip() or len(reason) > MOST_REASON:
@@ -78,23 +77,23 @@ def hold(
             f"queue {queue} has {len(known)} holds; at most {MOST_DOMAINS} are allowed: hold the "
             "whole queue, or release some"
         )
-    about = None if lasts is None else now + lasts, who, reason.strip()
-    made = [
-        Hold(queue, name, known.get(name, now), *about, uuid4().hex[:12]) for name in sorted(names)
+    terms = None if lasts is None else now + lasts, who, reason.strip()
+    new = [
+        Hold(queue, name, known.get(name, now), *terms, uuid4().hex[:12]) for name in sorted(names)
     ]
-    for one in made:
+    for one in new:
         table.save(one, lasts)
-    _require({one.change for one in made} <= _changes(table, queue), queue)
-    return made
+    _require({one.change for one in new} <= _changes(table, queue), queue)
+    return new
 
 
 def release(
     stores: Stores, queue: QueueName, clock: Clock, *, domains: Iterable[str] = ()
 ) -> list[Hold]:
-    """End the hold of the whole queue, or of these domains; those that were active.
+    """End the hold of the whole queue, or of these domains. Returns the holds that were active.
 
-    Each is ended alone: without `domains`, domains stay held. What is not held is left out. Raises
-    ClockSkew and StoreUnavailable as `hold`.
+    Without `domains` only the hold of the whole queue ends: holds of domains stay. Raises
+    UnknownQueue, ClockSkew and StoreUnavailable as `hold`.
     """
     names = _names(domains)
     queues.require(stores, queue)
@@ -112,25 +111,25 @@ def release(
 def active_holds(
     stores: Stores, clock: Clock, queue: QueueName | None = None
 ) -> dict[QueueName, ActiveHolds]:
-    """What is held now, by queue; of one queue, or of all. One read. Creates nothing."""
+    """Queue -> active holds, of `queue` or of all queues that have any. One read; no new table."""
     table = Holds.existing(stores.cassandra, stores.settings)
     by_queue: dict[QueueName, list[Hold]] = {}
     for one in table.list(queue) if table is not None else ():
         by_queue.setdefault(one.queue, []).append(one)
     now = clock()
-    active = {name: ActiveHolds.at(now, found) for name, found in by_queue.items()}
+    active = {name: ActiveHolds.at(now, rows) for name, rows in by_queue.items()}
     return {name: one for name, one in sorted(active.items()) if one.all}
 
 
 def holds(stores: Stores, clock: Clock, queue: QueueName | None = None) -> list[HoldState]:
-    """What is held now, of one queue or of all, the whole queue before its domains."""
-    found: list[HoldState] = []
+    """The active holds of `queue` or of all queues: of each, the whole queue before its domains."""
+    states: list[HoldState] = []
     for name, active in active_holds(stores, clock, queue).items():
         alive = [one for one in stores.worker_records(name) if replace(one, in_flight=()).is_alive]
         for one in active.all:
             seen_by = sum(one.change in record.holds for record in alive)
-            found.append(HoldState(one, seen_by, len(alive)))
-    return found
+            states.append(HoldState(one, seen_by, len(alive)))
+    return states
 
 
 def _changes(table: Holds, queue: QueueName) -> set[str]:
@@ -138,7 +137,7 @@ def _changes(table: Holds, queue: QueueName) -> set[str]:
 
 
 def _require(done: bool, queue: QueueName) -> None:
-    """Of two writes the one of the later clock stays, whichever came last."""
+    """Raises StoreUnavailable unless `done`: Cassandra keeps the write of the later clock."""
     if not done:
         raise StoreUnavailable(
             f"queue {queue}: somebody else holds or releases it at the same time, or did by a "

@@ -1,4 +1,4 @@
-"""The right to change something, for half a minute at a time: who is killed gives it up."""
+"""A lock with a lease of 30 seconds. A holder that is killed loses it when the lease ends."""
 
 import logging
 import time
@@ -13,13 +13,13 @@ from mailslice.stores import Stores
 
 log = logging.getLogger(__name__)
 LEASE = timedelta(seconds=30)
-_PART = 0.7
-"""Of the lease, after which nothing new is begun under it."""
+_USABLE_SHARE = 0.7
+"""Share of the lease after which the holder begins nothing new."""
 _TICK = 1.0
 
 
 class LeasedLock:
-    """A lock by its name. `doing` is what its holder does, for messages."""
+    """The lock `name`. `doing`: what its holder does, for messages (`moves mails of Q`)."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LeasedLock:
         self.pause = lease.total_seconds() / 3
         """Seconds between two renewals."""
         self.until = 0.0
-        """Up to when (`elapsed_seconds`) something may be begun."""
+        """Until when (`elapsed_seconds`) the holder may begin something new."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -50,23 +50,24 @@ class LeasedLock:
             self.give_back()
 
     def take(self) -> bool:
-        """Takes or renews it; False where another has it."""
-        asked = elapsed_seconds()
+        """Takes or renews the lock. Returns False while another holder has it."""
+        asked_at = elapsed_seconds()
         if self._locks.acquire(self._name, self._me, self._lease) != self._me:
             return False
-        self.until = asked + self._lease.total_seconds() * _PART
+        self.until = asked_at + self._lease.total_seconds() * _USABLE_SHARE
         return True
 
     def give_back(self) -> None:
-        """Others may take it; when that fails, after its TTL."""
+        """Releases the lock. If the store does not answer, the lock ends with its lease."""
         try:
             self._locks.release(self._name, self._me)
         except TryAgain as error:
             log.warning("lock %s is left to its TTL: %s", self._name, error)
 
     def renew(self) -> None:
-        """Waits for another holder, who may have been killed. Raises Refused where it goes on, and
-        StoreUnavailable where this one had the right before.
+        """Takes or renews the lock. Waits up to two leases for another holder, which may be dead.
+
+        Then raises Refused, or StoreUnavailable if this instance had the lock before.
         """
         end = elapsed_seconds() + 2 * self._lease.total_seconds()
         while not self.take():
@@ -76,11 +77,11 @@ class LeasedLock:
             self._sleep(_TICK)
 
     def renew_if_due(self) -> None:
-        """`renew`, unless it was done less than a `pause` ago: it is a conditional write."""
+        """`renew`, unless the last was less than a `pause` ago: each is a conditional write."""
         if elapsed_seconds() > self.until - self.pause:
             self.renew()
 
     def require(self) -> None:
-        """Raises StoreUnavailable where the right may be lost."""
+        """Raises StoreUnavailable if another may have the lock by now."""
         if elapsed_seconds() > self.until:
-            raise StoreUnavailable(f"who {self._doing} took too long: ask again")
+            raise StoreUnavailable(f"the process that {self._doing} took too long: ask again")

@@ -30,12 +30,12 @@ from mailslice.view.live_rows import (
 
 _ALL = MailFilter()
 _FEW_IDS = 1000
-"""Up to so many ids a slice is asked for them, ten requests; for more, all of its ids are read."""
+"""Up to so many ids are looked up in a slice (ten requests). For more, all its ids are read."""
 
 
 class MailQueue:
-    """Browse, count, delete. Reads are at the settings' consistency (LOCAL_QUORUM or better): they
-    see every enqueue that returned before.
+    """Browses, counts and deletes mails. Reads use the settings' consistency (LOCAL_QUORUM or
+    better), so they see every enqueue that returned before.
     """
 
     def __init__(self, stores: Stores, name: str, clock: Clock) -> None:
@@ -50,17 +50,17 @@ class MailQueue:
         after: EnqueueId | None = None,
         deadline: BrowseDeadline | None = None,
     ) -> Iterator[ViewRow]:
-        """Live mails, oldest first. Streams; with a limit it stops reading when it has enough, with
-        a deadline when that is over, also among dead rows.
+        """Live mails, oldest first, as a stream. Reading stops at `limit` mails, or at `deadline`,
+        also among dead rows.
 
-        `after`: those behind that mail in this order, which need not be live any more. Raises
-        BadInput when no slice has its row.
+        `after`: only mails behind that mail in this order; that mail need not be live any more.
+        Raises BadInput when no slice has its row.
         """
         if limit is not None and limit < 1:
             return iter(())
         position = None if after is None else self._position(after)
         at_a_time = min(limit, 1000) if limit is not None and mail_filter.is_empty else 1000
-        rows = self._matching(self._remembering, mail_filter, at_a_time, position, deadline)
+        rows = self._matching(self._remembered_live, mail_filter, at_a_time, position, deadline)
         return islice(rows, limit)
 
     def page(
@@ -71,25 +71,25 @@ class MailQueue:
         after: Position | EnqueueId | None = None,
         is_skipped: Callable[[datetime], bool] = lambda _: False,
     ) -> Iterator[ViewRow]:
-        """As `browse`, as far as `reading` allows; rows are read `at_a_time`. Mails of slices that
-        are skipped, by their start, and those after `latest` are left out.
+        """As `browse`, as far as `reading` allows; reads `at_a_time` rows a request. Leaves out
+        mails enqueued after `latest`, and slices for whose start `is_skipped` returns True.
         """
-        live, now = self._remembering, self._clock()
+        live, now = self._remembered_live, self._clock()
         position = after if after is None or isinstance(after, tuple) else self._position(after)
-        partitions = (one for one in live.partitions(now) if not is_skipped(one.slice_start))
+        partitions = (key for key in live.partitions(now) if not is_skipped(key.slice_start))
         return live.rows(live.page(partitions, reading, latest, position), at_a_time)
 
     def matching(self, mail_filter: MailFilter, limit: int | None = None) -> Iterator[ViewRow]:
-        """As `browse`, for who changes something: every row is read."""
+        """As `browse`, for callers that change something: it reads every row."""
         return islice(self._matching(self._live, mail_filter, 1000), limit)
 
     def size(self) -> int:
-        """How many mails are live: exact to the last enqueue."""
-        return self._remembering.count(self._clock())
+        """The number of live mails, exact to the last enqueue."""
+        return self._remembered_live.count(self._clock())
 
     def live_summary(self, most: int) -> LiveSummary | None:
-        """Size and oldest mail, exact as `size`; None when that takes more than `most` rows."""
-        return self._remembering.live_summary(self._clock(), most)
+        """Size and oldest mail, as exact as `size`; None if more than `most` rows must be read."""
+        return self._remembered_live.live_summary(self._clock(), most)
 
     def slices(self) -> Iterator[SliceCounts]:
         """Live and dead rows of each slice that holds any, oldest first."""
@@ -98,17 +98,17 @@ class MailQueue:
     def delete(
         self, mail_filter: MailFilter, *, dry_run: bool = False, deletion: Deletion | None = None
     ) -> int:
-        """Mark the live mails that match as deleted; how many (would be). RabbitMQ still delivers
-        their messages: consumers drop them by the mark.
+        """Mark the live mails that match as deleted. Returns how many; with `dry_run`, how many it
+        would mark. RabbitMQ still delivers their messages: consumers drop them by the mark.
 
-        What is deleted is kept for MAILSLICE_ADMIN_UNDO_FOR, unless `deletion` says otherwise,
-        which is filled as it goes. Mails that are enqueued while it runs may be left. Blobs are
-        left to the consumer that drops the message, and to blob_gc. Raises BadInput for a filter
-        that says nothing: that is `clear`.
+        The mails are kept for MAILSLICE_ADMIN_UNDO_FOR, unless `deletion` says otherwise. Updates
+        `deletion` as it goes. May leave mails that are enqueued meanwhile. The consumer that drops
+        the message deletes the blobs, or blob_gc does. Raises BadInput for an empty filter: that
+        would be `clear`.
         """
         if mail_filter.is_empty:
             raise BadInput(
-                f"delete from {self.name}: a filter that says nothing would delete all; give "
+                f"delete from {self.name}: an empty filter would delete all; give "
                 "sender, recipient, name, domain, ids or age, or use clear"
             )
         matching = self._matching(self._live, mail_filter, 1000)
@@ -117,8 +117,8 @@ class MailQueue:
         return self._delete(matching, deletion or Deletion())
 
     def clear(self, deletion: Deletion | None = None) -> int:
-        """Mark every live mail as deleted; how many. Of what is enqueued meanwhile, some may be.
-        They are kept as by `delete`.
+        """Mark every live mail as deleted, and keep it as `delete` does. Returns how many. May mark
+        mails that are enqueued meanwhile.
         """
         deletion = deletion or Deletion()
         if self._keeps(deletion):
@@ -127,7 +127,7 @@ class MailQueue:
         return self._mark((candidate[0] for candidate in candidates), deletion)
 
     def find(self, name: str | None = None, enqueue_id: EnqueueId | None = None) -> list[ViewRow]:
-        """The live mails of this name, or the one of this enqueue id."""
+        """The live mails of this name, or the live mail of this enqueue id."""
         if enqueue_id is not None:
             row = self._live.find(self._clock(), enqueue_id)
             return [row] if row is not None and name in {None, row.item.mail.name} else []
@@ -136,15 +136,15 @@ class MailQueue:
         return list(self._matching(self._live, MailFilter(name=name), 1000))
 
     def still_live(self, wanted: Mapping[EnqueueId, Partition]) -> dict[EnqueueId, ViewRow]:
-        """Those of mails that were found before, a few reads for all of a partition."""
+        """The rows of those `wanted` mails that are still live: a few requests a partition."""
         return still_live(self._stores.tables, self.name, self.shape.window, wanted)
 
     def content(self, row: ViewRow) -> bytes:
-        """The mail's bytes, as they were enqueued. Raises ContentMissing when a blob is gone."""
+        """The mail's bytes, as enqueued. Raises ContentMissing when a blob is gone."""
         return b"".join(self.pieces(row))
 
     def pieces(self, row: ViewRow) -> Iterator[bytes]:
-        """As `content`, a mebibyte at a time: for contents that need not be in memory."""
+        """As `content`, a mebibyte at a time."""
         yield from self._stores.blobs.pieces(row.item.header_blob_id)
         yield from self._stores.blobs.pieces(row.item.body_blob_id)
 
@@ -160,9 +160,9 @@ class MailQueue:
         return LiveRows(tables, self.name, view_shape(self._stores))
 
     @cached_property
-    def _remembering(self) -> LiveRows:
-        """For looking only: dead rows that a cleanup had to leave beside a survivor are not read
-        again. What changes anything reads every row.
+    def _remembered_live(self) -> LiveRows:
+        """For reads that change nothing: skips dead rows that a cleanup had to leave beside a
+        survivor. Code that changes something uses `_live`, which reads every row.
         """
         survivors = trusted_survivors(
             self._stores.remembered_slices(self.name), self._live.shape.largest_window
@@ -170,13 +170,13 @@ class MailQueue:
         return replace(self._live, survivors=survivors)
 
     def _position(self, enqueue_id: EnqueueId) -> Position:
-        """Where the mail is in the order of a browse, whether it is done or not."""
+        """The mail's position in the order of a browse. The mail may be done by now."""
         live, now = self._live, self._clock()
-        for rows in self._stores.tables.existing:
-            # Behind browseStart, too: the mails of the page before may be done by now.
-            for partitions in (live.partitions(now), rows.partitions(self.name)):
-                asked = ((partition, [enqueue_id]) for partition in partitions)
-                for partition, page in rows.existing_ids(self.name, asked):
+        for table in self._stores.tables.existing:
+            # Also before browseStart: the mails of the last page may be done by now.
+            for partitions in (live.partitions(now), table.partitions(self.name)):
+                keys = ((partition, [enqueue_id]) for partition in partitions)
+                for partition, page in table.existing_ids(self.name, keys):
                     for row in page:
                         start = partition.slice_start
                         return start, row.enqueued_time or start, enqueue_id
@@ -193,8 +193,8 @@ class MailQueue:
         after: Position | None = None,
         deadline: BrowseDeadline | None = None,
     ) -> Iterator[ViewRow]:
-        """A name is only in the buckets that it had under the configurations so far. Of slices only
-        the ids that are asked for are read, where they are few.
+        """Reads only the buckets that the filter's name had under any configuration so far. Where
+        the filter names few ids, reads only these ids of each slice.
         """
         now, ids, name = self._clock(), mail_filter.ids, mail_filter.name
         buckets = (
@@ -203,9 +203,9 @@ class MailQueue:
             else None
         )
         if ids is not None and len(ids) <= _FEW_IDS:
-            wanted = sorted(ids)
+            ordered = sorted(ids)
             live = replace(
-                live, survivors={one.slice_start: wanted for one in live.partitions(now, buckets)}
+                live, survivors={key.slice_start: ordered for key in live.partitions(now, buckets)}
             )
         candidates = live.ids(now, buckets, mail_filter.latest(now), after, deadline)
         if ids is not None:
@@ -225,7 +225,7 @@ class MailQueue:
         return deletion.mails
 
     def _mark(self, ids: Iterator[EnqueueId], deletion: Deletion) -> int:
-        for some in batches(ids, 1000):  # counted also where an error ends it
-            deletion.mails += self._stores.tables.deleted.mark_many(self.name, mark_points(some))
+        for batch in batches(ids, 1000):  # so that an error leaves the count of what was marked
+            deletion.mails += self._stores.tables.deleted.mark_many(self.name, mark_points(batch))
         crash.point("delete:marked")
         return deletion.mails

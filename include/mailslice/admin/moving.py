@@ -1,11 +1,11 @@
 """Moves mails from one queue to another: each becomes one new entry there, with its own blobs.
 
-The steps of a mail: a copy of row and content, in a table and a folder for moves; the decision; the
-deleted mark in its queue; `taken`, once no worker completed it; the new entry. After a kill before
-the mark the copy is removed, and the mail stays in its queue. A mail that is taken is finished.
-A mail that may have a mark and is not taken is in doubt: it may have been delivered (ADR 87).
-James deletes the blobs of a marked mail when it drops its message: the new entry refers to others.
-A delay is a move into the mail's own queue, as a delayed entry.
+The steps for a mail: copy row and content to a table and a folder for moves; decide (KEPT); write
+the deleted mark in its queue; prove that no worker completed it (TAKEN); enqueue it anew. After a
+kill before the mark, the next move removes the copy, and the mail stays in its queue. The next move
+also finishes a TAKEN mail. A mail that may have a mark and is not TAKEN is in doubt: it may have
+been delivered (ADR 87). James deletes the blobs of a marked mail when it drops the message: the new
+entry has blobs of its own. A delay is a move into the mail's own queue, as a delayed entry.
 """
 
 import time
@@ -42,25 +42,25 @@ U = TypeVar("U")
 _Mails = list[QuarantinedMail]
 FOLDER_OF_MOVES = "moving"
 _AT_ONCE = 1000
-"""Mails between two waits for the workers' records."""
+"""Mails that are marked before the move waits for the workers' records."""
 _BETWEEN_RENEWALS = 100
 _THREADS = 8
 _PATIENCE = timedelta(minutes=1)
-"""For handlers that have a mail when it is marked."""
+"""How long to wait for handlers that have a mail when it is marked."""
 _PROVED = (State.TAKEN, State.RELEASING, State.RELEASED)
-"""States of a mail that no worker completed."""
+"""States of a mail that is proved not to be completed by a worker."""
 
 
 @dataclass(slots=True)
 class MoveOutcome:
-    """What became of the mails. `moved` has the new enqueue ids by the old.
+    """Counts of mails. `moved`: old enqueue id -> new enqueue id; of a delay, the delayed mails.
 
-    `gone`: completed or deleted meanwhile. `in_handler`: a worker has them, so they were left.
-    `lost`: without content; they stay. `pending`: taken out of the queue, and not in the other one
+    `gone`: completed or deleted meanwhile. `in_handler`: left in the queue, as a worker has them.
+    `lost`: without content; they stay. `pending`: taken out of the queue and not in the other one
     yet, because a handler still has them: move again to finish. `doubtful`: taken out of the queue,
     and nothing shows whether they were delivered since; their content is kept. `finished`: as
-    `moved`, of earlier moves to other queues. Of a delay `moved` are the delayed ones; `later`:
-    they wait until then, or for longer, anyway. `examined`: the mails that are counted.
+    `moved`, for earlier moves to other queues. `later`: mails that a delay leaves, as they are due
+    at its time or after it anyway. `examined`: the ids of the mails that are counted.
     """
 
     moved: dict[EnqueueId, EnqueueId] = field(default_factory=dict)
@@ -73,11 +73,10 @@ class MoveOutcome:
     doubtful: int = 0
     later: int | None = None
     doubtful_names: list[str] = field(default_factory=list)
-    """Of the first mails in doubt."""
+    """Names of the first hundred mails in doubt."""
 
     @property
     def counts(self) -> dict[str, int]:
-        """For answers and decisions."""
         delay = {} if self.later is None else {"later": self.later}
         return {
             "moved" if self.later is None else "delayed": len(self.moved),
@@ -92,11 +91,11 @@ class MoveOutcome:
 
     @property
     def names(self) -> dict[str, list[str]]:
-        """For answers and decisions: of mails in doubt, where there are any."""
+        """JSON field with the names of mails in doubt; empty where there are none."""
         return {"doubtfulNames": self.doubtful_names} if self.doubtful_names else {}
 
     def doubt(self, mail: QuarantinedMail) -> None:
-        """Count it, and name it: a person looks for its name in the log of the next hop."""
+        """Count and name a mail in doubt: a person looks its name up in the next hop's log."""
         self.doubtful += 1
         if len(self.doubtful_names) < _MOST_NAMES:
             self.doubtful_names.append(mail.name)
@@ -107,7 +106,7 @@ class MoveOutcome:
         in_flight: Collection[EnqueueId],
         stages: Mapping[EnqueueId, MailStage],
     ) -> list[ViewRow]:
-        """The rows of mails that no worker has; the others are counted."""
+        """The rows of mails that no worker has or completed. Counts the others."""
         free = []
         for row in rows:
             record = stages.get(row.enqueue_id)
@@ -120,15 +119,15 @@ class MoveOutcome:
         return free
 
     def shown_ids(self, limit: int) -> dict[str, str]:
-        """New enqueue ids by the old, of the first mails."""
+        """Old enqueue id -> new enqueue id, of the first `limit` moved mails."""
         return {str(old): str(new) for old, new in islice(self.moved.items(), limit)}
 
     def problem(self, option: str) -> str | None:
-        """Why mails are left, and the option that moves those in doubt; None: none is."""
+        """Why mails are left, and the `option` for those in doubt; None when no mail is left."""
         if not (self.pending or self.doubtful):
             return None
         return (
-            f"{self.pending} mails are in a handler yet (move again to finish), {self.doubtful} "
+            f"{self.pending} mails are still in a handler (move again to finish), {self.doubtful} "
             "were taken out of their queue and may have been delivered since "
             f"({option} moves them); their content is kept"
         )
@@ -153,7 +152,7 @@ class Moves:
         self._clock = clock
         self._at_once = at_once
         self._history = WorkerHistory(stores, queue, sleep, patience)
-        self._right = LeasedLock(
+        self._lock = LeasedLock(
             stores, f"move/{queue}", f"moves mails of {queue}", sleep=sleep, lease=lease
         )
         self._quarantine = Quarantine(
@@ -174,18 +173,18 @@ class Moves:
         outcome: MoveOutcome | None = None,
         due: datetime | None = None,
     ) -> MoveOutcome:
-        """Move these mails, and first finish what earlier moves of this queue left. Mails in doubt
-        are moved with `accept_duplicates` alone. `outcome` is filled as it goes. `due`: when they
-        are delivered, at the latest in 30 days; the queue may be their own then.
+        """Finish what earlier moves of this queue left, then move these mails. Moves mails in doubt
+        only with `accept_duplicates`. Updates `outcome` as it goes. `due`: when the mails are to be
+        delivered, at most 30 days ahead; `into` may then be their own queue.
 
-        Raises Refused while another moves mails of the queue, ClockSkew, StoreUnavailable: again.
+        Raises Refused while another move of the queue runs, ClockSkew, StoreUnavailable: ask again.
         """
         outcome, self._into = outcome or MoveOutcome(), into
         if due is not None:
             require_delays(self._stores, into, self._clock)
             due, outcome.later = instant(epoch_ms(due)), outcome.later or 0  # as it is stored
         decided = Decided("delay" if due else "move", why, who, moved_to=into, due=due)
-        with self._right.held(), ThreadPoolExecutor(_THREADS) as self._threads:
+        with self._lock.held(), ThreadPoolExecutor(_THREADS) as self._threads:
             self._finish_earlier(outcome, accept_duplicates=accept_duplicates)
             for batch in batches(rows, self._at_once):
                 taken: _Mails = []
@@ -193,35 +192,35 @@ class Moves:
                 sooner = _sooner(self._stores, self._queue, batch, self._clock, outcome, due=due)
                 try:
                     for part in batches(sooner, _BETWEEN_RENEWALS):
-                        self._right.renew()
+                        self._lock.renew()
                         self._take_all(part, decided, outcome, taken)
-                        if not self._history.has_workers():  # a kill leaves fewer in doubt
-                            some, taken = taken, []
-                            self._bring(some, outcome)
-                finally:  # of what is marked nobody knows later whether a worker completed it
-                    # After a second signal threads add to `taken` yet.
+                        if not self._history.has_workers():  # so that a kill leaves fewer in doubt
+                            mails, taken = taken, []
+                            self._bring(mails, outcome)
+                finally:  # only now can it be proved that no worker completed the marked mails
+                    # A copy: after a second signal, threads may still add to `taken`.
                     self._bring([*taken], outcome)
         return outcome
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
-        left = list(self._quarantine.mails(serial=True))
-        undecided = {one.enqueue_id for one in left if one.state is State.KEPT}
+        earlier = list(self._quarantine.mails(serial=True))
+        unproved = {mail.enqueue_id for mail in earlier if mail.state is State.KEPT}
         self._history.begin()
-        in_flight = self._history.wait_for_handlers(undecided, self._right.renew)
-        stages = self._stages(undecided)
-        over = self._history.done | {one for one, record in stages.items() if record.closed}
+        in_flight = self._history.wait_for_handlers(unproved, self._lock.renew)
+        stages = self._stages(unproved)
+        completed = self._history.done | {id_ for id_, record in stages.items() if record.closed}
         marked: _Mails = []
         partitions = cache(lambda table: list(table.partitions(self._queue)))  # a scan of all keys
-        for part in batches(left, _BETWEEN_RENEWALS):
-            self._right.renew()
+        for part in batches(earlier, _BETWEEN_RENEWALS):
+            self._lock.renew()
             for mail in part:
                 if mail.state in _PROVED:
                     marked.append(mail)
-                elif mail.enqueue_id in over or not self._may_be_marked(mail, partitions):
-                    self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
+                elif mail.enqueue_id in completed or not self._may_be_marked(mail, partitions):
+                    self._quarantine.withdraw(mail)  # it is live in its queue, or was delivered
                     continue
                 elif accept_duplicates and mail.content is Content.KEPT:
-                    self._right.require()
+                    self._lock.require()
                     self._mark(mail, marked)
                 elif mail.enqueue_id in in_flight:
                     outcome.pending += 1
@@ -239,38 +238,38 @@ class Moves:
         self._quarantine.sweep()
 
     def _may_be_marked(self, mail: QuarantinedMail, partitions: Partitions) -> bool:
-        """Whether the move that was cut off may have marked it: no mark alone says nothing."""
+        """Whether the cut-off move may have marked it. A missing mark alone proves nothing."""
         where, decided = (self._stores.tables, self._queue), mail.state is State.KEPT
         try:
             return decided and is_over(
                 *where, mail.enqueue_id, every_replica=True, partitions=partitions
             )
-        except StoreUnavailable:  # the replica that is away may have the mark
+        except StoreUnavailable:  # the replica that does not answer may have the mark
             return True
 
     def _take_all(
         self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome, taken: _Mails
     ) -> None:
-        """Adds those of the mails that are marked now to `taken`, whose end is unknown yet."""
+        """Marks the mails and adds them to `taken`. A worker may yet have completed one of them."""
         in_flight, before = self._history.observe(), len(taken)
         stages = self._stages(row.enqueue_id for row in rows)
         free = outcome.without_holder(rows, in_flight, stages)
-        kept = self._each(lambda row: self._keep(row, decided), free)
-        kept = [mail for mail in kept if mail.state is not State.KEPT]  # else in doubt, as counted
-        self._right.require()
-        self._right.renew()
-        if not taken:  # what was completed before is marked
+        kept = self._map(lambda row: self._keep(row, decided), free)
+        kept = [mail for mail in kept if mail.state is not State.KEPT]  # KEPT: counted as in doubt
+        self._lock.require()
+        self._lock.renew()
+        if not taken:  # mails that were completed before have their mark
             self._history.begin()
         self._history.observe()
-        self._each(lambda mail: self._take(mail, taken), kept, renews=False)
+        self._map(lambda mail: self._take(mail, taken), kept, renews=False)
         self._history.observe()
         empty = [mail.enqueue_id for mail in kept if mail.content is not Content.KEPT]
         lost = len(empty) - len(self._stores.tables.deleted.marked(self._queue, empty))
-        outcome.lost += lost  # a mail that is done has no content either
+        outcome.lost += lost  # without those that are done: they have no content either
         outcome.gone += len(kept) - lost - (len(taken) - before)
 
     def _take(self, mail: QuarantinedMail, taken: _Mails) -> None:
-        """Marked in its queue; not where it has no content, or is done or deleted."""
+        """Marks the mail in its queue, or withdraws it: without content, or done or deleted."""
         decided = None
         if mail.content is Content.KEPT and mail.state is State.CLOSING:
             decided = self._quarantine.advance(mail, State.KEPT)
@@ -278,11 +277,11 @@ class Moves:
         if decided is None or self._stores.tables.deleted.is_marked(self._queue, mail.enqueue_id):
             self._quarantine.withdraw(decided or mail)
             return
-        self._right.require()  # the next move withdraws what is decided and has no mark
+        self._lock.require()  # a next move would withdraw a decided mail that has no mark
         self._mark(decided, taken)
 
     def _mark(self, decided: QuarantinedMail, taken: _Mails) -> None:
-        """In doubt where another move withdrew it meanwhile; not `taken` where that brings it."""
+        """Marks the mail; in doubt if withdrawn meanwhile. Not `taken` if another run brings it."""
         self._stores.tables.deleted.mark_many(self._queue, [decided.enqueue_id])
         crash.point("move:marked")
         marked, anew = self._quarantine.keep_marked(decided)
@@ -293,7 +292,7 @@ class Moves:
             taken.append(marked)
 
     def _proved(self, marked: QuarantinedMail) -> QuarantinedMail | None:
-        """Taken, since no worker completed it; None: another works on it."""
+        """The row in state TAKEN: no worker completed the mail. None: another process has it."""
         if marked.state in _PROVED:
             return marked
         taken = self._quarantine.advance(marked, State.TAKEN)
@@ -312,14 +311,14 @@ class Moves:
         *,
         accept_duplicates: bool = False,
     ) -> None:
-        """Marked mails into their queue, once it is known that no worker completed them. Recipients
-        whom a handler served meanwhile are left out.
+        """Enqueues the marked mails in their new queue, once it is proved that no worker completed
+        them. Leaves out recipients that a handler served meanwhile.
         """
         marked = {mail.enqueue_id for mail in mails if mail.state not in _PROVED}
-        in_flight = self._history.wait_for_handlers(marked, self._right.renew)
+        in_flight = self._history.wait_for_handlers(marked, self._lock.renew)
         stages = self._stages(mail.enqueue_id for mail in mails)
-        closed = {one for one, record in stages.items() if record.closed}
-        sending = {one for one, record in stages.items() if record.those(Stage.SENDING)}
+        closed = {id_ for id_, record in stages.items() if record.closed}
+        sending = {id_ for id_, record in stages.items() if record.those(Stage.SENDING)}
         done = marked & (self._history.done | closed)
         unknown = marked if self._history.missed else marked & (sending | self._kept_anew)
         doubtful = set() if accept_duplicates else unknown - in_flight - done
@@ -330,15 +329,15 @@ class Moves:
                 self._quarantine.withdraw(mail)
             elif mail.enqueue_id in doubtful:
                 outcome.doubt(mail)
-        ready = [one for one in mails if one.enqueue_id not in in_flight | done | doubtful]
-        self._right.renew()
-        proved = self._each(self._proved, ready)
+        ready = [mail for mail in mails if mail.enqueue_id not in in_flight | done | doubtful]
+        self._lock.renew()
+        proved = self._map(self._proved, ready)
 
         def release(mail: QuarantinedMail) -> None:
-            left = _for_those_left(mail, stages.get(mail.enqueue_id))
+            narrowed = _for_unserved(mail, stages.get(mail.enqueue_id))
             try:
                 new_id = self._quarantine.release_within(
-                    left, self._right, accept_duplicates=accept_duplicates
+                    narrowed, self._lock, accept_duplicates=accept_duplicates
                 )
             except MayBeDelivered:
                 outcome.doubt(mail)
@@ -348,18 +347,19 @@ class Moves:
 
         outcome.gone += proved.count(None)
         for part in batches((mail for mail in proved if mail is not None), _BETWEEN_RENEWALS):
-            self._right.renew()
-            self._each(release, part)
+            self._lock.renew()
+            self._map(release, part)
 
-    def _each(self, work: Callable[[T], U], items: Sequence[T], *, renews: bool = True) -> list[U]:
-        """The results in order. All of them end before the first error is raised, a signal's too.
-        The right is kept meanwhile, but for `work` that goes by it: whoever lost it must not find
-        it again.
+    def _map(self, work: Callable[[T], U], items: Sequence[T], *, renews: bool = True) -> list[U]:
+        """The results of `work` in order. Raises the first error, also a signal's, once all ended.
+
+        Renews the lock meanwhile. `renews` False for `work` that checks the lock itself: a renewal
+        after the lock was lost would hide the loss.
         """
         futures = [self._threads.submit(work, item) for item in items]
         try:
-            while wait(futures, self._right.pause if renews else None).not_done:
-                self._right.renew()
+            while wait(futures, self._lock.pause if renews else None).not_done:
+                self._lock.renew()
         finally:
             wait(futures)
         errors = [error for future in futures if (error := future.exception()) is not None]
@@ -380,8 +380,8 @@ def foreseen(
 ) -> dict[str, int]:
     """What a move of these mails, or their delay until `due`, would do now. Creates no table.
 
-    These are counts of MoveOutcome, but for those that only the move itself finds out: it alone
-    looks at contents, and at what earlier moves left. Raises what refuses a delay.
+    Returns the counts of MoveOutcome except those that only a move itself finds out: it alone reads
+    contents, and what earlier moves left. Raises as `require_delays`.
     """
     if due is not None:
         require_delays(stores, queue, clock)
@@ -409,21 +409,21 @@ def _sooner(
     *,
     due: datetime | None,
 ) -> Sequence[ViewRow]:
-    """Those that are delivered before `due`. The rows may be new entries of this very delay."""
+    """The rows of mails that are due before `due`, without new entries of this very delay."""
     if due is None:
         return rows
     new = set(outcome.moved.values())
     others = [row for row in rows if row.enqueue_id not in new]
     states = stores.delay_states(queue, [row.enqueue_id for row in others])
-    now = clock()  # a run that is repeated too late delays nothing
-    waiting = {one: state.due for one, state in states.items() if state.due}
+    now = clock()  # a run that is repeated after `due` delays nothing
+    waiting = {id_: state.due for id_, state in states.items() if state.due}
     sooner = [row for row in others if max(now, waiting.get(row.enqueue_id, now)) < due]
     outcome.later = (outcome.later or 0) + len(others) - len(sooner)
     return sooner
 
 
 def require_delays(stores: Stores, queue: QueueName, clock: Clock) -> None:
-    """Raises Refused where no worker would bring delayed mails back; ClockSkew."""
+    """Raises Refused where no worker consumes the hop queue, which ends delays; ClockSkew."""
     try:
         consumed = has_consumers(stores.settings.rabbitmq, RabbitNames(queue).hop_queue)
     except QueueMissing:
@@ -436,14 +436,14 @@ def require_delays(stores: Stores, queue: QueueName, clock: Clock) -> None:
     stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
 
 
-def _for_those_left(mail: QuarantinedMail, record: MailStage | None) -> QuarantinedMail:
-    """The mail for the recipients whom its stage marks do not call served; for all, without marks.
+def _for_unserved(mail: QuarantinedMail, record: MailStage | None) -> QuarantinedMail:
+    """The mail without the recipients that its stage marks call served; unchanged without marks.
 
-    Those in doubt are among them: a mail with one comes here by `accept_duplicates` alone.
+    Keeps recipients in doubt: such a mail comes here only by `accept_duplicates`.
     """
-    left = () if record is None else (*record.remaining, *record.those(Stage.SENDING))
-    if not left:
+    unserved = () if record is None else (*record.remaining, *record.those(Stage.SENDING))
+    if not unserved:
         return mail
     item = codec.decode(mail.message)
-    narrowed = replace(item, mail=replace(item.mail, recipients=left))
+    narrowed = replace(item, mail=replace(item.mail, recipients=unserved))
     return replace(mail, message=codec.encode(narrowed))

@@ -1,4 +1,4 @@
-"""Which queues there are. A queue is known when RabbitMQ has its exchange and its work queue."""
+"""Creates and finds queues. A queue is known when RabbitMQ has its exchange and its work queue."""
 
 from mailslice.model.errors import UnknownQueue
 from mailslice.model.mail import QueueName
@@ -10,11 +10,11 @@ _MOST_NAMES = 20
 
 
 def create(stores: Stores, name: str) -> QueueName:
-    """Create what is missing of the queue: tables and configuration, bucket, and last, so that a
-    queue that is known is whole, RabbitMQ's part.
+    """Create what the queue lacks: tables, configuration, bucket, and then RabbitMQ's part.
 
-    An existing queue stays as it is. Raises BadInput for a bad name, ConfigurationDiffers,
-    TopologyDiffers when it exists with other arguments.
+    RabbitMQ's part comes last, so a known queue is complete. An existing queue stays as it is.
+    Raises BadInput for a bad name, ConfigurationDiffers, and TopologyDiffers when the queue exists
+    with other arguments.
     """
     queue = queue_name(name)
     stores.tables.create()
@@ -26,7 +26,7 @@ def create(stores: Stores, name: str) -> QueueName:
 
 
 def require(stores: Stores, name: str) -> QueueName:
-    """The name, when the queue is known; else UnknownQueue naming those that are."""
+    """The checked name. Raises UnknownQueue, which lists the known queues."""
     queue = queue_name(name)
     if stores.rabbitmq.exists(queue):
         return queue

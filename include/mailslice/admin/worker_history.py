@@ -1,8 +1,8 @@
-"""What the workers of a queue have, and what they completed, by their records (`worker_records`).
+"""Which mails the workers of a queue have, and which they completed, by table `worker_records`.
 
-A record lists the mails in hand and names what was completed: the newest 500 at least, and all
-since the last record but one. So whoever looks often enough misses nothing. What may have been
-missed is unknown, never "no".
+A record lists the mails in hand. It also names completed mails: at least the newest 500, and all
+since the last record but one. A reader that looks often enough misses none. A mail that may have
+been missed counts as unknown, never as not completed.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.stores.rabbitmq.publishing import has_consumers
 
 _NAMED, _NAMED_RECORDS = 500, 2
-"""A record names so many completed mails at least, and all of so many records."""
+"""A record names at least 500 completed mails, and all that the last two records cover."""
 _TICK = 1.0
 _LEAST_INTERVAL = 0.1
 
 
 class WorkerHistory:
-    """From `begin` on. `done`: completed; `missed`: whether others may have been, too."""
+    """From `begin` on. `done`: ids of completed mails; `missed`: it may have overlooked others."""
 
     def __init__(
         self, stores: Stores, queue: QueueName, sleep: Callable[[float], None], patience: timedelta
     ) -> None:
-        """`patience`: with handlers that have a mail which is waited for."""
+        """`patience`: how long `wait_for_handlers` waits for handlers that have a mail."""
         self._stores = stores
         self._queue = queue
         self._sleep = sleep
@@ -36,15 +36,15 @@ class WorkerHistory:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets what it knows. The next observation says where each worker is."""
+        """Forgets what it knows. The next `observe` is the base for later ones."""
         self.done: set[EnqueueId] = set()
         self.missed = False
         self._last: dict[str, WorkerRecord] | None = None
         self._alive: set[str] = set()
 
     def observe(self) -> frozenset[EnqueueId]:
-        """What workers have now that were alive at an observation. A mail that a worker gave back
-        counts: its handler may still run.
+        """Reads the records. Returns the mails in the hands of workers that were ever seen alive. A
+        mail that a worker gave back counts: its handler may still run.
         """
         records = {one.worker: one for one in self._stores.own.worker_records.list(self._queue)}
         last = records if self._last is None else self._last
@@ -62,7 +62,7 @@ class WorkerHistory:
         return frozenset(mail.enqueue_id for record in living for mail in record.in_flight)
 
     def observe_twice(self) -> frozenset[EnqueueId]:
-        """`observe`, now and when living workers have written their next record."""
+        """`observe` now, and again after the live workers have written their next record."""
         in_flight = self.observe()
         if self._alive:
             self._sleep(max(self._intervals) + _TICK)
@@ -71,11 +71,11 @@ class WorkerHistory:
     def wait_for_handlers(
         self, ids: set[EnqueueId], meanwhile: Callable[[], None]
     ) -> frozenset[EnqueueId]:
-        """Of marked mails those that a handler still has, after the last observation.
+        """Waits. Returns those of the marked mails `ids` that a handler still has at the end.
 
-        A worker that was given a mail before its mark says so in the record after next. One that
-        had mails, and does not write that record, may have completed any: `missed`. `meanwhile` is
-        called after each pause.
+        A worker that was given a mail before its mark says so by its second next record. A worker
+        that had mails and does not write that record may have completed any mail: this sets
+        `missed`. Calls `meanwhile` after each pause.
         """
         in_flight = self.observe() & ids
         if not ids or not self.has_workers():
@@ -86,7 +86,7 @@ class WorkerHistory:
         while waited < 2 * max(self._intervals) + _TICK or (
             waited < longest and self._is_silent(due)
         ):
-            pause = min(*self._intervals, _TICK)  # of a worker that began meanwhile, too
+            pause = min(*self._intervals, _TICK)  # a worker that began meanwhile adds an interval
             waited += pause
             in_flight = self._observed_after(pause, meanwhile) & ids
         self.missed |= self._is_silent(due)
@@ -96,7 +96,7 @@ class WorkerHistory:
         return in_flight
 
     def has_workers(self) -> bool:
-        """Whether anybody consumes the queue, or a worker was alive at an observation."""
+        """Whether the queue has a consumer, or a worker was alive at an observation."""
         work_queue = RabbitNames(self._queue).work_queue
         return bool(self._alive) or has_consumers(self._stores.settings.rabbitmq, work_queue)
 
@@ -108,7 +108,7 @@ class WorkerHistory:
         return self.observe()
 
     def _due(self) -> list[tuple[WorkerRecord, int]]:
-        """Workers that have mails, and the beat that each is to reach."""
+        """The last record of each live worker that has mails, and the beat that it must reach."""
         return [
             (record, record.beat + _NAMED_RECORDS)
             for worker, record in (self._last or {}).items()

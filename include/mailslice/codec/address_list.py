@@ -1,9 +1,8 @@
-"""Lists of addresses as headers have them: RFC 5322 3.4 with its obsolete forms, and what other
-programs make of it.
+"""Parses the address lists of headers: RFC 5322 3.4 with its obsolete forms, and common deviations.
 
-One pass over the value, whatever its length and nesting: the standard library's parser takes the
-square of the length, a stack frame a comment, and joins what it does not understand to addresses
-that nobody wrote (`Foo a@b` -> `"Foo a"@b`).
+Needs one pass, whatever the length and nesting of the value. The standard library's parser needs
+time quadratic in the length and a stack frame a comment, and makes addresses that nobody wrote from
+text that it does not understand (`Foo a@b` -> `"Foo a"@b`).
 """
 
 import re
@@ -12,36 +11,36 @@ from collections.abc import Iterator, Sequence
 from mailslice.codec.addresses import is_address
 
 _ENCODED = r"=\?[^?\s]+\?[bqBQ]\?[^?\s]*\?="
-"""RFC 2047: one word of a name, whatever is in it."""
+"""An encoded word of RFC 2047: one word of a display name, whatever it contains."""
 _PIECE = re.compile(
     rf'{_ENCODED}|"[^"\\]*(?:\\.[^"\\]*)*"|\s+|\[[0-9A-Za-z:.\-]*\]|\\.|[^\s"\\()<>,:;@.\[\]]+|.',
     re.DOTALL,
 )
-"""Encoded word, quoted string, blanks, domain literal, escaped character, word, one special."""
+"""Encoded word, quoted string, white space, domain literal, quoted pair, word, one special."""
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _IN_COMMENT = re.compile(r"\\.|[()]", re.DOTALL)
 _SEPARATORS = frozenset(",;")
 _UNCLOSED = frozenset('"(')
-"""After an unclosed one all is text, up to an address in angle brackets."""
+"""After one that is never closed, everything is text up to the next address in angle brackets."""
 _CLOSERS = frozenset(">)")
-"""Unmatched ones are cut off the ends of a word; a word with one inside is no address."""
+"""Unmatched ones are cut off the ends of a word. A word that contains one is no address."""
 
 
 def parse_addresses(value: str) -> list[str]:
-    """The addresses of a header's value, in order, without display names and comments; members of
-    groups, too.
+    """The addresses in a header's value, in order, also those of groups. Drops display names and
+    comments.
 
-    Semicolons part addresses as commas do, and several in angle brackets beside each other are all
-    taken. What is no address is left out, and hides none of those beside it; no part of it is ever
-    taken for an address. A quote or parenthesis that is never closed makes text of what follows, up
-    to the next address in brackets: who stands there bare may be no more than mentioned.
+    A semicolon separates addresses as a comma does. Adjacent addresses in angle brackets all count.
+    A part that is no address is dropped whole, and hides no address beside it. After a quote or
+    parenthesis that is never closed, everything is text up to the next address in angle brackets: a
+    bare address there may only be mentioned.
     """
     return list(_listed(_pieces(value)))
 
 
 def _pieces(value: str) -> list[str]:
-    """Strings with quotes, words, specials; blanks and comments are one blank. An unclosed quote or
-    parenthesis stays alone.
+    """Quoted strings, words and specials. White space, or a comment, becomes one blank. An unclosed
+    quote or parenthesis is a piece of its own.
     """
     pieces: list[str] = []
     comments: dict[int, int] | None = None
@@ -50,7 +49,7 @@ def _pieces(value: str) -> list[str]:
         piece, at = match[0], match.end()
         if piece == "(":
             if comments is None:
-                comments = _closed_comments(value, match.start())  # all that follow are in it
+                comments = _closed_comments(value, match.start())  # this one and all later ones
             if (end := comments.get(match.start())) is not None:
                 piece, at = " ", end
         pieces.append(" " if piece.isspace() else piece)
@@ -72,30 +71,30 @@ def _closed_comments(value: str, start: int) -> dict[int, int]:
 def _listed(pieces: Sequence[str]) -> Iterator[str]:
     closing = _closing_brackets(pieces)
     bare: list[str] = []
-    over = unclosed = False
+    after_brackets = unclosed = False
     at = 0
     while at < len(pieces):
         piece = pieces[at]
         if piece == "<" and at in closing:
             yield from _in_brackets(pieces[at + 1 : closing[at]])
-            bare, over, unclosed, at = [], True, False, closing[at]
+            bare, after_brackets, unclosed, at = [], True, False, closing[at]
         elif piece == "<":
-            bare = []  # what was before it is a name; its `>` is missing
+            bare = []  # the `>` is missing; the words before it are a display name
         elif piece in _SEPARATORS or piece == ":":
-            # The name of a group has no @ in it: what is an address before a colon (`a@b:25`) is no
-            # such name.
+            # Words before a colon may be the name of a group. A group's name has no @, so an
+            # address there (`a@b:25`) counts.
             yield from _addresses(bare, named=True)
-            bare, over = [], False
+            bare, after_brackets = [], False
         elif piece in _UNCLOSED:
             unclosed = True
-        elif not over and not unclosed:
+        elif not after_brackets and not unclosed:
             bare.append(piece)
         at += 1
     yield from _addresses(bare, named=True)
 
 
 def _closing_brackets(pieces: Sequence[str]) -> dict[int, int]:
-    """For each `<` the `>` that closes it. One with another `<` before that is a stray."""
+    """Position of `<` -> position of its `>`. Leaves out a `<` that another `<` follows first."""
     closing: dict[int, int] = {}
     opened: int | None = None
     for at, piece in enumerate(pieces):
@@ -108,7 +107,7 @@ def _closing_brackets(pieces: Sequence[str]) -> dict[int, int]:
 
 
 def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
-    """`a@b`, a route (RFC 5322 4.4) or `mailto:` before it; or several in one pair of brackets."""
+    """The addresses in one pair of brackets, without a route (RFC 5322 4.4) or `mailto:`."""
     if next((piece for piece in pieces if piece != " "), "") == "@":
         pieces = pieces[pieces.index(":") + 1 :] if ":" in pieces else ()
     part: list[str] = []
@@ -119,12 +118,12 @@ def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
         elif piece == ":" and len(part) <= 2 and "".join(part).strip().lower() == "mailto":
             part = []
         elif piece != " " or part[-1:] not in ([], [" "]):
-            # Of blanks, which comments are, too, one that follows something says it all.
+            # Keeps one blank after another piece. Comments are blanks, too.
             part.append(piece)
 
 
 def _addresses(pieces: Sequence[str], *, named: bool) -> Iterator[str]:
-    """Addresses with blanks between. `named`: other words may be there; else all must be some."""
+    """The addresses among the words. `named`: others are names; else all must be addresses."""
     joined = _words(pieces, around_dots=True)
     if len(joined) <= 1:
         return filter(None, map(_address, joined))
@@ -132,15 +131,15 @@ def _addresses(pieces: Sequence[str], *, named: bool) -> Iterator[str]:
     if not named:
         parsed = [_address(word) for word in words]
         return iter(()) if None in parsed else filter(None, parsed)
-    # `Mr J. doe@x.y`, `doe@x .y`: is what the dot joins to it in it or not? Nobody knows.
+    # `Mr J. doe@x.y`, `doe@x .y`: the dot may belong to the address or not. Such a word is dropped.
     befores, afters = [["-"], *words], [*words[1:], ["-"]]
-    beside = zip(befores, words, afters, strict=False)
-    alone = (word for before, word, after in beside if before[-1] != "." and after[0] != ".")
+    neighbours = zip(befores, words, afters, strict=False)
+    alone = (word for before, word, after in neighbours if before[-1] != "." and after[0] != ".")
     return filter(None, (_address(word) for word in alone if "@" in word))
 
 
 def _words(pieces: Sequence[str], *, around_dots: bool) -> list[list[str]]:
-    """Parted at blanks; with `around_dots` not at those around dots and @ (RFC 5322 4.4)."""
+    """Splits at blanks; with `around_dots` not at blanks beside dots and @ (RFC 5322 4.4)."""
     words: list[list[str]] = []
     blank, glued = True, False
     for piece in pieces:
@@ -157,13 +156,13 @@ def _words(pieces: Sequence[str], *, around_dots: bool) -> list[list[str]]:
 
 
 def _trimmed(word: Sequence[str]) -> list[str]:
-    """Without stray closing brackets at its ends."""
+    """The word without unmatched closing brackets at its ends."""
     positions = [at for at, piece in enumerate(word) if piece not in _CLOSERS]
     return list(word[positions[0] : positions[-1] + 1]) if positions else []
 
 
 def _address(word: Sequence[str]) -> str | None:
-    """The address that these pieces are; its local part is quoted only where it has to be."""
+    """The address that the pieces form, or None. Quotes the local part only if it must be."""
     if word.count("@") != 1:
         return None
     at = word.index("@")

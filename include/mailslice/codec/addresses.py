@@ -1,4 +1,4 @@
-"""Mail addresses: what counts as one, and when two are the same: without regard to case."""
+"""Mail addresses: which texts are addresses, and which addresses are equal but for case."""
 
 import re
 
@@ -36,12 +36,12 @@ def is_address(text: str) -> bool:
 
 
 def james_takes(text: str) -> bool:
-    """Whether James can read it. Others have it requeue the mail for ever, and end its browse."""
+    """Whether James can read it. Another makes James requeue the mail for ever and end a browse."""
     return is_address(text) and _JAMES.fullmatch(text) is not None
 
 
 def checked_address(text: str, option: str = "address") -> str:
-    """`text` without blanks and angle brackets around it. BadInput: no address."""
+    """`text` without blanks and angle brackets around it. Raises BadInput for no address."""
     bare = text.strip().removeprefix("<").removesuffix(">")
     if not is_address(bare):
         raise BadInput(f"{option}: {text!r} is not a mail address; allowed: local@domain")
@@ -49,26 +49,26 @@ def checked_address(text: str, option: str = "address") -> str:
 
 
 def checked_sender(text: str, option: str = "sender") -> str | None:
-    """Like `checked_address`, but `<>` and the empty text are the null sender, None."""
+    """As `checked_address`. `<>` and the empty text are the null sender: None."""
     return None if text.strip() in {"", NULL_SENDER} else checked_address(text, option)
 
 
 def domain_of(address: str) -> str:
-    """The domain in lower case, cut to the longest there can be; `(none)` without one."""
+    """The domain in lower case, cut to 253 characters; `(none)` for an address without one."""
     local, at, domain = address.rpartition("@")
     domain = domain.strip().lower()[:_LONGEST_DOMAIN]
     return domain if at and local and domain else NO_DOMAIN
 
 
 def same(first: str | None, second: str | None) -> bool:
-    """Whether two addresses are one for James (`folded`); the null sender equals only itself."""
+    """Whether James takes two addresses as equal (`folded`). The null sender equals only itself."""
     if first is None or second is None:
         return first is second
     return first == second or folded(first) == folded(second)
 
 
 def folded(address: str) -> str:
-    """Without case, letter for letter as Java's equalsIgnoreCase: ß is not ss, ς is σ."""
+    """The address folded letter by letter, as by Java's equalsIgnoreCase: ß is not ss, ς is σ."""
     if address.isascii():
         return address.lower()
     return "".join(

@@ -1,9 +1,9 @@
 """Ids of blobs, which are their keys in S3.
 
-passthrough: a random UUID. deduplication: SHA-256 in standard base64 with padding, as the James of
-tests/golden/deduplication.json writes it, or base64url or hex by setting (James has them by a JVM
-property); all are read. Generation-aware: `FAMILY_GENERATION_` before it, generation = floor(epoch
-seconds / duration seconds).
+passthrough: a random UUID. deduplication: the SHA-256 in standard base64 with padding, as the James
+of tests/golden/deduplication.json writes it; a setting (in James a JVM property) chooses base64url
+or hex. All spellings are read. A generation-aware id has the prefix `FAMILY_GENERATION_`, with
+generation = floor(epoch seconds / duration seconds).
 """
 
 import base64
@@ -24,15 +24,15 @@ _PLAIN = re.compile(rf"{_UUID.pattern}|[0-9a-f]{{64}}|[A-Za-z0-9+/_-]{{43}}=", r
 _HASH = re.compile(
     rf"{_PLAIN.pattern}|[0-9A-F]{{64}}|[A-Z2-7]{{52}}====|[0-9A-V]{{52}}====", re.ASCII
 )
-"""Every spelling that James' property james.blob.id.hash.encoding allows, and UUIDs."""
+"""Every spelling that James' property james.blob.id.hash.encoding allows, and a UUID."""
 _BARE = re.compile(r"[0-9a-f]{32}|[A-Za-z0-9_-]{43}", re.ASCII)
-"""UUIDs without dashes, base64url without padding: ids behind a generation only."""
+"""A UUID without dashes, or base64url without padding: only after `FAMILY_GENERATION_`."""
 _AWARE = re.compile(r"(\d{1,10})_(\d{1,18})_(.+)", re.ASCII | re.DOTALL)
 SPELLINGS = ("-_/", "+")
-"""Characters in which spellings of one id differ, base64 and base64url, `FAMILY_GENERATION_HASH`
-and its MinIO form, and what to put in their place (nothing for the last two). Only to hold back
-what a reference may mean: two ids that become the same text are as unlikely as two contents with
-one hash.
+"""Arguments of `translate`: characters in which spellings of one id differ (base64 and base64url,
+`FAMILY_GENERATION_HASH` and its MinIO form), and their replacements; the last two are dropped. Only
+for keeping blobs that a reference may mean. Two ids that become one text are as unlikely as two
+contents with one hash.
 """
 _MINIO = re.compile(r"(\d{1,10})/(\d{1,18})/(.)/(..)/(.+)", re.ASCII | re.DOTALL)
 
@@ -47,14 +47,14 @@ class ParsedBlobId:
 
 
 class BlobIds:
-    """Gives ids to content, by the settings."""
+    """Makes the ids of new blobs, by the settings."""
 
     def __init__(self, settings: BlobSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
 
     def new(self, content: Buffer) -> BlobId:
-        """A fresh random id, or the id of this content."""
+        """A random id (passthrough), or the id of this content (deduplication)."""
         settings, random = self._settings, self._settings.strategy is BlobStrategy.PASSTHROUGH
         plain = str(uuid4()) if random else content_hash(content, settings.hash_encoding)
         if self._settings.id is BlobIdKind.PLAIN:
@@ -67,11 +67,11 @@ class BlobIds:
 
 
 def content_hash(content: Buffer, encoding: HashEncoding = HashEncoding.BASE64) -> str:
-    """SHA-256 of the content, by default in standard base64, padding kept.
+    """SHA-256 of the content, by default in standard base64 with padding.
 
-    A key with an empty path segment (`/` first, or `//`; one hash in 38) is refused or changed by
-    S3 servers that keep files: such a hash is spelled in base64url, which James reads like any id.
-    Only the sharing of that one object with James is given up.
+    S3 servers that keep files refuse or change a key with an empty path segment (`/` first, or
+    `//`; one hash in 38). Such a hash is spelled in base64url, which James reads like any id. The
+    only loss: mailslice and James do not share that one object.
     """
     digest = hashlib.sha256(content).digest()
     match encoding:
@@ -86,7 +86,7 @@ def content_hash(content: Buffer, encoding: HashEncoding = HashEncoding.BASE64) 
 
 
 def parse(key: str) -> ParsedBlobId:
-    """The parts of `FAMILY_GENERATION_HASH` or MinIO's form of it; every other key is plain."""
+    """The parts of `FAMILY_GENERATION_HASH`, or of its MinIO form. Every other key is plain."""
     if _PLAIN.fullmatch(key):
         return ParsedBlobId(None, None, key)
     if aware := _AWARE.fullmatch(key):
@@ -97,18 +97,18 @@ def parse(key: str) -> ParsedBlobId:
 
 
 def is_random(blob_id: str) -> bool:
-    """Whether the id is a UUID: such a blob is one mail's, and may go at completion (I6)."""
+    """Whether the id is a UUID: such a blob is one mail's, whose completion may delete it (I6)."""
     return (_UUID.fullmatch(blob_id) or _UUID.fullmatch(parse(blob_id).hash)) is not None
 
 
 def is_blob_id(key: str) -> bool:
-    """Whether James or mailslice gives such a key to a blob. Others are somebody else's."""
+    """Whether James or mailslice gives blobs such keys. Other objects are of other programs."""
     parsed = parse(key)
     bare = None if parsed.generation is None else _BARE.fullmatch(parsed.hash)
     return (_HASH.fullmatch(parsed.hash) or bare) is not None
 
 
 def is_active(parsed: ParsedBlobId, family: int, generation: int) -> bool:
-    """Whether James may still give out this id. One without a generation is never active."""
+    """Whether James may still give this id to new content. Without a generation: never."""
     known = parsed.generation
     return parsed.family == family and known is not None and known + 1 >= generation

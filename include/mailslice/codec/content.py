@@ -1,4 +1,4 @@
-"""Where a mail's header ends, by bytes: header + body is the content, however broken."""
+"""Splits a mail's bytes into header and body. Joined they are the content, however malformed."""
 
 import re
 
@@ -6,10 +6,10 @@ _EMPTY_LINE = re.compile(rb"\n\r?\n")
 
 
 def split(content: bytes) -> tuple[memoryview, memoryview]:
-    """The header block up to and including the first empty line, and the body: views, no copies.
+    """The header block up to and including the first empty line, and the body. Copies nothing.
 
-    Line ends are CRLF or LF, also mixed. Without an empty line all is header. Content that begins
-    with one has only that line as its header.
+    Line ends are CRLF or LF, also mixed. Without an empty line, all content is header. If it begins
+    with an empty line, this line is the whole header.
     """
     view = memoryview(content)
     end = header_end(content)

@@ -1,8 +1,8 @@
 """Events of James' event store: the configuration of the queue view, and the storage strategy of
 the blobs.
 
-James 3.8 writes `sliceWindow` as seconds with nine decimals, 3.5 as ISO 8601 text, and the fields
-in another order; both are read.
+James 3.8 writes `sliceWindow` as seconds with nine decimals. James 3.5 writes ISO 8601 text, and
+another order of fields. `decode` reads both.
 """
 
 import json
@@ -18,7 +18,7 @@ from mailslice.model.settings import BlobStrategy
 from mailslice.model.slices import whole_seconds
 
 STORAGE_STRATEGY_AGGREGATE = "BlobStoreStorageStrategyConfiguration"
-"""Where James records passthrough or deduplication (modules.blobstore.validation)."""
+"""The aggregate in which James records its strategy (modules.blobstore.validation)."""
 _MICROSECOND = Decimal("0.000001")
 
 
@@ -33,7 +33,7 @@ def encode(configuration: ViewConfiguration, event_id: int) -> str:
 
 
 def decode(text: str) -> ViewConfiguration:
-    """The configuration in an event. Refused: what cannot be read must not be written over."""
+    """The configuration in an event. Raises Refused: an unreadable event must not be superseded."""
     event = _event(text, CONFIGURATION_AGGREGATE)
     if event.get("type") != CONFIGURATION_EVENT_TYPE:
         why = f"its type is {event.get('type')!r}, not {CONFIGURATION_EVENT_TYPE}"
@@ -48,7 +48,7 @@ def decode(text: str) -> ViewConfiguration:
 
 
 def decode_strategy(text: str) -> BlobStrategy:
-    """The storage strategy that James recorded. Raises Refused when the event is none."""
+    """The storage strategy in an event. Raises Refused if the event has none."""
     strategy = _event(text, STORAGE_STRATEGY_AGGREGATE).get("storageStrategy")
     try:
         return BlobStrategy(str(strategy).lower())
@@ -82,7 +82,7 @@ def _window(value: object) -> timedelta:
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        # A value that was read, not an argument.
+        # ValueError: the value was read, it is no argument.
         raise ValueError(f"{value!r} is not a whole number")  # noqa: TRY004
     return value
 

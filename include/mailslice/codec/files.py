@@ -1,4 +1,4 @@
-"""Mails in files: *.eml, folders of them, mbox, Maildir, standard input; one at a time."""
+"""Reads mails from *.eml files, folders of them, mbox, Maildir and standard input, one by one."""
 
 import itertools
 import os
@@ -14,19 +14,19 @@ from typing import BinaryIO
 STDIN = "-"
 _CHUNK = 1 << 20
 _SEPARATOR = re.compile(rb"From \S(?>.*?\d:\d{2}).*?\d{4}")
-"""A `From ` line with a time and a year: counts as one even where no empty line is before it.
+"""A `From ` line with a time and a year. It begins a mail even without an empty line before it.
 
-The first time of a line has the most behind it: where no year follows it, none follows a later one.
-Tried from each time, a crafted line takes hours.
+The atomic group stops at the first time in the line: if no year follows it, none follows a later
+time. A match tried from each time would take hours on a crafted line.
 """
 _MAILDIR_NAME = re.compile(r"\d+[._][^.]+\..+|.+:2,[A-Za-z]*|.+\.eml", re.IGNORECASE | re.DOTALL)
-"""`time.unique.host`, or any name with flags; and mails that people put there."""
+"""`time.unique.host`, or any name with flags; or an *.eml that a person put there."""
 _QUOTED_FROM = re.compile(rb"^>(>*From )", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMail:
-    """A mail and where it was (`file`, or `mbox#3`); without content, why it was not read."""
+    """A mail. `label`: its place (`file`, or `mbox#3`); `error`: why it has no content."""
 
     label: str
     content: bytes | None
@@ -36,19 +36,19 @@ class FoundMail:
 def read_mails(
     path: Path | str, max_bytes: int | None = None, stdin: BinaryIO | None = None
 ) -> Iterator[FoundMail]:
-    """The mails at `path`: a file *.eml is one mail whatever its bytes, another file is an mbox, a
-    folder is a Maildir or holds *.eml at any depth.
+    """The mails at `path`. An *.eml file is one mail, whatever its bytes. Other files are mboxes. A
+    folder is a Maildir, or holds *.eml at any depth.
 
-    `-` is standard input: an mbox if it begins with a line `From ` that has a time and a year, else
-    one mail. In an mbox a line `From ` after an empty line, or with such a time, begins the next
-    mail even where it was meant as text and not quoted (`>From `). A mail of more than `max_bytes`
-    gives an error. Nothing is raised for what is found, or not found, there.
+    `-` is standard input: an mbox if it begins with a `From ` line that has a time and a year, else
+    one mail. In an mbox, a `From ` line after an empty line, or with time and year, begins the next
+    mail, even if it was meant as text and not quoted (`>From `). A mail of more than `max_bytes`
+    gives an error. Raises nothing: missing and unreadable files become errors, too.
     """
     if str(path) == STDIN:
         yield from _stream(stdin or sys.stdin.buffer, max_bytes)
         return
     if not str(path):
-        # Path would take it for the current folder.
+        # Path("") is the current folder.
         yield FoundMail("", None, "an empty path is no file and no folder")
         return
     source = Path(path)
@@ -81,7 +81,7 @@ def _stream(stream: BinaryIO, max_bytes: int | None) -> Iterator[FoundMail]:
 
 def _read_file(path: Path, max_bytes: int | None) -> FoundMail:
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for without end
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe may never end
             return FoundMail(str(path), None, "not a file")
         with path.open("rb", buffering=0) as stream:
             return _mail(str(path), _with_rest(b"", stream, max_bytes), max_bytes)
@@ -90,7 +90,7 @@ def _read_file(path: Path, max_bytes: int | None) -> FoundMail:
 
 
 def _with_rest(first: bytes, stream: BinaryIO | FileIO, max_bytes: int | None) -> bytes:
-    """`first` and what follows, up to `max_bytes` and more; its buffer is not copied."""
+    """`first` and the rest of `stream`. Stops once it has more than `max_bytes` bytes."""
     content = BytesIO()
     content.write(first)
     while (max_bytes is None or content.tell() <= max_bytes) and (chunk := stream.read(_CHUNK)):
@@ -121,8 +121,9 @@ def _folder(folder: Path, max_bytes: int | None) -> Iterator[FoundMail]:
 
 
 def _is_maildir(folder: Path, parts: Sequence[Path]) -> bool:
-    """One of the two is enough, for git, tar and rsync may leave out an empty folder: where all in
-    it is named as in a Maildir, and no *.eml lie elsewhere.
+    """Whether `folder`, with `new` and `cur` in `parts`, is a Maildir. git, tar and rsync may drop
+    an empty folder: one of the two is enough if all its files have names of a Maildir, and no *.eml
+    is elsewhere.
     """
     if len(parts) != 1:
         return len(parts) == 2
@@ -142,7 +143,7 @@ def _maildir(parts: Iterable[Path]) -> Iterator[Path | FoundMail]:
 
 
 def _eml_files(folder: Path) -> Iterator[Path | FoundMail]:
-    """At any depth, with what could not be looked into: no right, or a link, which may circle."""
+    """*.eml files at any depth, and errors for folders without permission and links to folders."""
     unread: list[OSError] = []
     for parent, folders, names in os.walk(folder, onerror=unread.append):
         folders.sort()
@@ -161,15 +162,15 @@ def _unread(error: OSError) -> FoundMail:
 class _Mbox:
     """Streams an mbox.
 
-    A mail begins after a line `From ` that follows an empty line or that has a time and a year, and
-    ends before the empty line ahead of the next one. `>From ` (mboxo) and `>>From ` (mboxrd) lose
-    one `>`. Nothing else of a mail's bytes is touched.
+    A mail begins after a `From ` line that follows an empty line, or that has a time and a year. It
+    ends before the empty line ahead of the next such line. `>From ` (mboxo) and `>>From ` (mboxrd)
+    lose one `>`. All other bytes of a mail stay as they are.
     """
 
     def __init__(
         self, label: str, stream: BinaryIO, max_bytes: int | None, first: bytes = b""
     ) -> None:
-        """`first`: what was read of the first line already."""
+        """`first`: the part of the first line that was read already."""
         self._label = label
         rest = iter(lambda: stream.readline(_CHUNK), b"")
         self._lines = itertools.chain([first] if first else [], rest)
@@ -210,7 +211,7 @@ class _Mbox:
     def _append(self, line: bytes) -> None:
         self._size += len(line)
         if self._max_bytes is not None and self._size > self._max_bytes + _CHUNK:
-            self._parts.clear()  # too large already: only counted from here on
+            self._parts.clear()  # too large: from here on only the size counts
         else:
             self._parts.append(line)
 

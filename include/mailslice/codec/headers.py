@@ -1,4 +1,4 @@
-"""Headers that tell where a mail's row is, and the time of a message: believed if plausible."""
+"""AMQP headers: a mail's partition, deaths, counts and time. Implausible values are ignored."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -9,20 +9,20 @@ from mailslice.model.mail import Partition
 from mailslice.model.names import HEADER_BUCKET, HEADER_SLICE, ROUTING_KEY, RabbitNames
 
 _HIGHEST_INT = 2**31 - 1
-"""Cassandra's int."""
+"""Of Cassandra's type int."""
 _LAST_YEAR = 9999
-"""The ends of its slices are no datetimes any more."""
+"""The end of a slice of this year may be beyond `datetime.max`."""
 
 
 def headers_of(partition: Partition | None) -> dict[str, object]:
-    """The headers that tell where a mail's row is; James ignores them."""
+    """The headers that name the partition of a mail's row. James ignores them."""
     if partition is None:
         return {}
     return {HEADER_SLICE: epoch_ms(partition.slice_start), HEADER_BUCKET: partition.bucket}
 
 
 def partition_in(headers: Mapping[str, Any]) -> Partition | None:
-    """Where the mail's row is; None for a message of James, and for what no row can have."""
+    """The partition of the mail's row. None: a message of James, or values that no row can have."""
     start, bucket = headers.get(HEADER_SLICE), headers.get(HEADER_BUCKET)
     if not isinstance(start, int) or not isinstance(bucket, int) or not 0 <= bucket <= _HIGHEST_INT:
         return None
@@ -34,7 +34,7 @@ def partition_in(headers: Mapping[str, Any]) -> Partition | None:
 
 
 def deaths(names: RabbitNames, at: datetime) -> dict[str, object]:
-    """The headers that RabbitMQ gives a message which is rejected in the work queue."""
+    """The headers that RabbitMQ adds to a message when it is rejected in the work queue."""
     death = {
         "reason": "rejected",
         "count": 1,
@@ -52,13 +52,13 @@ def deaths(names: RabbitNames, at: datetime) -> dict[str, object]:
 
 
 def count_in(headers: Mapping[str, Any], name: str) -> int:
-    """The count that a header says; 0 without one, and for what is no such number."""
+    """The count in a header; 0 without the header, and for a value that is no count."""
     count = headers.get(name)
     return count if isinstance(count, int) and 0 <= count <= _HIGHEST_INT else 0
 
 
 def moment(stamp: object) -> datetime | None:
-    """The AMQP property `timestamp` (seconds); None without one, and for milliseconds."""
+    """The time of the AMQP property `timestamp` (seconds). None: no integer, or milliseconds."""
     try:
         return datetime.fromtimestamp(stamp, UTC) if isinstance(stamp, int) else None
     except (ValueError, OverflowError, OSError):

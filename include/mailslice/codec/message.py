@@ -1,9 +1,8 @@
-r"""A message of the work queue: James' JSON, in James' field order and number form (tests/golden
-holds what a real James writes).
+r"""The message body of the work queue: James' JSON, with James' order of fields and its numbers
+(tests/golden has messages that a real James wrote).
 
-`encode` is stable to the byte. Jackson writes characters beyond the BMP as two `\uXXXX` escapes and
-hex digits in upper case; orjson does neither, so its output is touched up where such characters
-occur.
+`encode` is stable to the byte. Jackson writes a character beyond the BMP as two `\uXXXX` escapes,
+and hex digits in upper case. orjson does neither, so `encode` rewrites such parts of its output.
 """
 
 import json
@@ -28,7 +27,7 @@ _FIELDS = tuple(
 )
 _KEYS = tuple(f'"{field}"'.encode() for field in _FIELDS)
 _LONGEST_KEY = 1024
-"""Bytes of UTF-8: to a longer one S3 answers with a fault, not that it is missing."""
+"""Bytes of UTF-8. For a longer key S3 answers with an error instead of "not found"."""
 _NULL = orjson.Fragment(b"null")
 _NANOS = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,12 +39,12 @@ _ESCAPE = re.compile(rb"\\(?:u00[0-9a-f]{2}|.)")
 _LAST_UPDATED = re.compile(
     rb'"lastUpdated"(?<!\\"lastUpdated")\s*:\s*(-?\d{1,12}(?:\.\d+)?)\s*[,}]'
 )
-"""Literal text first: `re` searches for a literal prefix fast, but not for a later one."""
+"""The literal comes before its lookbehind: `re` is fast only with a literal prefix."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 
 
 def encode(item: QueuedMail) -> bytes:
-    """The body, as James writes it. Undecodable: a lone surrogate, or an attribute not UTF-8."""
+    """The body as James writes it. Raises Undecodable: lone surrogate, or attribute not UTF-8."""
     mail = item.mail
     try:
         body = orjson.dumps(
@@ -81,7 +80,7 @@ def encode(item: QueuedMail) -> bytes:
 
 
 def decode(body: bytes) -> QueuedMail:
-    """The mail in a message's body. Raises Undecodable; its reason never holds an address."""
+    """The mail in a message's body. Raises Undecodable, whose text never names an address."""
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -111,12 +110,12 @@ def decode(body: bytes) -> QueuedMail:
 
 
 def uuids_in(body: bytes) -> set[EnqueueId]:
-    """Of what is no mail to mailslice: one may be the enqueue id of a mail that James can read."""
+    """UUIDs in an undecodable body. One may be the enqueue id of a mail that James can decode."""
     return {EnqueueId(UUID(text)) for text in _UUID.findall(body.decode("latin-1"))}
 
 
 def _number(nanos: int) -> bytes:
-    """Jackson's decimal of an Instant: always nine places, but `0.0` for the epoch itself."""
+    """Jackson's decimal of an Instant: nine decimal places, except `0.0` for the epoch itself."""
     if nanos == 0:
         return b"0.0"
     sign, magnitude = ("-", -nanos) if nanos < 0 else ("", nanos)
@@ -143,7 +142,7 @@ def _surrogates(match: re.Match[bytes]) -> bytes:
 
 
 def _refuse_duplicate_keys(body: bytes) -> None:
-    """Parsers choose differently between two values of a field. Attributes may be `name`."""
+    """Raises Undecodable: parsers disagree on a field given twice. Ignores inner objects."""
     outermost = _loads_slowly(body, object_pairs_hook=list)
     for key, times in Counter(key for key, _ in outermost).items():
         if times > 1 and key in _FIELDS:
@@ -151,11 +150,11 @@ def _refuse_duplicate_keys(body: bytes) -> None:
 
 
 def _loads_slowly(body: bytes, **hooks: Any) -> Any:
-    """By the standard library, which tells more than orjson: fewer levels and digits."""
+    """Parses with `json`, whose hooks tell more than orjson. It allows fewer levels and digits."""
     try:
         return json.loads(body, **hooks)
     except (RecursionError, ValueError, ArithmeticError) as error:
-        raise Undecodable(f"JSON beyond what is read twice: {type(error).__name__}") from None
+        raise Undecodable(f"JSON with too many levels or digits: {type(error).__name__}") from None
 
 
 def _required(fields: Mapping[str, Any], field: str) -> str:
@@ -228,7 +227,7 @@ def _flat(recipients: Mapping[str, Any]) -> tuple[RecipientHeader, ...]:
 
 
 def _last_updated(fields: Mapping[str, Any], body: bytes) -> int | None:
-    """Nanoseconds, exact, from the digits themselves: a float keeps about 16."""
+    """Nanoseconds, exactly, from the digits in `body`: a float keeps only about 16 digits."""
     value = fields.get("lastUpdated")
     if value is None:
         return None
@@ -239,7 +238,7 @@ def _last_updated(fields: Mapping[str, Any], body: bytes) -> int | None:
     matches = _LAST_UPDATED.findall(body)
     if len(matches) == 1 and float(matches[0]) == value:
         exact = Decimal(matches[0].decode())
-    else:  # an inner field of this name, an exponent, or escapes in the key
+    else:  # another field of this name, an exponent, or escapes in the key
         exact = Decimal(_loads_slowly(body, parse_float=Decimal)["lastUpdated"])
     return _checked(int(exact.scaleb(9)))
 

@@ -1,4 +1,4 @@
-"""The envelope that a mail's headers tell. A body is never parsed; nothing here raises."""
+"""Derives an envelope from a mail's header. Never parses the body; raises nothing."""
 
 import email.parser
 import email.policy
@@ -21,26 +21,26 @@ _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 _FIELD_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:|From ")
 _ODD_LINE = re.compile(rb"(?:\A|[\r\n])(?!From (?![ \t]*:)|[!-9;-~]*:|[ \t\r\n]|\Z)")
 _MOST_MENDED = 8 << 20
-"""Bytes of a header with odd lines that are looked at: longer ones are no mail's."""
+"""Bytes of a header that are mended, at most. No real mail has a longer header with odd lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Sender (None: null, or none there), recipients once each."""
+    """`sender` None: the null sender, or no sender. `recipients`: each once."""
 
     sender: str | None
     recipients: tuple[str, ...]
 
 
 def envelope(content: bytes) -> Envelope:
-    """Sender of Return-Path, Sender or From; recipients of To, Cc, Bcc, else of Resent- forms."""
+    """Sender from Return-Path, Sender or From; recipients from To, Cc, Bcc, else from Resent-*."""
     fields = _fields(bytes(content[: header_end(content)]))
     to, resent = (_addresses(fields, names) for names in (_RECIPIENT_FIELDS, _RESENT_FIELDS))
-    return Envelope(_sender(fields), _once(to) or _once(resent))
+    return Envelope(_sender(fields), _unique(to) or _unique(resent))
 
 
 def _fields(header: bytes) -> dict[str, list[str]]:
-    """Lower-case name -> unfolded values, UTF-8 where they are, of the fields that matter."""
+    """Lower-case name -> unfolded values, decoded as UTF-8, of the fields in _FIELDS_READ."""
     fields: dict[str, list[str]] = {}
     for name, value in _PARSER.parsebytes(_mended(header)).raw_items():
         key = str(name).lower()
@@ -51,12 +51,12 @@ def _fields(header: bytes) -> dict[str, list[str]]:
 
 
 def _mended(header: bytes) -> bytes:
-    """The header without what is no field in it, and without blanks before colons: at the first
-    such line the parser takes the header to be over.
+    """The header without lines that are no field, and without blanks before colons: the parser
+    takes the header to end at the first such line.
 
-    Real mail has all of it: `>From ` lines of old spools, byte order marks, `To :` (RFC 5322 4.5),
-    a line that a filter broke. Two lines without a colon in sequence are text that begins without
-    an empty line before it: what it quotes names no recipient.
+    Real mail has `>From ` lines of old spools, byte order marks, `To :` (RFC 5322 4.5), and lines
+    that a filter broke. At two adjacent lines without a colon the body begins, without an empty
+    line before it: fields that it quotes name no recipient.
     """
     header = header.removeprefix(_BOM)
     if _ODD_LINE.search(header) is None:
@@ -97,8 +97,8 @@ def _addresses(fields: dict[str, list[str]], names: Iterable[str]) -> Iterator[s
             yield from parse_addresses(value)
 
 
-def _once(addresses: Iterable[str]) -> tuple[str, ...]:
-    # By the narrowest equality: not casefold() or folded(), which would lose a recipient.
+def _unique(addresses: Iterable[str]) -> tuple[str, ...]:
+    # lower() merges the fewest addresses: casefold() or folded() might lose a recipient.
     by_key: dict[str, str] = {}
     for address in addresses:
         by_key.setdefault(address.lower(), address)

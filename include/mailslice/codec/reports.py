@@ -1,8 +1,8 @@
-"""The report that a sender gets of recipients who will not have the mail (RFC 3464, in a
-multipart/report of RFC 6522). Pure: it is enqueued by others.
+"""The delivery status notification that tells a sender which recipients failed (RFC 3464, in a
+multipart/report of RFC 6522). Pure: callers enqueue it.
 
-It carries the header of the mail and not its body: a report is not to be larger than its cause, nor
-to bring back what somebody refused.
+It has the mail's header and not its body: a report must not be larger than the mail, and must not
+return content that a server refused.
 """
 
 import email.policy
@@ -20,13 +20,13 @@ from mailslice.model.mail import Mail
 
 _MOST_HEADER_BYTES = 64 * 1024
 _POLICY = email.policy.SMTPUTF8.clone(max_line_length=None)
-"""An address beyond ASCII stays as it is (RFC 6532): who has one speaks SMTPUTF8."""
+"""Leaves a non-ASCII address as it is (RFC 6532): a sender that has one supports SMTPUTF8."""
 _STATUS = re.compile(r"[245](?:\.\d{1,3}){2}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A recipient, its status (RFC 3463; else 5.0.0), a plain reason, and the server's words."""
+    """A recipient, its status (RFC 3463; another becomes 5.0.0), a reason, the server's answer."""
 
     recipient: str
     status: str
@@ -35,7 +35,7 @@ class Failure:
 
 
 def in_doubt(recipient: str) -> Failure:
-    """Of a recipient whose sender stopped before the answer was written down."""
+    """The failure of a recipient in doubt: the worker stopped before it recorded the answer."""
     return Failure(
         recipient,
         "4.4.2",
@@ -47,11 +47,10 @@ def in_doubt(recipient: str) -> Failure:
 def report_of(
     mail: Mail, failures: Iterable[Failure], content: bytes | None, *, reporter: str, now: datetime
 ) -> tuple[Mail, bytes] | None:
-    """The report to the mail's sender, to be enqueued: envelope and content. None for the null
-    sender: no report is ever answered by another.
+    """Envelope and content of the report to the mail's sender. None for the null sender: a report
+    is never answered by a report.
 
-    Raises BadInput when none can be made: James' JSON may name a sender that cannot stand in a
-    header.
+    Raises BadInput if a header cannot hold the sender that James' JSON names.
     """
     if not mail.sender:
         return None
@@ -61,7 +60,7 @@ def report_of(
         return envelope, failure_report(
             content, failures, to=mail.sender, reporter=reporter, report_id=report_id, now=now
         )
-    # The email package has no common one: AttributeError, IndexError, ValueError...
+    # The email package has no common error class: AttributeError, IndexError, ValueError...
     except Exception as error:
         raise BadInput(
             f"sender of mail {mail.name!r}: no report can be made for it ({type(error).__name__}); "
@@ -78,7 +77,7 @@ def failure_report(
     report_id: str,
     now: datetime,
 ) -> bytes:
-    """The whole report, CRLF line ends. `reporter`: this host; content None: it is lost."""
+    """The report, with CRLF. `reporter`: this host's name; `content` None: the content is lost."""
     failures = tuple(failures)
     report = EmailMessage(_POLICY)
     report["MIME-Version"] = "1.0"
@@ -105,7 +104,7 @@ def _explained(failures: tuple[Failure, ...], reporter: str) -> str:
 
 
 def _status(failures: tuple[Failure, ...], reporter: str, *, utf8: bool) -> EmailMessage:
-    """For machines: ASCII (RFC 3464 2.1.1), but for addresses, and for SMTPUTF8 senders."""
+    """The part for machines: ASCII (RFC 3464 2.1.1), except addresses and for SMTPUTF8 senders."""
     status = EmailMessage(_POLICY)
     status["Content-Type"] = "message/delivery-status"
     blocks: list[Message[str, str] | str] = [_block({"Reporting-MTA": f"dns; {_line(reporter)}"})]
@@ -148,6 +147,6 @@ def _text(text: str) -> EmailMessage:
 
 
 def _line(text: str) -> str:
-    """One line of at most 900 bytes, whatever a server or an address put into it."""
+    """`text` as one printable line of at most 900 bytes."""
     safe = (char if char.isprintable() or char.isspace() else "?" for char in text)
     return " ".join("".join(safe).split()).encode()[:900].decode("utf-8", "ignore")

@@ -1,7 +1,7 @@
-"""A row of enqueuedMailsV3 or V4: the same columns in both, so the same code.
+"""A row of enqueuedMailsV3 or V4, which have the same columns.
 
-V3's collections are not frozen: an empty one reads back as null, which here means empty, as in
-James. Cassandra's timestamps are milliseconds: `lastUpdated` loses what is below.
+V3's collections are not frozen, so an empty one is read as null. Null means empty here, as in
+James. Cassandra's timestamps are milliseconds: `lastUpdated` loses smaller digits.
 """
 
 from collections.abc import Mapping
@@ -26,24 +26,24 @@ COLUMNS = tuple(
     sender state
     """.split()
 )
-"""Column names in the order in which `to_row` gives them and statements name them."""
+"""Column names, in the order of `to_row` and of the statements."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def epoch_ms(instant: datetime) -> int:
-    """Milliseconds since the epoch, floored: what a Cassandra timestamp holds."""
+    """Milliseconds since the epoch, floored, as a Cassandra timestamp has them."""
     return (instant - _EPOCH) // _MILLISECOND
 
 
 def epoch_us(instant: datetime) -> int:
-    """Microseconds since the epoch: a write time of Cassandra."""
+    """Microseconds since the epoch, as a write time of Cassandra has them."""
     return (instant - _EPOCH) // timedelta(microseconds=1)
 
 
 def instant(value: datetime | int) -> datetime:
-    """A timestamp as the driver gives it (naive UTC) or milliseconds, as an aware datetime."""
+    """The aware UTC datetime of the driver's naive datetime, or of milliseconds since the epoch."""
     if isinstance(value, int):
         return _EPOCH + value * _MILLISECOND
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -76,7 +76,7 @@ def to_row(row: ViewRow) -> dict[str, object]:
 
 
 def from_row(row: Mapping[str, Any] | Any) -> ViewRow:
-    """The row, read as a mapping or as a tuple in the order of COLUMNS. Nulls may be anywhere."""
+    """The row from a mapping, or from a tuple in the order of COLUMNS. Any column may be null."""
     values: Any = [row[column] for column in COLUMNS] if isinstance(row, Mapping) else row
     queue, start, bucket, enqueue_id, attributes, body, enqueued, error, header, *rest = values
     updated, name, specific, recipients, addr, host, sender, state = rest

@@ -1,4 +1,4 @@
-"""Text from mails made safe to show: no terminal escapes, no turned reading direction."""
+"""Makes text from mails safe to show: no terminal escapes, no bidirectional overrides."""
 
 import logging
 import unicodedata
@@ -6,18 +6,18 @@ from typing import Any
 
 _LONGEST_MESSAGE = 10_000
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-"""Escaped: controls, format characters (bidi, zero width), surrogates, private, unassigned."""
+"""Categories to escape: control, format (bidi, zero width), surrogate, private, unassigned..."""
 
 
 def shown(text: str) -> str:
-    r"""`text` with controls, escapes, bidi and invisible characters as `\x1b`, `\u202e`..."""
+    r"""`text` with control, bidi and invisible characters escaped as `\x1b`, `\u202e`..."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_escaped(one) if unicodedata.category(one) in _HIDDEN else one for one in text)
 
 
 def tame(text: object, most: int) -> str:
-    """At most so many characters, hidden ones made visible: control, bidi, zero width."""
+    """The first `most` characters of `text`, hidden ones escaped, and `…` if there are more."""
     whole = str(text)
     cut = shown(whole[:most])
     return f"{cut}…" if len(whole) > most else cut
@@ -29,7 +29,7 @@ def several(count: int, noun: str) -> str:
 
 
 class ShownFormatter(logging.Formatter):
-    """Of logs that people read: a message is one line; a traceback keeps its lines."""
+    """For logs that people read. A message is one line; a traceback keeps its lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         return tame(super().formatMessage(record), _LONGEST_MESSAGE)

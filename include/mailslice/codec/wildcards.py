@@ -1,7 +1,7 @@
 """Patterns that people give for names and addresses: `*` is any text, `?` is one character.
 
-A backslash takes the next character as it is. There are no sets, ranges or regular expressions.
-A star takes the first match and never tries another: a stranger's text cannot make it slow.
+A backslash escapes the next character. There are no sets, ranges or regular expressions. A star
+takes its first match and never backtracks: no text can make a match slow.
 """
 
 import re
@@ -23,7 +23,7 @@ def is_pattern(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wildcard:
-    """A pattern for whole texts; `ignore_case` as of addresses. BadInput: it is too long."""
+    """A pattern for a whole text. `ignore_case`: as for addresses. Raises BadInput: too long."""
 
     text: str
     ignore_case: bool = False
@@ -42,7 +42,7 @@ class Wildcard:
 
     @property
     def matches_all(self) -> bool:
-        """Whether it narrows nothing that is a name or an address: `*`, `?*`, `*@*`."""
+        """Whether it matches every name or every address, as `*`, `?*` and `*@*` do."""
         return "*" in self.text and self.text.strip("*?") in {"", "@"}
 
     def matches(self, text: str) -> bool:
@@ -55,7 +55,7 @@ def _translated(text: str, form: Callable[[str], str]) -> str:
     for escaped, plain in _TOKEN.findall(form(text)):
         if plain == "\\":
             raise BadInput(
-                f"the pattern {text[:60]!r} ends in a backslash; one more is a backslash"
+                f"the pattern {text[:60]!r} ends in a backslash; two stand for a backslash"
             )
         if plain == "*":
             parts.append("")

@@ -1,4 +1,4 @@
-"""How long a mail waits between attempts (pure: the caller brings the chance), and requests do."""
+"""Pauses between the attempts at a mail (pure: the caller passes the chance), or at a request."""
 
 import math
 import random
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 JITTER = 0.1
-"""A pause differs by up to this share: what failed together does not come back together."""
+"""A pause varies by up to this share, so that mails that failed together return apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """`base`, each further pause `factor` times longer up to `cap`; `attempts` (0: any number)."""
+    """Pauses: `base`, each further one `factor` times longer, at most `cap`. `attempts` 0: any."""
 
     base: timedelta = timedelta(seconds=30)
     factor: float = 2.0
@@ -19,9 +19,9 @@ class BackOff:
     attempts: int = 150
 
     def pause(self, failures: int, chance: float = 0.0) -> timedelta:
-        """The pause after so many failures, from 1; `chance` (-1 to 1) moves it by up to JITTER."""
+        """The pause after `failures` (from 1). `chance`, -1 to 1, varies it by up to JITTER."""
         steps, grown = max(failures, 1) - 1, self.cap
-        # A power of a thousand steps is no number any more: first, whether the cap is reached.
+        # A power of a thousand steps overflows a float: compare logarithms first.
         if self.base < self.cap and steps * math.log(self.factor) < math.log(self.cap / self.base):
             grown = self.base * self.factor**steps
         return grown * (1 + JITTER * chance)
@@ -31,5 +31,5 @@ class BackOff:
 
 
 def pause_seconds(failures: int, first: float, longest: float) -> float:
-    """Seconds to the next try: `first`, doubled each time up to `longest`, less up to a half."""
+    """Seconds to the next try: `first`, doubled each time up to `longest`, times 0.5 to 1."""
     return min(longest, first * 2.0 ** min(failures, 30)) * random.uniform(0.5, 1.0)

@@ -9,13 +9,13 @@ T = TypeVar("T")
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in their order, at most `size` at a time, drawn as they are needed."""
+    """The items in order, in lists of at most `size`, drawn lazily."""
     remaining = iter(items)
     return iter(lambda: list(islice(remaining, size)), [])
 
 
 def batches_by_key(pairs: Iterable[tuple[K, T]], size: int) -> Iterator[tuple[K, list[T]]]:
-    """Key and items, at most `size` of them at a time: all of one key, then all of the next."""
+    """Key and at most `size` of its items at a time: all items of one key, then of the next."""
     by_key: dict[K, list[T]] = {}
     for key, item in pairs:
         by_key.setdefault(key, []).append(item)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 Clock = Callable[[], datetime]
-"""Gives the present instant, aware, in UTC."""
+"""Returns the present time as an aware datetime in UTC."""
 
 
 def system_clock() -> datetime:
@@ -13,5 +13,5 @@ def system_clock() -> datetime:
 
 
 def elapsed_seconds() -> float:
-    """Seconds of a clock that nobody sets, and that goes on while the machine is suspended."""
+    """Seconds of a monotonic clock that also runs while the machine is suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -1,4 +1,4 @@
-"""The configuration of the queue view, which James keeps as events, and how it may change."""
+"""The configuration of the queue view, which James stores as events, and its allowed changes."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,7 +9,7 @@ from mailslice.model.slices import whole_seconds
 
 @dataclass(frozen=True, slots=True)
 class ViewConfiguration:
-    """Slice window, buckets a slice, and deletes for one browse start update, by James' names."""
+    """Slice window, buckets a slice, and how many deletes bring one update of browseStart."""
 
     slice_window: timedelta = timedelta(hours=1)
     bucket_count: int = 1
@@ -28,7 +28,7 @@ class ViewConfiguration:
 
 
 def why_refused(stored: ViewConfiguration, requested: ViewConfiguration) -> str | None:
-    """Why James would refuse `requested` after `stored`: it would hide rows. None: it would not."""
+    """Why James would refuse `requested` after `stored`: it would hide rows. None: allowed."""
     before, after = stored.slice_window, requested.slice_window
     windows = f"stored {format_duration(before)}, wanted {format_duration(after)}"
     if requested.bucket_count < stored.bucket_count:

@@ -1,13 +1,13 @@
-"""Words of dead letters: why a message became one."""
+"""Why a message was dead-lettered."""
 
 from enum import StrEnum
 
 MAX_CHECKED_OUT = 200_000
-"""Dead letters held at once, at most: each costs the broker 5 KB (reference/rabbitmq.md)."""
+"""Dead letters in one checkout, at most: each costs the broker 5 KB (reference/rabbitmq.md)."""
 
 
 class Cause(StrEnum):
-    """Why a message became a dead letter."""
+    """The cause of a dead letter, as reports name it."""
 
     BAD_JSON = "bad JSON"
     MISSING_BLOB = "missing blob"

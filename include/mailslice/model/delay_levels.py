@@ -1,8 +1,8 @@
-"""The delay levels, and which of them a mail takes. Pure.
+"""The delay levels, and which of them a mail takes (ADR 7). Pure.
 
-A delay is read as a number of three digits: steps of two days, of four hours, of a quarter of an
-hour. Each digit is a level, so three hops reach every due time of 30 days but for its last quarter
-of an hour, which a worker waits out.
+A delay is split into multiples of two days, of four hours, and of a quarter of an hour. Each
+multiple is a level, so three hops reach every due time within 30 days but for the last quarter of
+an hour, for which a worker waits.
 """
 
 from bisect import bisect
@@ -10,24 +10,24 @@ from datetime import timedelta
 
 _DAY, _HOUR, _QUARTER = 24 * 3600, 3600, 900
 _SHORT = (1, 5, 30, 60, 120, 240, 480, 600, 6 * _HOUR)
-"""With multiples of a quarter of an hour: the default back-off, and earlier versions' levels."""
+"""Further levels: for the default back-off, and those of earlier versions."""
 _QUARTERS = range(_QUARTER, 4 * _HOUR, _QUARTER)
 _FOUR_HOURS = range(4 * _HOUR, 2 * _DAY, 4 * _HOUR)
 _TWO_DAYS = range(2 * _DAY, 30 * _DAY + 1, 2 * _DAY)
 DELAY_LEVELS: tuple[int, ...] = tuple(sorted({*_SHORT, *_QUARTERS, *_FOUR_HOURS, *_TWO_DAYS}))
-"""Seconds. A declared queue's TTL cannot change: levels may be added, and none may go."""
+"""Seconds. A declared queue's TTL cannot change: levels may be added and never removed."""
 LONGEST_DELAY = timedelta(days=30)
 LONGEST_WAIT = timedelta(seconds=_QUARTER)
 """A worker holds a copy that is due within this time: half of RabbitMQ's `consumer_timeout`."""
 SLACK = 0.5
-"""Seconds by which a level may be longer than what remains. A due time is fixed before the row is
+"""Seconds by which a level may exceed the remaining time. The due time is fixed before the row is
 written, so a delay of an hour is a few milliseconds short of an hour when its level is chosen."""
 _SNAP = 0.125
-"""The share of a pause by which levels may miss it."""
+"""The share of a pause by which `snapped` may change it."""
 
 
 def level_for(remaining: timedelta) -> int:
-    """Seconds of the longest level that `remaining` fills, but for SLACK; else of the shortest."""
+    """Seconds of the longest level within `remaining` plus SLACK, or else of the shortest level."""
     seconds = remaining.total_seconds() + SLACK
     return DELAY_LEVELS[max(bisect(DELAY_LEVELS, seconds) - 1, 0)]
 
@@ -40,7 +40,7 @@ _SUMS = sorted(
         if level_for(timedelta(seconds=first + second)) == first
     }
 )
-"""What a mail can wait by two levels."""
+"""The times in seconds that a mail can wait in one or two levels."""
 
 
 def snapped(pause: timedelta) -> timedelta:

@@ -7,7 +7,7 @@ from mailslice.model.errors import BadInput
 
 ALLOWED = "allowed: a number with ms, s, m, h, d or w (90s, 15m, 1h, 30d), ISO 8601 (PT1H), or 0"
 LONGEST = timedelta(days=36500)
-"""A hundred years added to now is still a date."""
+"""A hundred years: added to the present, it is still a valid datetime."""
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SHORT = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.ASCII)
 _ISO = re.compile(
@@ -18,7 +18,7 @@ _ISO = re.compile(
 
 
 def parse_duration(text: str, option: str = "duration") -> timedelta:
-    """The duration that `text` names, never negative; `option`: where it was given, for errors."""
+    """The duration in `text`, never negative. Raises BadInput, which names `option`, its source."""
     stripped = text.strip()
     short = _SHORT.fullmatch("0s" if stripped == "0" else stripped)
     try:

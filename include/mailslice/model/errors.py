@@ -1,4 +1,4 @@
-"""What can go wrong, classed by what the caller does about it.
+"""Errors, in classes by what the caller does about them.
 
 A message is one or two lines that name the value, its place and what is allowed.
 """
@@ -15,7 +15,7 @@ class SomeFailed(MailsliceError):
 
 
 class BadInput(MailsliceError):
-    """What was given cannot be used; the message names the value, its place and what is allowed."""
+    """An input cannot be used. The message names the value, its place and what is allowed."""
 
     exit_code = 2
 
@@ -29,17 +29,17 @@ class UnknownQueue(BadInput):
 
 
 class Refused(MailsliceError):
-    """A guard or a gate refused; what it refused was not done."""
+    """A guard or a gate refused. Nothing of what it refused was done."""
 
     exit_code = 3
 
 
 class ConfigurationDiffers(Refused):
-    """What is stored, as the view's configuration is, differs from the settings; the store wins."""
+    """A stored value, such as the view's configuration, differs from the settings and wins."""
 
 
 class TopologyDiffers(Refused):
-    """A RabbitMQ queue or exchange exists with other arguments than wanted (406)."""
+    """A RabbitMQ queue or exchange exists with other arguments than declared (406)."""
 
 
 class GateFailed(Refused):
@@ -61,7 +61,7 @@ class TryAgain(MailsliceError):
 
 
 STORE_ERRORS = (TryAgain, BadSetting)
-"""A store does not answer, or refuses what the settings have: another attempt reads them anew."""
+"""A store does not answer, or refuses a value of the settings. A retry reads them anew."""
 
 
 class StoreUnavailable(TryAgain):
@@ -69,39 +69,39 @@ class StoreUnavailable(TryAgain):
 
 
 class Unconfirmed(StoreUnavailable):
-    """A message was written to RabbitMQ and not confirmed: nobody knows whether it is delivered."""
+    """A message was written to RabbitMQ without a confirm: it may or may not be in a queue."""
 
 
 class TakenOver(MailsliceError):
-    """Another worker, or a duty, has the mail: whoever held it leaves it. Handlers let it pass."""
+    """Another worker, or a duty, has the mail now: the old holder stops. Handlers let this pass."""
 
 
 class QueueMissing(StoreUnavailable):
-    """A queue or exchange of RabbitMQ was deleted, or its binding: it takes nothing."""
+    """A RabbitMQ queue or exchange, or its binding, was deleted: it takes no messages."""
 
 
 class SlowDown(StoreUnavailable):
-    """S3 asks to be asked less often (503)."""
+    """S3 asks for fewer requests (503)."""
 
 
 class DeadLetter(MailsliceError):
-    """A message that can never be handled: to the dead letter queue, with the reason logged."""
+    """A message that can never be handled. It is dead-lettered, and the log has the reason."""
 
 
 class Undecodable(DeadLetter):
-    """The bytes are not a mail of James' format."""
+    """The bytes are no mail in James' format."""
 
 
 class ContentMissing(DeadLetter):
-    """The header or body blob of the mail is gone."""
+    """The header blob or the body blob of the mail is missing."""
 
 
 def line_of(error: BaseException) -> str:
-    """An error in a line for a record or a terminal; of one that is not ours its type, too.
+    """The error as one line for a record or a terminal; with its type if it is no MailsliceError.
 
-    Of many lines the first and the last, which is what a traceback comes to, without Java's stack.
+    Keeps the first and the last of several lines, where a traceback ends, without Java's stack.
     """
     if isinstance(error, MailsliceError):
         return str(error)
-    lines = [one.strip() for one in str(error).splitlines() if one.strip() and one[0] != "\t"]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and line[0] != "\t"]
     return f"{type(error).__name__}: " + " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))

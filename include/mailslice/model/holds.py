@@ -1,7 +1,7 @@
-"""Holds: a person tells mailslice's workers to leave a queue, or a domain of it, alone. Pure.
+"""Holds: a person tells mailslice's workers to leave a queue, or mails to a domain, alone. Pure.
 
-A hold is a row that workers read every few seconds. It ends by its `until`, or by a release. A
-mail of which one recipient is of a held domain waits as a whole (ADR 86).
+A hold is a row that workers read every few seconds. It ends at its `until`, or by a release. A mail
+waits as a whole if one of its recipients is of a held domain (ADR 86).
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,20 +16,20 @@ from mailslice.model.mail import QueueName
 from mailslice.model.throttling import destination
 
 WHOLE_QUEUE = ""
-"""In the place of a domain."""
+"""In place of a domain: the hold is of the whole queue."""
 APPLIES_TO = "mailslice's workers; James' consumers are not affected"
 _LONGEST_DOMAIN = 255
-_SHARE = 4
+_AGE_DIVISOR = 4
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _PAUSES = tuple(seconds for seconds in DELAY_LEVELS if 5 <= seconds <= 240)
-"""Seconds for which a mail of a held domain is set aside: each is one delay level."""
+"""Seconds that a mail of a held domain may wait: each is the TTL of a delay level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One hold. `domain`: as `destination` names it, or WHOLE_QUEUE. `until` None: a release.
+    """One hold. `domain`: in the form of `destination`, or WHOLE_QUEUE. `until` None: no end.
 
-    `change` is new with each change: a worker's record names the changes that it knows.
+    `change`: an id that each change of the hold renews. A worker's record lists the ids it knows.
     """
 
     queue: QueueName
@@ -45,7 +45,6 @@ class Hold:
 
     @property
     def sentence(self) -> str:
-        """What is held, by whom, until when, why, and for whom it does not hold."""
         what = f"domain {self.domain}" if self.domain else "the whole queue"
         until = f"until {_time(self.until)}" if self.until else "until it is released"
         since = f"since {_time(self.since)} by {self.who}"
@@ -58,12 +57,12 @@ class Hold:
         return f"mailslice queue release {quote(self.queue)}{domain}"
 
     def pause(self, now: datetime) -> timedelta:
-        """How long a mail is set aside: a quarter of the time that the hold lasts already, by one
-        delay level of 5 s to 4 minutes, and not beyond its end.
+        """How long a held mail waits before the next check: a quarter of the hold's age, by one
+        delay level of 5 s to 4 minutes, and not beyond the hold's end.
 
-        So mails of a long hold cost little, and come back soon after a short one.
+        So mails of a long hold cost little, and mails of a short hold come back soon after it.
         """
-        age = (now - self.since).total_seconds() / _SHARE
+        age = (now - self.since).total_seconds() / _AGE_DIVISOR
         level = max((one for one in _PAUSES if one <= age), default=_PAUSES[0])
         pause = timedelta(seconds=level)
         if self.until is None:
@@ -73,38 +72,38 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class ActiveHolds:
-    """What is held of one queue at a moment."""
+    """The holds of one queue that are active at a moment."""
 
     whole: Hold | None = None
     domains: Mapping[str, Hold] = field(default_factory=dict)
 
     @classmethod
     def at(cls, now: datetime, holds: Iterable[Hold]) -> Self:
-        """Those of `holds` whose end is yet to come."""
+        """The `holds` that have not ended at `now`."""
         active = {hold.domain: hold for hold in holds if hold.is_active(now)}
         return cls(active.pop(WHOLE_QUEUE, None), active)
 
     def of(self, domains: Iterable[str]) -> Hold | None:
-        """The hold of one of these domains that lasts longest; None where none is held."""
+        """Among the holds of these domains the one that ends last; None where none is held."""
         if not self.domains:
             return None
         names = map(destination, domains)
-        held = [self.domains[one] for one in names if one in self.domains]
+        held = [self.domains[name] for name in names if name in self.domains]
         return max(held, key=lambda hold: hold.until or _NEVER, default=None)
 
     @property
     def all(self) -> tuple[Hold, ...]:
-        """The whole queue first."""
+        """All holds, that of the whole queue first."""
         return (*([self.whole] if self.whole else []), *self.domains.values())
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """For the worker's record."""
+        """Their ids of change, for the worker's record."""
         return tuple(sorted(hold.change for hold in self.all))
 
 
 def held_domain(text: str) -> str:
-    """A domain as holds name it. Raises BadInput: patterns and addresses are none."""
+    """A domain in the form that holds use. Raises BadInput, also for patterns and addresses."""
     domain = destination(text.strip())
     is_name = domain and len(domain) <= _LONGEST_DOMAIN and domain.isascii()
     if not is_name or set(domain) & set("@*?,/\\\"'` ") or not domain.isprintable():

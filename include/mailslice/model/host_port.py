@@ -2,5 +2,5 @@
 
 
 def host_port(host: str, port: int) -> str:
-    """`host:port`. An address of IPv6 stands in brackets (RFC 3986 3.2.2)."""
+    """`host:port`, with an IPv6 address in brackets (RFC 3986 3.2.2)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""A mail and its entry in a queue. Times are aware UTC datetimes, `last_updated_ns` nanoseconds."""
+"""A mail and its queue entry. Times are aware UTC datetimes, except `last_updated_ns`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ BlobId = NewType("BlobId", str)
 
 
 def parse_enqueue_id(text: str, option: str = "enqueue id") -> EnqueueId:
-    """The enqueue id that `text` is; BadInput names `option`, where it was given."""
+    """The enqueue id in `text`. Raises BadInput, which names `option`, the source of the text."""
     try:
         return EnqueueId(UUID(text))
     except ValueError:
@@ -27,7 +27,7 @@ def parse_enqueue_id(text: str, option: str = "enqueue id") -> EnqueueId:
 
 @dataclass(frozen=True, slots=True)
 class RecipientHeader:
-    """One header that only one recipient gets; in the view a tuple<text, text, text>."""
+    """A header that only one recipient gets. In the view a tuple<text, text, text>."""
 
     recipient: str
     name: str
@@ -40,7 +40,7 @@ class Mail:
 
     `sender` None is the null sender `<>`, which is not the empty string.
     `state` is James' processor (`root`, `transport`, `error`...).
-    `attributes` maps a name to the JSON of the attribute, UTF-8, carried through byte for byte.
+    `attributes` maps a name to the attribute's JSON in UTF-8, whose bytes stay as they are.
     `last_updated_ns` is nanoseconds since the epoch.
     """
 
@@ -66,7 +66,7 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class QueuedMail:
-    """What one RabbitMQ message says: a mail, its enqueue id and where its content is."""
+    """The content of one RabbitMQ message: a mail, its enqueue id and the ids of its blobs."""
 
     enqueue_id: EnqueueId
     mail: Mail
@@ -76,7 +76,7 @@ class QueuedMail:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Where a row of the view is: the partition key after the queue's name."""
+    """The partition key of a row of the view, without the queue's name."""
 
     slice_start: datetime
     bucket: int

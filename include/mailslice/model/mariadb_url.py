@@ -1,4 +1,4 @@
-"""Where a MariaDB is, as one setting: mysql://user:password@host:port/database."""
+"""The URL of a MariaDB database: mysql://user:password@host:port/database."""
 
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -13,7 +13,7 @@ ALLOWED = "allowed: mysql:// or mariadb://user:password@host:port/database, perc
 
 @dataclass(frozen=True, slots=True)
 class MariaDbUrl:
-    """A server, a user of it, and a database."""
+    """The parts of the URL."""
 
     host: str
     port: int
@@ -23,7 +23,7 @@ class MariaDbUrl:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The parts of the URL. Raises ValueError, which names no part of it: one is secret."""
+        """Parses the URL. Raises ValueError, whose text quotes no part of it: it has a password."""
         try:
             parts = urlsplit(text)
             port = parts.port or _PORT
@@ -31,7 +31,7 @@ class MariaDbUrl:
             raise ValueError(f"this is no URL; {ALLOWED}") from None
         database = unquote(parts.path.removeprefix("/"))
         if parts.scheme not in _SCHEMES or not parts.hostname or not parts.username:
-            raise ValueError(f"the scheme, the host or the user is missing or another; {ALLOWED}")
+            raise ValueError(f"the scheme, the host or the user is missing or wrong; {ALLOWED}")
         if parts.query or parts.fragment or "/" in database:
             raise ValueError(f"something follows the database; {ALLOWED}")
         return cls(
@@ -40,7 +40,7 @@ class MariaDbUrl:
 
     @property
     def address(self) -> str:
-        """The server, as messages show it."""
+        """`host:port`, for messages."""
         return host_port(self.host, self.port)
 
     def with_database(self, database: str) -> Self:

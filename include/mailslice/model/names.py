@@ -1,4 +1,4 @@
-"""Names on the wire, spelled here alone: RabbitMQ's, and Cassandra's in lower case."""
+"""All names on the wire: RabbitMQ's, and Cassandra's in lower case. Only this file spells them."""
 
 import hashlib
 import re
@@ -9,16 +9,16 @@ from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 
 JAMES_PREFIX = "JamesMailQueue"
-"""Names of the exchanges and queues of James' mail queues begin so."""
+"""Prefix of the exchanges and queues of James' mail queues."""
 EXCHANGE_PREFIX = f"{JAMES_PREFIX}-exchange-"
 WORK_QUEUE_PREFIX = f"{JAMES_PREFIX}-workqueue-"
 NO_QUEUE_NAME = "-"
-"""A queue's name in run folders, ledger and command lines for what is about no queue."""
+"""Stands for a queue's name in run folders, ledger and command lines where there is no queue."""
 ROUTING_KEY = ""
 OWN_PREFIX = "mailslice-"
-"""Names of mailslice's own exchanges and queues begin so."""
+"""Prefix of mailslice's own exchanges and queues."""
 _LONGEST_FILE_NAME = 160
-"""Room for what stands before and after a queue's name."""
+"""Characters of a quoted queue name in a file name, which has other parts, too."""
 
 HEADER_DEAD_LETTER_ROUTING_KEY = "x-dead-letter-routing-key"
 """James sets it to "" on each publish; RabbitMQ ignores it."""
@@ -29,29 +29,29 @@ HEADER_DELAY_TOKEN = "x-mailslice-token"  # noqa: S105 - a random id, not a secr
 HEADER_REDRIVE_COUNT = "x-redrive-count"
 HEADER_REASON = "x-mailslice-reason"
 HEADER_DIED = "x-mailslice-died"
-"""Of a dead letter that a worker published: when, in seconds since the epoch (AMQP long). RabbitMQ
-4 does not believe an `x-death` that it has not written."""
+"""On a dead letter that a worker published: when, in seconds since the epoch (AMQP long). RabbitMQ
+4 ignores an `x-death` that a client wrote."""
 HEADER_FAILURES = "x-mailslice-failures"
-"""Attempts that failed so far. Present, if only as 0, where the mail may have been in a handler."""
+"""Failed attempts so far. Present, at least as 0, once the mail may have been in a handler."""
 HEADER_THROTTLED = "x-mailslice-throttled"
-"""1: the mail was put off because a destination takes no more, and has waited in its line."""
+"""1: the mail was put off because of a destination's limit, and has waited for its slot."""
 HEADER_DELIVERY_COUNT = "x-delivery-count"
-"""RabbitMQ's, on quorum queues: returns. Past the limit it is dead-lettered, or dropped."""
+"""RabbitMQ's, on quorum queues: returns. Above the limit it dead-letters or drops the message."""
 HEADER_RENEWED = "x-mailslice-renewed"
-"""Of releases before the park queue: a copy of a message that waited, so redelivered."""
+"""Written by releases before the park queue: a copy of a waiting message, counts as redelivered."""
 HEADER_PARKED = "x-mailslice-parked"
 """How often the mail was parked since it was last published; 1 after a lease whose worker died.
-Such a message counts as redelivered."""
+A message with this header counts as redelivered."""
 HEADER_FAULTS = "x-mailslice-faults"
-"""How many of these rounds a fault of ours ended, while other mails could be prepared."""
+"""How many of these rounds ended by a fault of mailslice, while other mails could be prepared."""
 HEADER_DOUBT = "x-mailslice-doubt"
-"""Since when (ms) which step of which other worker's stage marks keeps the mail waiting."""
+"""Which step of which other worker's stage marks the mail waits for, and since when (ms)."""
 PARK_SECONDS = 60
-"""How long the park queue holds a message. Fixed: a declared queue's TTL cannot change."""
+"""TTL of the park queue. It is fixed, as the TTL of a declared queue cannot change."""
 
 
 class RabbitNames:
-    """RabbitMQ's names of a mail queue: James' four, and mailslice's own for delays."""
+    """RabbitMQ's names for a mail queue: James' four, and mailslice's for delays and parking."""
 
     def __init__(self, queue: QueueName) -> None:
         self.queue = queue
@@ -62,14 +62,14 @@ class RabbitNames:
         self.hop_exchange = f"mailslice-hop-exchange-{queue}"
         self.hop_queue = f"mailslice-hop-queue-{queue}"
         self.park_queue = f"mailslice-park-{PARK_SECONDS}s-{queue}"
-        """Holds what a store did not answer for, and then puts it back into the work queue."""
+        """Holds mails for which a store did not answer. They expire into the work queue."""
 
     def delay_queue(self, seconds: int) -> str:
         """The level that holds a message for `seconds` before it goes to the hop queue."""
         return f"mailslice-delay-{seconds}s-{self.queue}"
 
     def is_delay_queue(self, name: str) -> bool:
-        """Whether it is one of the levels, whatever its seconds. Other queues' cost little."""
+        """Whether `name` is a delay level of this queue. Rejects other queues' names quickly."""
         seconds = re.search(r"\d+", name) if name.endswith(f"s-{self.queue}") else None
         return seconds is not None and name == self.delay_queue(int(seconds[0]))
 
@@ -92,9 +92,9 @@ EVENT_STORE = "eventstore"
 MAILBOX = "mailbox"
 MAILBOX_COUNTERS = "mailboxcounters"
 IMAP_UID_TABLE = "imapuidtable"
-"""Messages of mailboxes by message id: the truth."""
+"""Messages of mailboxes by message id: the source of truth."""
 MESSAGE_ID_TABLE = "messageidtable"
-"""The same messages by mailbox: the projection that James reads."""
+"""The same messages by mailbox: a projection, which James reads."""
 MODSEQ = "modseq"
 """The highest modSeq that James gave out in each mailbox."""
 CONFIGURATION_AGGREGATE = "CassandraMailQueueViewConfiguration"
@@ -102,7 +102,7 @@ CONFIGURATION_EVENT_TYPE = "cassandra-mail-queue-view-configuration"
 
 
 def queue_name(text: str) -> QueueName:
-    """A checked queue name: RabbitMQ's take 255 bytes, 36 of them for the longest prefix."""
+    """`text` as a queue name; BadInput. RabbitMQ allows 255 bytes with a prefix of up to 36."""
     if not is_queue_name(text):
         why = f", and {NO_QUEUE_NAME!r} alone stands for no queue" if text == NO_QUEUE_NAME else ""
         raise BadInput(
@@ -113,14 +113,14 @@ def queue_name(text: str) -> QueueName:
 
 
 def is_queue_name(text: str) -> bool:
-    """Whether mailslice works on a queue of this name; RabbitMQ itself takes any."""
+    """Whether mailslice works on a queue of this name. RabbitMQ itself allows any name."""
     if not text or text == NO_QUEUE_NAME or is_broken(text) or "/" in text:
         return False
     return len(text.encode()) <= 200 and not any(ord(c) < 32 or ord(c) == 127 for c in text)
 
 
 def file_name(queue: str) -> str:
-    """A queue's name as a part of file names, quoted; a long one ends in a digest."""
+    """A queue's name, quoted for file names. A long one is cut and ends in a digest."""
     quoted = quote(queue, safe="").replace(".", "%2E")
     if len(quoted) <= _LONGEST_FILE_NAME:
         return quoted
@@ -129,5 +129,5 @@ def file_name(queue: str) -> str:
 
 
 def is_broken(text: str) -> bool:
-    """Whether `text` stands for bytes that are no UTF-8, which no store keeps."""
+    """Whether `text` has surrogates: they stand for bytes that are no UTF-8. No store takes it."""
     return any("\ud800" <= c <= "\udfff" for c in text)

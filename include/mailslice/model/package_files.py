@@ -1,6 +1,6 @@
-"""Files that are loaded by their path and not imported: DAGs and the jobs that spark-submit runs.
+"""Paths of files that are not imported: DAGs, and the jobs that spark-submit runs.
 
-They are beside the package's modules, also in a wheel. In a clone these folders are links to the
+They are in the package's folder, also in a wheel. In a clone, these folders are links to the
 top-level `dags/` and `jobs/` (ADR 75).
 """
 
@@ -12,12 +12,12 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def dags_folder() -> Path:
-    """The folder with a file for each DAG. Raises BadInput when it is not there."""
+    """The folder with a file for each DAG. Raises BadInput when it is missing."""
     return _existing(_PACKAGE / "dags").resolve()
 
 
 def job_file(duty: str) -> Path:
-    """What spark-submit runs for this duty. Raises BadInput when it is not there."""
+    """The file that spark-submit runs for this duty. Raises BadInput when it is missing."""
     return _existing(_PACKAGE / "jobs" / f"{duty}.py")
 
 

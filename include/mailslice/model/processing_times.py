@@ -1,4 +1,4 @@
-"""How long mails take, as counts in buckets that grow by a fifth: cheap to sum up. Pure."""
+"""A histogram of processing times, whose buckets grow by a fifth: cheap to merge. Pure."""
 
 import math
 from collections import Counter
@@ -8,13 +8,13 @@ _STEPS = 4
 """Buckets for each doubling."""
 _SHORTEST_MS = 1.0
 _MAX_TOTAL = 100_000
-"""Counts are halved above it, so that a queue whose mails become slower is noticed."""
+"""Above it all counts are halved, so that quantiles follow a queue whose mails become slower."""
 
 
 class ProcessingTimes:
-    """A histogram of `total` mails. Bucket n holds what took at most 2^(n/4) ms.
+    """A histogram of `total` mails. Bucket n counts mails that took at most 2^(n/4) ms.
 
-    `counts`: bucket -> mails; only buckets that hold any.
+    `counts`: bucket -> mails, without empty buckets.
     """
 
     def __init__(self, counts: Mapping[int, int] | None = None) -> None:
@@ -34,7 +34,7 @@ class ProcessingTimes:
         self.total += other.total
 
     def quantile(self, share: float) -> float | None:
-        """Seconds within which that share was handled, a fifth too long at most; None: no count."""
+        """Seconds in which this share of mails was done, up to a fifth too long. None: no mail."""
         rank = math.ceil(share * self.total)
         cumulative = 0
         for bucket in sorted(self.counts):

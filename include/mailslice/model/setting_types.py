@@ -1,4 +1,4 @@
-"""Kinds of values that settings have: as text in the environment, checked and typed here."""
+"""Types of settings: each checks a text of the environment and converts it."""
 
 import re
 from datetime import timedelta
@@ -27,7 +27,7 @@ def _words(value: object) -> object:
 
 
 def at_least(least: timedelta) -> AfterValidator:
-    """Also of 0s: a text has no sign; a number, in seconds, may have one."""
+    """Validator: the least duration. Also useful for 0s: a number of seconds may have a sign."""
 
     def checked(value: timedelta) -> timedelta:
         if not least <= value <= LONGEST:
@@ -38,14 +38,14 @@ def at_least(least: timedelta) -> AfterValidator:
     return AfterValidator(checked)
 
 
-def _more_than_nothing(value: timedelta) -> timedelta:
+def _positive(value: timedelta) -> timedelta:
     if not value:
         raise ValueError("allowed: more than 0s")
     return value
 
 
 def at_most(longest: timedelta) -> AfterValidator:
-    """What a duration may not exceed."""
+    """Validator: the longest duration."""
 
     def checked(value: timedelta) -> timedelta:
         if value > longest:
@@ -56,19 +56,19 @@ def at_most(longest: timedelta) -> AfterValidator:
 
 
 def _only_hosts(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    """A URL with a password in it would be shown wherever the host is named."""
+    """Refuses a URL: its password would be shown wherever the host is named."""
     for word in (value,) if isinstance(value, str) else value:
         if "@" in word:
             raise ValueError("allowed: host names and addresses, without a user")
         try:
-            word.partition(":")[0].encode("idna")  # as a look-up does, which raises no OSError
+            word.partition(":")[0].encode("idna")  # a DNS look-up would raise this, and no OSError
         except UnicodeError:
             raise ValueError("allowed: 1 to 63 characters between the dots of a name") from None
     return value
 
 
 def _rules(value: object) -> object:
-    """`example.com=60,*.example.org=600,*=1200` as pairs. Pydantic checks what is no text."""
+    """Pairs from `example.com=60,*.example.org=600,*=1200`. Pydantic checks other types."""
     if not isinstance(value, str):
         return value
     rules: dict[str, int] = {}
@@ -76,15 +76,15 @@ def _rules(value: object) -> object:
         pattern, equals, number = (part.strip() for part in word.strip().partition("="))
         if not word.strip():
             continue
-        below = pattern[: 2 * pattern.startswith("*.")]
-        named = below + destination(pattern.removeprefix("*."))
+        prefix = pattern[: 2 * pattern.startswith("*.")]
+        name = prefix + destination(pattern.removeprefix("*."))
         valid = equals and _PATTERN.fullmatch(pattern) and _NUMBER.fullmatch(number)
-        if not valid or named in rules:
+        if not valid or name in rules:
             raise ValueError(
                 f"{word.strip()!r}; allowed: DOMAIN=NUMBER with commas between, each DOMAIN once: "
                 "example.com, *.example.com, or * for all others"
             )
-        rules[named] = int(number)
+        rules[name] = int(number)
     return tuple(rules.items())
 
 
@@ -94,8 +94,8 @@ LimitRules = Annotated[Rules, BeforeValidator(_rules)]
 LOWER_CASE = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
 UPPER_CASE = BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value)
 Duration = Annotated[timedelta, BeforeValidator(_duration), at_least(timedelta(0))]
-Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
-"""A duration that is not 0s: nothing ends in no time."""
+Time = Annotated[Duration, AfterValidator(_positive)]
+"""A duration other than 0s."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Host = Annotated[str, AfterValidator(_only_hosts)]

@@ -1,10 +1,9 @@
-"""Settings, by environment (`MAILSLICE_*`) or by the one file that `make run` writes; one frozen
+"""Settings from the environment (`MAILSLICE_*`) or from the file that `make run` writes: one frozen
 object a component.
 
-Nothing is read at import. `load_settings` is called by entry points alone. Secrets are `SecretStr`:
-masked in repr and logs. The fields are in `setting_groups`, whose classes and kinds are imported
-from here, too; docs/settings.md is generated from them (`make docs`), and a test holds the two
-together.
+Nothing is read at import: only entry points call `load_settings`. Secrets are `SecretStr`, masked
+in repr and logs. `setting_groups` has the fields; other modules import its classes from here. `make
+docs` generates docs/settings.md from them, and a test compares the two.
 """
 
 import os
@@ -55,7 +54,7 @@ from mailslice.model.spark_conf import MASKED
 
 PREFIX = "MAILSLICE_"
 STATE_FILE = ".state/run/settings.env"
-"""Written by `make run`, read when the environment names no store; relative to the clone."""
+"""`make run` writes it. Read when the environment names no store. Relative to the clone."""
 _STORES = (
     "MAILSLICE_CASSANDRA_CONTACT_POINTS",
     "MAILSLICE_RABBITMQ_URL",
@@ -64,7 +63,7 @@ _STORES = (
 )
 
 CONNECTION = "MAILSLICE_CONNECTION"
-"""Names Airflow connections with settings: `mailslice.airflow.deployments`."""
+"""Names the Airflow connections that hold settings (`mailslice.airflow.deployments`)."""
 FILE_SUFFIX = "_FILE"
 _SERVICE = re.compile(
     r"_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)$"
@@ -77,11 +76,11 @@ _SHORT_NAMES = {
     "duty_nodetool": "nodetool",
     "airflow_connection": "connection",
 }
-"""Variables whose group is not in their name."""
+"""GROUP_FIELD -> name of a variable that does not name its group."""
 
 
 class Settings(Group):
-    """All settings. `source`: the environment, the state file, or an Airflow connection."""
+    """All settings. `source`: `environment`, the state file, or an Airflow connection."""
 
     cassandra: CassandraSettings = CassandraSettings()
     own: OwnSettings = OwnSettings()
@@ -102,21 +101,21 @@ class Settings(Group):
     worker: WorkerSettings = WorkerSettings()
     source: str = "environment"
     beside: tuple[str, ...] = ()
-    """variables of the environment, where `source` is another"""
+    """Variables that were read from the environment although `source` is another."""
 
     def where(self, name: str) -> str:
-        """Where that variable was read, for error messages: `in the environment`, `in FILE`."""
+        """Where the variable was read, for error messages: `in the environment`, `in FILE`."""
         of_file = self.source != "environment" and name not in self.beside
         return f"in {self.source}" if of_file else "in the environment"
 
 
 def clone_root() -> Path:
-    """The folder above include/; without a clone, one that has no state file."""
+    """The folder above include/. Outside of a clone, some folder that has no state file."""
     return Path(__file__).resolve().parents[3]
 
 
 def artifacts_of(settings: Settings) -> str:
-    """The artifacts location: the setting, else a state folder; never beside the package."""
+    """The location of artifacts: the setting, else a state folder; never in site-packages."""
     if settings.duty.artifacts:
         return settings.duty.artifacts
     in_clone = Path(__file__).resolve().is_relative_to(clone_root() / "include")
@@ -124,7 +123,7 @@ def artifacts_of(settings: Settings) -> str:
 
 
 def _user_state() -> Path:
-    """Where a program of this user keeps state (XDG Base Directory Specification 0.8)."""
+    """The user's state folder (XDG Base Directory Specification 0.8)."""
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
     if named.is_absolute():
         return named / "mailslice"
@@ -139,7 +138,7 @@ def _user_state() -> Path:
 
 @cache
 def secrets() -> frozenset[str]:
-    """The variables whose values are masked."""
+    """Names of the variables whose values are masked."""
     kinds = (SecretStr, SecretStr | None)
     of = {name: groups()[group].model_fields[field] for name, (group, field) in variables().items()}
     return frozenset(name for name, field in of.items() if field.annotation in kinds)
@@ -147,7 +146,7 @@ def secrets() -> frozenset[str]:
 
 @cache
 def variables() -> Mapping[str, tuple[str, str]]:
-    """Every variable, `MAILSLICE_CASSANDRA_PORT` -> ("cassandra", "port")."""
+    """Variable -> (group, field): `MAILSLICE_CASSANDRA_PORT` -> ("cassandra", "port")."""
     named: dict[str, tuple[str, str]] = {}
     for group, cls in groups().items():
         for field in cls.model_fields:
@@ -166,11 +165,12 @@ def load_settings(
     state_file: Path | None = None,
     origin: Settings | None = None,
 ) -> Settings:
-    """Settings of the environment (NAME, or NAME_FILE: a file with the value), or of the state file
-    where it names no store. `origin` has the `source` of other variables in `environ`.
+    """Settings from `environ` (NAME, or NAME_FILE: a file with the value), and from the state file
+    if `environ` names no store. `origin` says where the variables of `environ` come from. Raises
+    BadSetting.
     """
     environ = os.environ if environ is None else environ
-    variables_set = _with_files(_own(environ))
+    variables_set = _with_files(_own_variables(environ))
     if variables_set.get(CONNECTION):
         raise BadSetting(
             f"{CONNECTION} names an Airflow connection, which is read inside of Airflow alone. "
@@ -186,7 +186,7 @@ def load_settings(
     values: dict[str, Any] = {}
     for name, value in variables_set.items():
         if name in known:
-            if name in secrets() and is_broken(value):  # a store would be asked with it
+            if name in secrets() and is_broken(value):  # before it is sent to a store
                 raise BadSetting(f"{name}=*** ({origin.where(name)}): allowed: text in UTF-8")
             group, field = known[name]
             values.setdefault(group, {})[field] = value
@@ -203,15 +203,15 @@ def load_settings(
 
 
 def variable(name: str, environ: Mapping[str, str]) -> str:
-    """The value of NAME, or of the file of NAME_FILE; "" without. Raises BadSetting."""
+    """The value of NAME, or of the file that NAME_FILE names; "" without. Raises BadSetting."""
     either = {one: value for one in (name, name + FILE_SUFFIX) if (value := environ.get(one))}
     return _with_files(either).get(name, "")
 
 
-def _own(environ: Mapping[str, str]) -> dict[str, str]:
+def _own_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of mailslice that have a value.
 
-    Without those that Kubernetes and Docker make of a service called mailslice-...: for
+    Leaves out variables that Kubernetes and Docker make for a service called mailslice-*: for
     mailslice-smtp-in MAILSLICE_SMTP_IN_PORT=tcp://10.0.0.1:25, which is not that setting.
     """
     return {
@@ -223,16 +223,16 @@ def _own(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _with_files(given: Mapping[str, str]) -> dict[str, str]:
-    values = dict(given)
-    for file_variable, path in given.items():
+def _with_files(environ: Mapping[str, str]) -> dict[str, str]:
+    values = dict(environ)
+    for file_variable, path in environ.items():
         name = file_variable.removesuffix(FILE_SUFFIX)
         if name == file_variable or name not in variables():
             continue
-        if name in given:
+        if name in environ:
             raise BadSetting(f"{name} and {file_variable} are both set; allowed is one of them")
         try:
-            # Editors and `echo` end a file with a line break, which is not part of a secret.
+            # Editors and `echo` end a file with a line break that is no part of the secret.
             values[name] = Path(path).read_text(encoding="utf-8-sig").rstrip("\r\n")
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
@@ -246,11 +246,11 @@ def _with_files(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """NAME=value lines, without quotes; blank lines and those that start with # are left out."""
+    """The NAME=value lines, without quotes. Skips blank lines and lines that start with #."""
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     pairs = (line.strip().removeprefix("export ").partition("=") for line in lines)
-    given = ((name, value) for name, equals, value in pairs if equals and name[:1] != "#")
-    return {name.strip(): value.strip().strip("'\"") for name, value in given}
+    assigned = ((name, value) for name, equals, value in pairs if equals and name[:1] != "#")
+    return {name.strip(): value.strip().strip("'\"") for name, value in assigned}
 
 
 def _sentence(problem: Any, origin: Settings) -> str:
@@ -265,7 +265,7 @@ def _sentence(problem: Any, origin: Settings) -> str:
 
 
 def _without_user(value: object) -> object:
-    """A user and a password may be before an @, in a variable that has no place for them."""
+    """Masks what is before an @: it may be a user and a password, also where none are allowed."""
     return "***@" + value.rpartition("@")[2] if isinstance(value, str) and "@" in value else value
 
 

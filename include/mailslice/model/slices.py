@@ -11,17 +11,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def slice_start(instant: datetime, window: timedelta) -> datetime:
-    """The start of the slice of `instant` (aware); floors before 1970, too, as Java's floorDiv."""
+    """The start of the slice of `instant` (aware). Floors before 1970, too, as Java's floorDiv."""
     seconds = whole_seconds(window)
     return _EPOCH + timedelta(seconds=(instant - _EPOCH) // timedelta(seconds=seconds) * seconds)
 
 
 def is_live(start: datetime, browse_start: datetime, window: timedelta) -> bool:
-    """Whether an unmarked row of the slice `start` is live. Behind browseStart it proves nothing:
-    James writes the start, then drops marks, then rows.
+    """Whether an unmarked row of slice `start` is live. Before browseStart it proves nothing: James
+    writes browseStart, then drops marks, then rows.
 
-    A browseStart within a slice (an older window's) is floored: what size and browse show, every
-    duty takes for live.
+    Floors a browseStart within a slice (from an older window), so that every duty takes for live
+    what size and browse show.
     """
     return start >= slice_start(browse_start, window)
 
@@ -44,12 +44,12 @@ def java_hash(text: str) -> int:
 
 
 def bucket_of(name: str, bucket_count: int) -> int:
-    """The bucket of a mail's name: Java's remainder has a sign, which abs() drops."""
+    """The bucket of a mail's name. Java's remainder keeps the sign, which James' abs() drops."""
     return 0 if bucket_count == 1 else abs(java_hash(name)) % bucket_count
 
 
 def whole_seconds(window: timedelta) -> int:
-    """The window in seconds. ValueError: no positive whole number of them, as James keeps."""
+    """The window in seconds. Raises ValueError unless they are whole and positive, as in James."""
     seconds = int(window.total_seconds())
     if seconds <= 0 or timedelta(seconds=seconds) != window:
         raise ValueError(f"slice window {window} is not a positive whole number of seconds")

@@ -1,7 +1,7 @@
-"""Options of Spark, as a setting or a connection names them: `spark.KEY` -> text.
+"""Spark options that a setting or an Airflow connection gives: `spark.KEY` -> text.
 
-An option that shows a secret to everybody on the machine, or lets a step end before its driver, is
-refused. No error repeats a value.
+Refuses an option that would show a secret to everybody on the machine, or would let a step end
+before its driver. No error repeats a value.
 """
 
 import json
@@ -13,25 +13,25 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 MASKED = "masked"
-"""Type of a validation error whose input may be a secret."""
+"""Type of the validation errors whose input may be a secret."""
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 _KEY = re.compile(r"spark\.[\w.\-/]+", re.ASCII)
-_BETWEEN = re.compile(r"[,\n]\s*(?=spark\.)")
+_SEPARATOR = re.compile(r"[,\n]\s*(?=spark\.)")
 _SECRET = re.compile(r"secret|password|token|access[.]?key|env\.mailslice_", re.IGNORECASE)
-"""As Spark's own spark.redaction.regex, and the settings of mailslice."""
+"""Spark's own spark.redaction.regex, and mailslice's settings."""
 _NAMES_A_SECRET = re.compile(
     r"\.secretKeyRef\.|^spark\.kubernetes\.(driver|executor)\.secrets\.|[.]?file$", re.IGNORECASE
 )
-"""The value is the name of a Kubernetes secret, or a path."""
-_ELSEWHERE = {
+"""Options whose value only names a Kubernetes secret, or a path."""
+_SET_ELSEWHERE = {
     "spark.master": "MAILSLICE_DUTY_SPARK_MASTER, or the host of Airflow's connection",
     "spark.submit.deployMode": "the extra deploy-mode of Airflow's connection",
 }
-_WAITS = ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion")
+_FORCED = ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion")
 
 
 def spark_conf(value: object) -> object:
-    """Options as pairs: of a JSON object, `spark.a=b,spark.c=d`, a mapping. Errors are MASKED."""
+    """Pairs from a JSON object, `spark.a=b,spark.c=d` or a mapping. Errors are of type MASKED."""
     if isinstance(value, str):
         value = _of_json(value) if value.lstrip().startswith("{") else _of_pairs(value)
     if not isinstance(value, Mapping):
@@ -51,7 +51,7 @@ def _of_json(text: str) -> object:
 
 def _of_pairs(text: str) -> dict[str, str]:
     options: dict[str, str] = {}
-    for word in filter(None, (part.strip() for part in _BETWEEN.split(text))):
+    for word in filter(None, (part.strip() for part in _SEPARATOR.split(text))):
         key, equals, option = word.partition("=")
         if not equals:
             raise _error("a part has no =; allowed: spark.a=b,spark.c=d, or a JSON object")
@@ -62,9 +62,9 @@ def _of_pairs(text: str) -> dict[str, str]:
 def _allowed(key: object) -> str:
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise _error(f"{str(key)[:60]!r} is no option of Spark; allowed: spark.NAME")
-    if key in _ELSEWHERE:
-        raise _error(f"{key} is not set here; it is {_ELSEWHERE[key]}")
-    if key in _WAITS:
+    if key in _SET_ELSEWHERE:
+        raise _error(f"{key} is not set here; it is {_SET_ELSEWHERE[key]}")
+    if key in _FORCED:
         raise _error(f"{key} is always true: a step ends when its driver does")
     if _SECRET.search(key) and not _NAMES_A_SECRET.search(key):
         raise _error(

@@ -1,11 +1,10 @@
-"""How far a mail has come, for each recipient, and what that decides. Pure: asked by the worker at
-each delivery, by a duty for mails whose holder hangs.
+"""Stage marks: how far a mail has come for each recipient, and what a delivery does with it (ADR
+20). Pure. The worker asks at each delivery; stuck_mails asks for mails whose holder hangs.
 
-A mail without a record was never begun. `received` and `loaded` are not worth a write of their own:
-they ride on the worker's periodic record, and mean the same as no record. `sending` is written
-before the first step that cannot be taken back, `sent` right after it. Who died in between leaves a
-recipient of whom nobody can say whether they have the mail: such a recipient is failed and told,
-never tried again.
+A mail without a record was never begun. `received` and `loaded` get no write of their own: they are
+in the worker's periodic record, and mean the same as no record. The worker writes `sending` before
+the first step that cannot be undone, and `sent` right after it. If it dies in between, nobody knows
+whether the recipient has the mail: the recipient is in doubt. It fails and is never tried again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,7 @@ from mailslice.model.mail import EnqueueId
 
 
 class Stage(StrEnum):
-    """Of a mail, or of one of its recipients (these are only ever sending, sent or failed)."""
+    """The stage of a mail or of a recipient. A recipient is only sending, sent or failed."""
 
     RECEIVED = "received"
     SENDING = "sending"
@@ -27,25 +26,25 @@ class Stage(StrEnum):
 
 
 class DeliveryVerdict(StrEnum):
-    """What becomes of a delivery."""
+    """What to do with a delivery."""
 
     HANDLE = "handle"
-    """Some recipients were not begun, and nobody is in doubt: to them."""
+    """No recipient is in doubt: deliver to those that were not begun."""
     FAIL = "fail"
-    """Some were being sent to by one who is gone: tell, write `after`, handle the others."""
+    """Recipients are in doubt: report them as failed, write `after`, deliver to the others."""
     COMPLETE = "complete"
-    """Each recipient was served or has failed. (Without any, the handler decides.)"""
+    """Each recipient was served or has failed. (A mail without recipients is for the handler.)"""
     WAIT = "wait"
-    """The one who is sending may be alive: look again later."""
+    """The worker that is sending may be alive: look again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class MailStage:
-    """A record of mail_stages. `remaining` are the recipients that were not begun; the others are
-    in `recipients`, as sending, sent or failed.
+    """A row of mail_stages. `remaining`: recipients that were not begun. `recipients`: the others,
+    each as sending, sent or failed.
 
-    `owner` is the worker (or the run of a duty) that wrote it; `attempt` counts from 1; `step`
-    counts the writes, so that no state comes back unseen.
+    `owner`: the worker (or the run of a duty) that wrote it. `attempt` counts from 1. `step` counts
+    the writes: a conditional write notices if the row changed and then changed back.
     """
 
     enqueue_id: EnqueueId
@@ -58,7 +57,7 @@ class MailStage:
 
     @property
     def stage(self) -> Stage:
-        """Of the mail as a whole: the least settled of its recipients decides."""
+        """The stage of the whole mail: that of its least settled recipient."""
         at = set(self.recipients.values())
         if Stage.SENDING in at:
             return Stage.SENDING
@@ -72,11 +71,10 @@ class MailStage:
         return self.stage in {Stage.SENT, Stage.FAILED}
 
     def those(self, stage: Stage) -> tuple[str, ...]:
-        """The recipients at a stage."""
         return tuple(recipient for recipient, at in self.recipients.items() if at is stage)
 
     def moved(self, recipients: Iterable[str], stage: Stage, *, by: str, now: datetime) -> Self:
-        """The next record: these recipients at this stage, written by `by`."""
+        """The next record: `recipients` at `stage`, with owner `by`."""
         states = {**self.recipients, **dict.fromkeys(recipients, stage)}
         remaining = tuple(recipient for recipient in self.remaining if recipient not in states)
         return replace(
@@ -86,12 +84,12 @@ class MailStage:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a delivery finds.
+    """What to do with a delivery, and by which records.
 
-    `record` is what was read, made to fit the message (step 0: there was none); `left` are the
-    recipients that were not begun, `failed` those in doubt, which fail by this. `after` is what to
-    write, conditionally on `record`, for FAIL, or when the mail is taken from a holder that hangs:
-    it is one attempt more, so that the old holder is refused.
+    `record`: the row that was read, fitted to the message (step 0: there was none). `left`: the
+    recipients that were not begun. `failed`: those in doubt, which fail now. `after`: the next row,
+    written conditionally on `record` for FAIL, or when the mail is taken from a holder that hangs.
+    It has one attempt more, so that writes of the old holder are refused.
     """
 
     verdict: DeliveryVerdict
@@ -110,12 +108,11 @@ def decide(
     now: datetime,
     holder_lives: bool = False,
 ) -> Decision:
-    """What the record that was `read` says of a mail that is delivered (or held too long) with
-    these `recipients`, to `by`.
+    """The decision for a mail that is delivered to `by` (or is held too long), by its row `read`.
 
-    The recipients are the message's: an older copy may name some who were served since, a younger
-    one leaves out who was served while nothing was recorded. `holder_lives`: whoever wrote
-    `sending` may still be at it.
+    `recipients` are the message's. An older copy may name some that were served since. A younger
+    copy leaves out those that were served while nothing was recorded. `holder_lives`: the worker
+    that wrote `sending` may still be sending.
     """
     requested = tuple(dict.fromkeys(recipients))
     unmarked = MailStage(enqueue_id, "", 1, 0, requested)
@@ -133,7 +130,7 @@ def decide(
 def next_attempt(
     record: MailStage, left: Iterable[str], failed: Iterable[str] = (), *, by: str, now: datetime
 ) -> MailStage:
-    """The record of a retry: one attempt more, for those `left`. Others were served or failed."""
+    """The record of a retry: one more attempt, for `left`. The others were served or failed."""
     left = tuple(dict.fromkeys(left))
     states = {
         recipient: Stage.FAILED if at is Stage.FAILED else Stage.SENT

@@ -1,12 +1,11 @@
-"""How much a destination is given, and when who comes too early may come again. Pure: no clock, no
-store.
+"""Limits for destinations: which mails may be sent now, and when the others may try again (ADR 25).
+Pure: no clock, no store.
 
-A destination is a recipient domain. Its book is shared by all workers of a queue, which change it
-by compare-and-set: what is granted by it is granted once, wherever the workers are. Two sums do it:
-when the next message is due at the agreed pace (GCRA, the virtual scheduling of ATM), which grants,
-and the last place in the line of those that were put off, which only says when to come again.
-Places are a pace apart, so that those who come back find what they need; a place that nobody comes
-for is lost, and no message more is granted for it.
+A destination is a recipient domain. All workers of a queue share its book and change it by
+compare-and-set, so each permission is granted once. The book has two times. `next_us` grants: when
+the next message is due at the agreed pace (GCRA, the virtual scheduling of ATM). `line_us` is the
+last slot of the mails that were put off, and only says when to try again. Slots are one pace apart,
+so that a returning mail is granted. If its mail does not return, a slot is lost to all.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,37 +14,37 @@ from datetime import timedelta
 
 ANY = "*"
 SLACK_US = 3_000_000
-"""So much of the pace may be made up for: by what comes late, and by the first messages after a
-rest. A minute has at most 5 % and one message more.
+"""How far messages may run ahead of the pace, after late ones or after a rest. A minute then has at
+most 5 % and one message more than its limit.
 """
 _AHEAD_US = 250_000
-"""A mail that waited may be so early by this worker's clock."""
+"""How early, by this worker's clock, a mail that waited may be."""
 LEASE = timedelta(seconds=60)
-"""A connection whose holder has not spoken for so long is nobody's."""
+"""A connection is free again when its holder has not renewed it for this long."""
 LONGEST_LINE = timedelta(minutes=15)
 _LEASE_US = int(LEASE.total_seconds() * 1e6)
 _LINE_US = int(LONGEST_LINE.total_seconds() * 1e6)
 _MINUTE_US = 60_000_000
 _INITIAL_CONNECTION_US = 1_000_000
-"""How long a connection is thought to be kept before one was."""
+"""Assumed time for which a connection is kept, before one was measured."""
 
 Rules = tuple[tuple[str, int], ...]
 
 
 def destination(domain: str) -> str:
-    """A domain's one form for limit and book: lower case, no dot at the end, A-labels."""
+    """The canonical form of a domain: lower case, no dot at the end, A-labels."""
     plain = domain.lower().removesuffix(".") or domain
     if plain.isascii():
         return plain
     try:
         return plain.encode("idna").decode()
     except UnicodeError:
-        return plain  # no domain that DNS could have: its own book, as it is
+        return plain  # no valid domain of DNS: the text as it is gets a book of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Of one domain: messages a minute, connections at once (None: no limit), by which `rule`."""
+    """A domain's limit: messages a minute, connections at once (None: no limit), from `rule`."""
 
     rule: str
     per_minute: int | None = None
@@ -54,13 +53,13 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rules by pattern: a domain, `*.example.com`, `*`. The closest one holds; 0 = no limit."""
+    """Rules by pattern: a domain, `*.example.com`, `*`. The closest rule applies; 0 = no limit."""
 
     rates: Rules = ()
     connections: Rules = ()
 
     def of(self, domain: str) -> Limit | None:
-        """What holds for a domain, in any of its forms (`destination`); None without a limit."""
+        """The limit of a domain, in any of its forms (`destination`); None: no limit."""
         domain = destination(domain)
         rate, connections = _closest(self.rates, domain), _closest(self.connections, domain)
         applied = [rule for rule, number in (rate, connections) if number]
@@ -72,20 +71,20 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """What is known of a destination; microseconds since the epoch. `turn` counts its changes."""
+    """The state of a destination. Times are microseconds since the epoch. `turn` counts changes."""
 
     turn: int = 0
     next_us: int = 0
     line_us: int = 0
     hold_us: int = 0
-    """How long a connection is kept, smoothed."""
+    """Smoothed duration for which a connection is kept."""
     holders: Mapping[str, int] = field(default_factory=dict)
-    """Connection -> when it lapses."""
+    """Connection -> when its lease ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One mail for the destination, by `connection`. `waited`: put off before, now in its turn."""
+    """A request to send a mail by `connection`. `waited`: it was put off, and its slot has come."""
 
     connection: str
     waited: bool = False
@@ -93,7 +92,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """A connection that was given back after it was kept for so long."""
+    """A connection that a worker gave back after `held_us` microseconds."""
 
     connection: str
     held_us: int
@@ -109,17 +108,16 @@ def decide(
     kept: Iterable[str] = (),
     chance: float = 1.0,
 ) -> tuple[Book, list[int | None]]:
-    """The next book, and for each ask None (granted) or the microseconds after which to come again.
-    `kept`: connections still in use.
+    """The next book, and for each ask None (granted) or the microseconds until the next try.
 
-    `chance` from 0 to 1 spreads those for whom the line is too long: they get no place, and come
-    back at about its end.
+    `kept`: connections still in use. If the line is longer than 15 minutes, an ask gets no slot,
+    and tries again at about its end; `chance`, 0 to 1, spreads these asks.
     """
     pace_us = _MINUTE_US // limit.per_minute if limit.per_minute else 0
-    # What lies further ahead than these was written by a clock that is: it must not keep the mail
-    # of others waiting until theirs have caught up.
-    live = ((one, lapses) for one, lapses in book.holders.items() if lapses > now_us)
-    holders = {one: min(lapses, now_us + 2 * _LEASE_US) for one, lapses in live}
+    # A worker whose clock is ahead wrote times beyond these limits. They are cut: other workers'
+    # mails must not wait until their clocks have caught up.
+    live = ((holder, lapses) for holder, lapses in book.holders.items() if lapses > now_us)
+    holders = {holder: min(lapses, now_us + 2 * _LEASE_US) for holder, lapses in live}
     next_us = min(book.next_us, now_us + pace_us + SLACK_US + _LEASE_US)
     line_us = min(book.line_us, now_us + _LINE_US + _LEASE_US)
     hold_us = book.hold_us
@@ -149,7 +147,7 @@ def decide(
 
 
 def _closest(rules: Rules, domain: str) -> tuple[str, int]:
-    """The rule that holds for a domain; ("", 0) when none does."""
+    """The rule that applies to a domain; ("", 0) when none does."""
     named = dict(rules)
     labels = domain.split(".")
     patterns = (domain, *(f"*.{'.'.join(labels[at:])}" for at in range(1, len(labels))), ANY)

@@ -1,40 +1,40 @@
-"""What an audit can say of a live mail, and what it said of one."""
+"""The verdicts of an audit on live mails."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """Where a live mail is, as far as it can be proved."""
+    """Where a live mail is, as far as the audit can prove it."""
 
     WAITING = "waiting"
     """Its message is in the work queue."""
     DELAYED = "delayed"
     """Its message is in a delay level, until the due time in mailslice's own table."""
     HELD = "held"
-    """Set aside by a person, or in quarantine."""
+    """A person set it aside, or it is in quarantine."""
     IN_FLIGHT = "in flight"
-    """A worker that lives holds its message."""
+    """A live worker has its message."""
     DEAD_LETTERED = "dead-lettered"
     LOST = "lost"
-    """No message anywhere, on a queue that is mailslice's alone."""
+    """It has no message anywhere, on a queue that is not shared."""
     LOST_OR_GHOST = "lost or ghost"
-    """No message, on a shared queue: a James that died before its mark may have delivered it."""
+    """No message, on a shared queue: a James that died before the mark may have delivered it."""
     GHOST = "ghost"
-    """A worker's own record says that it was handed out and done, and its mark is missing."""
+    """A worker's record says that the mail was completed, and its deleted mark is missing."""
     BARE = "bare"
     """A blob of its content is missing: nobody can deliver it."""
     UNKNOWN = "unknown"
-    """Not provable; the reason is told with it."""
+    """The audit could not prove any of these. `why` has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class MailVerdict:
     """One mail of an audit: its verdict and why. The fields are the columns of an audit's files.
 
-    Times are milliseconds since the epoch. `decision`: which earlier decision to publish it again
-    the audit knew of; empty without one, or where it does not matter. `delayed_us`: when the delay
-    was written that it knew of, or 0.
+    Times in `_ms` are milliseconds since the epoch. `decision`: the earlier decision to republish
+    the mail that the audit read; empty without one, or if it does not matter. `delayed_us`: the
+    write time of the delay that the audit read, in microseconds, or 0.
     """
 
     enqueue_id: str

@@ -1,1 +1,1 @@
-"""What the view in Cassandra says: its configuration, who shares it, which rows are live."""
+"""Reads the queue view in Cassandra: its configuration, who shares it, which rows are live."""

@@ -1,8 +1,8 @@
-"""The configuration guard: James' rule that all who work on a queue view agree on its slices and
+"""The configuration guard: James' rule that all programs on a queue view agree on its slices and
 buckets.
 
-The stored configuration is the last event of James' aggregate. It wins: a setting that was given
-and differs is refused, one that was not given follows it.
+The stored configuration is the last event of James' aggregate. It wins over the settings: a setting
+that is given and differs is refused; a setting that is not given follows it.
 """
 
 from dataclasses import dataclass, replace
@@ -23,11 +23,11 @@ _MOST_RACES = 10
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationCheck:
-    """What the guard sees. `why_refused` says why `requested` could not be applied; None when it
-    could, or need not.
+    """Stored and requested configuration. `why_refused`: why `requested` cannot be applied; None
+    when it can, or when it is stored already.
 
-    `recorded_strategy` is the storage strategy that James wrote down, None when it did not;
-    `strategy` is the settings'.
+    `recorded_strategy`: the storage strategy that James recorded, or None. `strategy`: the one of
+    the settings.
     """
 
     stored: ViewConfiguration | None
@@ -42,7 +42,7 @@ class ConfigurationCheck:
 
     @property
     def same_strategy(self) -> bool:
-        """Whether James recorded no other strategy than the settings'."""
+        """Whether James recorded the strategy of the settings, or none."""
         return self.recorded_strategy in {None, self.strategy}
 
 
@@ -58,41 +58,42 @@ class ConfigurationGuard:
         return self._last()[1]
 
     def history(self) -> list[ViewConfiguration]:
-        """Every configuration that ever was, oldest first."""
+        """Every configuration that was ever stored, oldest first."""
         return [events.decode(text) for _, text in self.events()]
 
     def recorded_strategy(self) -> BlobStrategy | None:
-        """James' own record of its storage strategy."""
+        """The storage strategy that James recorded; None without a record."""
         if EVENT_STORE in self._tables.missing():
             return None
         recorded = self._tables.event_store.events(events.STORAGE_STRATEGY_AGGREGATE)
         return events.decode_strategy(recorded[-1][1]) if recorded else None
 
     def check(self) -> ConfigurationCheck:
-        """Stored and requested side by side. Changes nothing."""
+        """Compares the stored and the requested configuration. Changes nothing."""
         stored = self.stored()
-        target = self._over(stored)
+        target = self._requested(stored)
         why = why_refused(stored, target) if stored is not None and stored != target else None
         recorded = self.recorded_strategy()
         return ConfigurationCheck(stored, target, why, recorded, self._settings.blob.strategy)
 
     def ensure(self) -> ViewConfiguration:
-        """The configuration to work by. As James does, the first start creates missing tables and
-        stores the settings' configuration.
+        """The configuration to use. As in James, the first start creates missing tables and stores
+        the configuration of the settings.
 
-        Raises ConfigurationDiffers showing both when a given setting differs from what is stored,
-        BadSetting when there is no keyspace.
+        Raises ConfigurationDiffers, which shows both, when a given setting differs from the stored
+        one; BadSetting when there is no keyspace.
         """
         self._create_missing()
         self._refuse_shared_blobs()
         if self.stored() is None:
             self._append(0, self._settings.queue.configuration)
-            # Another process may have been first: then its configuration counts.
+            # If another process was first, its configuration counts.
         return self._agreed()
 
     def agreed(self) -> ViewConfiguration:
-        """As `ensure`, for those who only look: creates nothing, and takes the settings' before the
-        first start. Raises BadSetting for missing tables, ConfigurationDiffers.
+        """As `ensure`, for readers: creates nothing, and uses the settings before the first start.
+
+        Raises BadSetting for missing tables, ConfigurationDiffers.
         """
         _ = self._tables.existing  # names a keyspace or tables that are missing
         self._refuse_shared_blobs()
@@ -100,7 +101,7 @@ class ConfigurationGuard:
 
     def _agreed(self) -> ViewConfiguration:
         stored = self.stored()
-        target = self._over(stored)
+        target = self._requested(stored)
         if stored is not None and stored != target:
             why = why_refused(stored, target)
             remedy = f"would refuse it: {why}" if why else "stores the wanted one"
@@ -112,16 +113,15 @@ class ConfigurationGuard:
         return target
 
     def apply(self, requested: ViewConfiguration | None = None) -> bool:
-        """Store `requested`, by default what the settings want; whether an event was appended.
-        Raises Refused where James would refuse.
+        """Store `requested`, by default the settings' configuration. Returns whether it appended an
+        event. Raises Refused where James would refuse.
 
-        Another writer's event between reading and appending makes the append fail; then all is
-        decided anew.
+        An append fails if another writer appended since the read; `apply` then decides anew.
         """
         self._create_missing()
         for _ in range(_MOST_RACES):
             event_id, stored = self._last()
-            target = requested if requested is not None else self._over(stored)
+            target = requested if requested is not None else self._requested(stored)
             if stored == target:
                 return False
             why = why_refused(stored, target) if stored is not None else None
@@ -139,10 +139,10 @@ class ConfigurationGuard:
             self._tables.create()
 
     def _refuse_shared_blobs(self) -> None:
-        """A James that recorded passthrough really deletes the blobs of a mail that is done: where
-        mails share one, that is the others' content.
+        """Raises ConfigurationDiffers for deduplication beside a James that recorded passthrough:
+        that James deletes the blobs of each finished mail, also those that other mails share.
 
-        The other way round is safe: our ids are random then, and James deletes none.
+        The reverse is safe: mailslice's ids are random then, and James deletes no blob.
         """
         if self._settings.blob.strategy is not BlobStrategy.DEDUPLICATION:
             return
@@ -162,7 +162,7 @@ class ConfigurationGuard:
         return self._tables.event_store.events(CONFIGURATION_AGGREGATE)
 
     def _last(self) -> tuple[int, ViewConfiguration | None]:
-        """The id of the last event and what it says; (-1, None) before the first."""
+        """Id and configuration of the last event; (-1, None) before the first."""
         stored = self.events()
         return (stored[-1][0], events.decode(stored[-1][1])) if stored else (-1, None)
 
@@ -170,8 +170,8 @@ class ConfigurationGuard:
         event = events.encode(configuration, event_id)
         return self._tables.event_store.append(CONFIGURATION_AGGREGATE, event_id, event)
 
-    def _over(self, stored: ViewConfiguration | None) -> ViewConfiguration:
-        """The stored configuration with the settings that were given; before it, the settings."""
+    def _requested(self, stored: ViewConfiguration | None) -> ViewConfiguration:
+        """The stored configuration with the given settings over it; without it, the settings."""
         settings = self._settings.queue
         if stored is None:
             return settings.configuration
@@ -185,25 +185,25 @@ class ConfigurationGuard:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Windows and buckets of the view. `window` is today's, the smallest; it holds all starts."""
+    """Windows and buckets of the view. All slice starts are multiples of `window`, today's."""
 
     window: timedelta
     largest_window: timedelta
     bucket_counts: tuple[int, ...]
-    """Every one there ever was, the smallest first."""
+    """All that were ever configured, smallest first."""
 
     @property
     def buckets(self) -> int:
-        """How many buckets a slice has had at most."""
+        """The largest number of buckets that a slice may have."""
         return max(self.bucket_counts)
 
     def partition(self, name: str, at: datetime) -> Partition:
-        """Where the row of a mail of that name belongs that is enqueued then."""
+        """The partition for a mail called `name` that is enqueued at `at`."""
         return Partition(slice_start(at, self.window), bucket_of(name, self.bucket_counts[-1]))
 
 
 def view_shape(stores: Stores, *, checked: bool = False) -> Shape:
-    """The shape by the view's history. `checked`: ConfigurationDiffers for a setting against it."""
+    """The shape, by the view's history. `checked`: raises ConfigurationDiffers as `agreed` does."""
     guard = ConfigurationGuard(stores.tables, stores.settings)
     history = guard.history()
     if checked and history:

@@ -1,4 +1,4 @@
-"""Which rows of the view are live: by slice, of both tables (a copied row once), streaming."""
+"""Streams the live rows of the view, slice by slice, from V3 and V4 (a copied row once)."""
 
 import heapq
 import math
@@ -34,19 +34,19 @@ PARTITIONS_IN_FLIGHT = 16
 _PAGE_IN_FLIGHT = 4
 _ROWS_AT_A_TIME = 1000
 _MILLISECOND = timedelta(milliseconds=1)
-_SETTLED = timedelta(hours=1)
-_WORTH = 1000
-"""Dead rows of a slice from which remembering pays; below, reading sees late inserts."""
+_SETTLED_AFTER = timedelta(hours=1)
+_MIN_DEAD_ROWS = 1000
+"""Dead rows from which remembering a slice pays. A smaller one is read: that finds late inserts."""
 
 Candidate = tuple[EnqueueId, EnqueuedMails, Partition, datetime]
-"""Enqueue id, where its row is, and its enqueued time."""
+"""Enqueue id, table and partition of its row, and its enqueued time."""
 Position = tuple[datetime, datetime, EnqueueId]
-"""Slice start, enqueued time and enqueue id: the order in which mails are listed."""
+"""Slice start, enqueued time and enqueue id: mails are listed in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class _IdChunk:
-    """Rows of a partition, from number `first` of `times` on. Without times: the slice's start."""
+    """Rows of a partition. Row number n has time `first` + n of `times`, else the slice's start."""
 
     table: EnqueuedMails
     partition: Partition
@@ -63,18 +63,18 @@ class _IdChunk:
 
 
 _TimedId = tuple[int, bytes, EnqueuedMails, Partition]
-"""Enqueued time, milliseconds since the epoch, packed id, and where the row is."""
+"""Enqueued time in milliseconds since the epoch, packed id, table and partition."""
 _Read = tuple[_IdChunk, bytes]
-"""Rows, and their packed ids, at most IDS_A_REQUEST: most are dead, and need no more."""
+"""A chunk and its packed ids, at most IDS_A_REQUEST. Most rows are dead: their ids suffice."""
 
 
 @dataclass(slots=True)
 class PageReading:
-    """What one page of mails may read, and then how far it came.
+    """Limits of one page of mails, and how far its reading came.
 
-    `ids`: rows of a slice whose id and time are read. `marks`: rows whose mark is looked up, about.
-    `position`: behind it the next page goes on; None: there is no more. `is_cut`: of that slice
-    only some rows were read, the first by id.
+    `ids`: rows of one slice whose id and time are read, about. `marks`: rows whose mark is looked
+    up, about. `position`: the next page begins after it; None: this is the last page. `is_cut`:
+    only some rows of the last slice were read, the first by id.
     """
 
     ids: int = 50_000
@@ -85,10 +85,9 @@ class PageReading:
 
 @dataclass(slots=True)
 class BrowseDeadline:
-    """When a browse stops reading (`time.monotonic`), and then where it did.
+    """When a browse stops reading (`time.monotonic`), and where it stopped.
 
-    `stopped_at`: of mails enqueued since then some are listed, those that were found in time; None:
-    all are.
+    `stopped_at`: of the mails enqueued since then, the browse lists only some; None: it lists all.
     """
 
     end: float
@@ -128,13 +127,13 @@ class LiveRows:
     queue: QueueName
     shape: Shape
     survivors: Mapping[datetime, Sequence[EnqueueId]] = field(default_factory=dict)
-    """Closed slices of which only these rows are of interest: the others are dead."""
+    """Slice start -> the only rows to read of a closed slice, as its others are dead."""
 
     def partitions(self, now: datetime, buckets: Iterable[int] | None = None) -> list[Partition]:
-        """The partitions from browseStart to now and one window on, in order.
+        """The partitions from browseStart to one window after `now`, in order.
 
-        Clocks of writers may be ahead. A browseStart that is not a multiple of the window (James
-        never floors it) is floored: that shows rows that James is blind to, and hides none.
+        Clocks of writers may be ahead. James never floors a browseStart to a multiple of the
+        window; this does. That shows rows that James does not see, and hides none.
         """
         return self._partitions(self._start(), now, buckets)
 
@@ -155,27 +154,28 @@ class LiveRows:
         )
 
     def count(self, now: datetime) -> int:
-        """How many rows are live, by ids alone; where both tables exist, V3's are held."""
+        """The number of live rows, by ids alone. If both tables exist, memory holds V3's ids."""
         partitions = self.partitions(now)
         *earlier, last = self.tables.existing
         v3 = chain.from_iterable(self._unordered(table, partitions) for table in earlier)
         earlier_ids = {candidate[0] for candidate in self._live(v3)}
         newer = (candidate[0] for candidate in self._live(self._unordered(last, partitions)))
-        return len(earlier_ids) + sum(1 for one in newer if one not in earlier_ids)
+        return len(earlier_ids) + sum(1 for id_ in newer if id_ not in earlier_ids)
 
     def live_summary(self, now: datetime, most: int) -> LiveSummary | None:
-        """Size and oldest mail, when at most `most` rows need reading for it; else None."""
+        """Size and oldest mail; None if more than `most` rows must be read."""
         return self._summary(chain.from_iterable(self._streams(self.partitions(now))), most)
 
     def glance(self, now: datetime, most: int, most_partitions: int) -> LiveSummary | None:
-        """As `live_summary`, in a few requests for few rows, one partition after the other; None,
-        too, where more than `most_partitions` would have to be read. Nothing is live in a queue
-        without browseStart: no mail was ever enqueued.
+        """As `live_summary`, for few rows: reads one partition after the other, in few requests.
+
+        Also None if more than `most_partitions` must be read. A queue without browseStart never had
+        a mail: nothing is live.
         """
         start = self._start()
         if start is None:
             return LiveSummary(0, None)
-        # Without a look at which of them exist.
+        # Counts all partitions, without asking which exist.
         if ((now - start) // self.shape.window + 2) * self.shape.buckets > most_partitions:
             return None
         partitions = self._partitions(start, now)
@@ -198,7 +198,7 @@ class LiveRows:
         return LiveSummary(len(live), min(live.values(), default=None))
 
     def slices(self, now: datetime) -> Iterator[SliceCounts]:
-        """Counts of each slice that holds a row, oldest first. Cleaned meanwhile: maybe not."""
+        """Counts of each slice that has a row, oldest first. May miss slices cleaned meanwhile."""
         several = len(self.tables.existing) > 1
         checked = self._checked(self._ordered(self.partitions(now)))
         for start, chunks in groupby(checked, key=_slice_of):
@@ -224,10 +224,10 @@ class LiveRows:
         after: Position | None = None,
         deadline: BrowseDeadline | None = None,
     ) -> Iterator[Candidate]:
-        """Unmarked rows behind `after`, up to `latest`, by slice, then enqueued time."""
+        """Unmarked rows after `after`, enqueued up to `latest`, by slice, then enqueued time."""
         partitions = self.partitions(now, buckets)
         if after is not None:
-            partitions = [one for one in partitions if one.slice_start >= after[0]]
+            partitions = [key for key in partitions if key.slice_start >= after[0]]
         checked = self._checked(self._ordered(partitions))
         deadline = deadline or BrowseDeadline(math.inf)
         for start, chunks in groupby(checked, key=_slice_of):
@@ -243,7 +243,7 @@ class LiveRows:
             in_order = sorted(live.values(), key=lambda candidate: (candidate[3], candidate[0]))
             for number, candidate in enumerate(in_order, 1):
                 yield candidate
-                # Of so many rows that are read at a time a filter may pass none.
+                # The caller's filter may pass none of the rows that it reads at a time.
                 if number % _ROWS_AT_A_TIME == 0 and deadline.is_over:
                     deadline.stopped_at = deadline.stopped_at or candidate[3]
                     return
@@ -257,12 +257,12 @@ class LiveRows:
         latest: datetime | None = None,
         after: Position | None = None,
     ) -> Iterator[Candidate]:
-        """As `ids`, but reads no more than `reading` allows, marks while candidates are drawn."""
+        """As `ids`, but reads no more than `reading` allows, and marks only as they are needed."""
         until = math.inf if latest is None else epoch_ms(latest)
-        wanted = [one for one in partitions if latest is None or one.slice_start <= latest]
+        chosen = [key for key in partitions if latest is None or key.slice_start <= latest]
         if after is not None:
-            wanted = [one for one in wanted if one.slice_start >= after[0]]
-        for start, chunks in groupby(self._ordered(wanted, _PAGE_IN_FLIGHT), key=_slice_of):
+            chosen = [key for key in chosen if key.slice_start >= after[0]]
+        for start, chunks in groupby(self._ordered(chosen, _PAGE_IN_FLIGHT), key=_slice_of):
             rows: dict[bytes, _TimedId] = {}
             for chunk, packed in chunks:
                 for at, one in enumerate(each_in_order(packed)):
@@ -270,11 +270,11 @@ class LiveRows:
                 if len(rows) >= reading.ids:
                     reading.is_cut = True
                     break
-            behind = (0, b"")
+            previous = (0, b"")
             if after is not None and after[0] == start:
-                behind = (epoch_ms(after[1]), pack([after[2]]))
-            left = (row for row in rows.values() if row[:2] > behind and row[0] <= until)
-            yield from self._page_of_slice(heapq.nsmallest(reading.marks + 1, left), reading)
+                previous = (epoch_ms(after[1]), pack([after[2]]))
+            later = (row for row in rows.values() if row[:2] > previous and row[0] <= until)
+            yield from self._page_of_slice(heapq.nsmallest(reading.marks + 1, later), reading)
             if reading.marks <= 0:
                 return
             if reading.is_cut:
@@ -283,27 +283,27 @@ class LiveRows:
         reading.position = None
 
     def _page_of_slice(self, rows: Iterable[_TimedId], reading: PageReading) -> Iterator[Candidate]:
-        asked = ((some, b"".join(row[1] for row in some)) for some in batches(rows, IDS_A_REQUEST))
+        chunks = ((part, b"".join(row[1] for row in part)) for part in batches(rows, IDS_A_REQUEST))
         marks_of = self.tables.deleted.look_up
-        for some, _, marked in marks_of(self.queue, asked, _PAGE_IN_FLIGHT, ordered=True):
-            reading.marks -= len(some)
-            reading.position = _position(_candidate(some[-1]))
+        for part, _, marked in marks_of(self.queue, chunks, _PAGE_IN_FLIGHT, ordered=True):
+            reading.marks -= len(part)
+            reading.position = _position(_candidate(part[-1]))
             if marked is not ALL:
-                yield from (_candidate(row) for row in some if row[1] not in marked)
+                yield from (_candidate(row) for row in part if row[1] not in marked)
             if reading.marks <= 0:
                 return
 
     def rows(
         self, candidates: Iterable[Candidate], at_a_time: int = _ROWS_AT_A_TIME
     ) -> Iterator[ViewRow]:
-        """The rows of the candidates, in their order; one that is gone meanwhile is left out."""
+        """The rows of the candidates, in their order, without those that are gone meanwhile."""
         for batch in batches(candidates, at_a_time):
-            found = (table.by_ids(self.queue, of.items()) for table, of in self._by_table(batch))
-            rows = {row.enqueue_id: row for row in chain.from_iterable(found)}
+            read = (table.by_ids(self.queue, ids.items()) for table, ids in self._by_table(batch))
+            rows = {row.enqueue_id: row for row in chain.from_iterable(read)}
             yield from (rows[one[0]] for one in self._in_view(batch) if one[0] in rows)
 
     def present(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-        """Those candidates whose rows are still there and in view, in their order."""
+        """The candidates whose rows still exist and are not before browseStart, in their order."""
         for batch in batches(candidates, _ROWS_AT_A_TIME):
             yield from self._present(batch)
 
@@ -316,10 +316,10 @@ class LiveRows:
         return next(rows, None)
 
     def _live(self, read: Iterable[_Read]) -> Iterator[Candidate]:
-        """Those without a mark whose rows are there after the mark was not.
+        """The candidates without a mark whose rows exist after the look for the mark (ADR 10).
 
-        A cleanup deletes rows before their marks: a row that was read before it, and its mark
-        looked for after it, only seems live.
+        A cleanup deletes rows, then their marks. A row that was read before a cleanup, and whose
+        mark was looked for after it, is not live.
         """
         checked = self._checked(read)
         return self.present(
@@ -337,7 +337,7 @@ class LiveRows:
         return [candidate for candidate in batch if candidate[0] in present]
 
     def _in_view(self, batch: list[Candidate]) -> list[Candidate]:
-        """Those not behind browseStart as it is now: James moves it on, then drops marks."""
+        """The candidates not before the present browseStart: James moves it, then drops marks."""
         start, window = self._start() if batch else None, self.shape.window
         return [one for one in batch if start is None or is_live(one[2].slice_start, start, window)]
 
@@ -351,7 +351,7 @@ class LiveRows:
         return list(by_table.values())
 
     def _checked(self, read: Iterable[_Read]) -> Iterator[tuple[_IdChunk, bytes, Sequence[int]]]:
-        """Each of `read`, in its order, with the numbers of those without a mark."""
+        """Each chunk of `read`, in order, with the numbers of its rows without a mark."""
         marks_of = self.tables.deleted.look_up
         for chunk, packed, marked in marks_of(self.queue, read, PARTITIONS_IN_FLIGHT, ordered=True):
             alive: Sequence[int] = ()
@@ -369,28 +369,28 @@ class LiveRows:
     ) -> Iterator[Iterator[_Read]]:
         for table in self.tables.existing:
             yield self._read(table, partitions, in_flight)
-            yield self._known(table, partitions)
+            yield self._read_survivors(table, partitions)
 
     def _unordered(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
-        unknown = self._unknown(partitions)
+        unknown = self._unremembered(partitions)
         for partition, page in table.packed_ids_of(self.queue, unknown, PARTITIONS_IN_FLIGHT):
             yield from ((_IdChunk(table, partition), packed) for packed in cut(page))
-        yield from self._known(table, partitions)
+        yield from self._read_survivors(table, partitions)
 
     def _read(
         self, table: EnqueuedMails, partitions: list[Partition], in_flight: int
     ) -> Iterator[_Read]:
-        unknown = self._unknown(partitions)
+        unknown = self._unremembered(partitions)
         for partition, page in table.timed_ids_of(self.queue, unknown, in_flight, ordered=True):
             yield from _timed(table, partition, page)
 
-    def _unknown(self, partitions: Iterable[Partition]) -> Iterator[Partition]:
-        return (one for one in partitions if one.slice_start not in self.survivors)
+    def _unremembered(self, partitions: Iterable[Partition]) -> Iterator[Partition]:
+        return (key for key in partitions if key.slice_start not in self.survivors)
 
-    def _known(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
-        """The survivors of remembered slices, where their rows are."""
-        remembered = (one for one in partitions if one.slice_start in self.survivors)
-        known = ((one, self.survivors[one.slice_start]) for one in remembered)
+    def _read_survivors(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
+        """The survivors of remembered slices, if their rows exist."""
+        remembered = (key for key in partitions if key.slice_start in self.survivors)
+        known = ((key, self.survivors[key.slice_start]) for key in remembered)
         pages = table.existing_ids(self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True)
         for partition, page in pages:
             times = TimedIds.of_rows([(row.enqueue_id, row.enqueued_time) for row in page])
@@ -419,8 +419,8 @@ def _timed(table: EnqueuedMails, partition: Partition, page: TimedIds) -> Iterat
 
 
 def settled_before(looked_at: datetime, largest_window: timedelta) -> datetime:
-    """Slices that began before it had been over for an hour when somebody looked at them."""
-    return looked_at - largest_window - _SETTLED
+    """Slices that began before the returned time had been over for an hour at `looked_at`."""
+    return looked_at - largest_window - _SETTLED_AFTER
 
 
 def trusted_survivors(
@@ -428,15 +428,14 @@ def trusted_survivors(
 ) -> dict[datetime, tuple[EnqueueId, ...]]:
     """Slice start -> survivors, of the remembered slices whose dead rows need not be read again.
 
-    Only where many dead rows stay beside survivors, every survivor is known, and the slice had been
-    over for an hour more than its window when it was looked at: an insert that late would need a
-    clock that is wrong by as much, and would be missed by size and browse until the next cleanup
-    has looked.
+    A slice counts if many dead rows stay beside its survivors, every survivor is known, and it had
+    been over for more than an hour when a cleanup read it. A later insert needs a clock that is
+    wrong by as much; size and browse would miss that row until the next cleanup.
     """
     return {
         statistic.slice_start: statistic.survivors
         for statistic in statistics
-        if statistic.dead >= _WORTH
+        if statistic.dead >= _MIN_DEAD_ROWS
         and statistic.live == len(statistic.survivors)
         and statistic.slice_start <= settled_before(statistic.cleaned_at, largest_window)
     }

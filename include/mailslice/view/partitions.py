@@ -1,8 +1,8 @@
-"""Which partitions of a queue's view are read: one rule for browse, size, audit and cleanup.
+"""Which partitions of a queue's view to read: one rule for browse, size, audit and cleanup.
 
-They are computed while they are few. Else the partition keys of the tables are scanned: a window of
-seconds gives millions of empty slices. Measured: an empty partition costs 0.12 ms of client CPU, a
-scanned key 2 us (13 in all).
+A reader computes the partitions if they are few. Otherwise it scans the partition keys of the
+tables: a window of seconds gives millions of empty slices. Measured: an empty partition costs 0.12
+ms of client CPU, a scanned key 2 us (13 us in all).
 """
 
 import logging
@@ -16,11 +16,11 @@ from mailslice.view.configuration import Shape
 
 log = logging.getLogger(__name__)
 SCAN_FROM = 1000
-"""Partitions from which on keys are scanned, for a reader that reads one after the other."""
+"""Above so many partitions, a reader that reads them one by one scans the keys instead."""
 
 
 def partitions_in_use(tables: QueueTables, queue: QueueName) -> set[Partition]:
-    """Every partition of the queue that has a key, in both tables: a scan of all keys."""
+    """Every partition of the queue that has a key in a table, by a scan of all keys."""
     return {partition for rows in tables.existing for partition in rows.partitions(queue)}
 
 
@@ -34,7 +34,7 @@ def partitions_to_read(
     buckets: Collection[int] | None = None,
     scan_from: int = SCAN_FROM,
 ) -> list[Partition]:
-    """Partitions from `first`'s slice (None: the oldest) to `last`'s; of `buckets` (None: any)."""
+    """Partitions from `first`'s slice (None: the oldest) to `last`'s, of `buckets` (None: all)."""
     last = slice_start(last, shape.window)
     if first is not None:
         first = slice_start(first, shape.window)
@@ -42,10 +42,10 @@ def partitions_to_read(
         count = (last - first) // shape.window * width
         if count <= scan_from:
             starts = slices_between(first, last, shape.window)
-            wanted = [one for one in range(shape.buckets) if buckets is None or one in buckets]
-            return [Partition(start, bucket) for start in starts for bucket in wanted]
+            chosen = [one for one in range(shape.buckets) if buckets is None or one in buckets]
+            return [Partition(start, bucket) for start in starts for bucket in chosen]
         log.info("%d partitions from %s to %s: their keys are scanned instead", count, first, last)
-    in_use = (one for one in partitions_in_use(tables, queue) if one.slice_start <= last)
-    recent = (one for one in in_use if first is None or first <= one.slice_start)
-    chosen = (one for one in recent if buckets is None or one.bucket in buckets)
-    return sorted(chosen, key=lambda one: (one.slice_start, one.bucket))
+    in_use = (key for key in partitions_in_use(tables, queue) if key.slice_start <= last)
+    recent = (key for key in in_use if first is None or first <= key.slice_start)
+    selected = (key for key in recent if buckets is None or key.bucket in buckets)
+    return sorted(selected, key=lambda key: (key.slice_start, key.bucket))

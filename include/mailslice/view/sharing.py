@@ -1,9 +1,9 @@
 """Whether James works on the queues, too: one answer for all processes of a deployment (ADR 46).
 
-With MAILSLICE_QUEUE_SHARED=false a cleanup drops deleted marks with their rows, and a worker looks
-for the row of an old delivery instead. A worker that does not look hands out what was deleted. So
-the answer is kept in the own keyspace. Nothing is stored there as long as all say "shared", which
-is the default: a deployment beside James needs no own keyspace for it.
+With MAILSLICE_QUEUE_SHARED=false a cleanup drops deleted marks with their rows, and a worker checks
+the row of an old delivery instead. A worker that does not check would hand out deleted mails. So
+the own keyspace stores the answer. It stores nothing while all processes say "shared", the default:
+a deployment beside James needs no own keyspace for this.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from mailslice.stores.cassandra.own import WorkerRecord
 
 NAME = "queue shared"
-"""The row of the table `locks` that keeps the answer."""
+"""The row of table `locks` that stores the answer."""
 VARIABLE = "MAILSLICE_QUEUE_SHARED"
 _RUNNING = timedelta(seconds=150)
-"""A worker that wrote a record so lately may run: an idle one does once a minute."""
+"""A worker with a younger record may run: an idle worker writes one a minute."""
 _SHOWN = 3
 
 
 def stored(stores: Stores) -> bool | None:
-    """The stored answer; None where nothing was stored, which means shared. Creates nothing."""
+    """The stored answer; None: nothing is stored, which means shared. Creates no table."""
     from mailslice.stores.own.locks import LOCKS, Locks
 
     records = stores.existing_records(LOCKS)
@@ -43,10 +43,10 @@ def configured(settings: Settings) -> bool | None:
 
 
 def agree(stores: Stores) -> Settings:
-    """The settings with the stored answer, which `stores.settings` are from now on.
+    """The settings with the agreed answer. Also sets `stores.settings` to them.
 
-    The first process that says `false` stores it. Raises ConfigurationDiffers where the settings
-    say something else than what is stored, or than a worker that runs.
+    The first process that says `false` stores it. Raises ConfigurationDiffers when the settings
+    differ from the stored answer, or from a running worker.
     """
     setting, recorded = configured(stores.settings), stored(stores)
     if setting is False and recorded is None:
@@ -66,7 +66,7 @@ def agree(stores: Stores) -> Settings:
 
 
 def change(stores: Stores, *, shared: bool) -> bool:
-    """Store the answer; whether it is new. Raises ConfigurationDiffers while a worker differs."""
+    """Store the answer. Returns whether it changed. Raises ConfigurationDiffers, Refused."""
     before = stored(stores)
     if (before is not False) is shared:
         return False
@@ -96,14 +96,14 @@ def require_nobody_else(stores: Stores, *, shared: bool) -> None:
 
 
 def is_alone(stores: Stores, queue: QueueName) -> bool:
-    """Whether neither what is stored nor a worker of the last day says that James is there."""
+    """Whether neither the stored answer nor a worker of the last day says that James works here."""
     return not stored(stores) and not dissenters(stores, shared=False, queue=queue)
 
 
 def dissenters(
     stores: Stores, *, shared: bool, queue: QueueName | None = None
 ) -> list[tuple[QueueName, WorkerRecord]]:
-    """Workers of the last day whose record does not say this answer, or says nothing."""
+    """Queue and record of the workers of the last day whose answer is another, or unknown."""
     from mailslice.stores.cassandra.own import WorkerRecords
 
     records = WorkerRecords.existing(stores.cassandra, stores.settings)

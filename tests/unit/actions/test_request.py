@@ -40,12 +40,12 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
         ({"sender": None, "older_than": "1h"}, "older_than only narrows them"),
         ({"action": "clear"}, "clear takes no filter: sender is not allowed"),
         ({"action": "flush", "sender": "", "older_than": "1h"}, "flush takes no filter"),
-        ({"action": "move"}, "a move has a queue there, alone"),
-        ({"to": "other"}, "a move has a queue there, alone"),
+        ({"action": "move"}, "a move needs `to`, others have none"),
+        ({"to": "other"}, "a move needs `to`, others have none"),
         ({"action": "move", "to": "spool"}, "queue and to are one queue"),
-        ({"action": "undelete", "sender": None}, "an undelete has the run of a delete"),
-        ({"run": "r"}, "an undelete has the run of a delete"),
-        ({"lasts": "1h"}, "only a hold and a delay last"),
+        ({"action": "undelete", "sender": None}, "only an undelete needs `run`"),
+        ({"run": "r"}, "only an undelete needs `run`"),
+        ({"lasts": "1h"}, "only hold and delay take it"),
         ({"action": "delay"}, "lasts"),
         ({"action": "release_stuck"}, "give the ids of mails in quarantine, and no other"),
         ({"action": "discard_stuck", "sender": None}, "give the ids of mails in quarantine"),
@@ -64,7 +64,7 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
         ),
         ({"action": "delay", "lasts": "59s"}, "from 1m to 30d"),
         ({"action": "delay", "lasts": "31d"}, "from 1m to 30d"),
-        ({"action": "hold"}, "hold: of the filter domain alone is allowed"),
+        ({"action": "hold"}, "hold: the only filter allowed is domain"),
         ({"action": "hold", "sender": "", "lasts": "soon"}, "soon"),
         ({"action": "hold", "sender": "", "lasts": "0s"}, "from 1s to 36500d"),
         ({"action": "hold", "sender": "", "lasts": "99999999d"}, "from 1s to 36500d"),
@@ -200,7 +200,7 @@ def test_a_literal_text_matches_itself_alone(text):
 def test_a_republish_takes_an_age_and_has_no_preview():
     asked = {"queue": "spool", "action": "republish", "older_than": "1d"}
     assert ActionRequest.of(asked).as_json()["filter"] == {"older_than": "1d"}
-    with pytest.raises(BadInput, match="of the filter older_than alone is allowed"):
+    with pytest.raises(BadInput, match="the only filter allowed is older_than"):
         ActionRequest.of({**asked, "sender": "a@b.example"})
 
 

@@ -230,7 +230,7 @@ def test_json_nested_deeper_than_the_second_look_bears_is_undecodable(raw, monke
             == "mail-1"
         )
     monkeypatch.setattr(message, "json", SimpleNamespace(loads=_too_deep))
-    with pytest.raises(Undecodable, match="JSON beyond what is read twice: RecursionError"):
+    with pytest.raises(Undecodable, match="JSON with too many levels or digits: RecursionError"):
         message.decode(raw)
 
 

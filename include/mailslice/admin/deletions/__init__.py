@@ -1,4 +1,4 @@
-"""What people delete from queues is kept for a while, and comes back as new entries (ADR 85)."""
+"""Keeps mails that people delete for a while, and brings them back as new entries (ADR 85)."""
 
 from mailslice.admin.deletions.entries import DeletedMail, deleted_mails, deleted_runs
 from mailslice.admin.deletions.keeping import Deletion

@@ -1,4 +1,4 @@
-"""Which deleted mails are kept. Looking creates nothing."""
+"""Lists the deleted mails that are kept. Reading creates no table."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +30,8 @@ _ALL = MailFilter()
 class DeletedMail:
     """A deleted mail that is kept.
 
-    `in_doubt`: its delete was cut off, and the mail may have been delivered since. `undeleted`: how
-    far its way back has come, None before it.
+    `in_doubt`: its delete was cut off, and the mail may have been delivered since. `undeleted`: the
+    record of its undelete; None if none was tried.
     """
 
     batch: DeletedBatch
@@ -41,17 +41,16 @@ class DeletedMail:
 
     @property
     def enqueue_id(self) -> EnqueueId:
-        """The id that it had in its queue."""
         return self.kept.item.enqueue_id
 
     @property
     def is_back(self) -> bool:
-        """Whether it was brought back."""
+        """Whether an undelete brought it back."""
         return self.undeleted is not None and self.undeleted.step is UndeleteStep.DONE
 
     @property
     def may_be_delivered(self) -> bool:
-        """Whether its recipients may have it: brought back, they may get it twice."""
+        """Whether recipients may have it already: an undelete may then deliver it twice."""
         return self.in_doubt or self.kept.in_handler
 
     def as_json(self) -> dict[str, object]:
@@ -84,15 +83,14 @@ def deleted_mails(
     *,
     on_missing: Callable[[DeletedBatch], None] = lambda _: None,
 ) -> Iterator[list[DeletedMail]]:
-    """The kept mails that match, of all runs or of one, the newest run first; a list for each
-    batch. Mails that a delete was cut off before are in their queue, and not here. `on_missing`
-    gets each batch of a named `run` whose objects are gone.
+    """The kept mails that match, of all runs or of `run`, newest run first; one list a batch.
 
-    Raises BadInput for a run that is not kept.
+    Leaves out mails that are live because a kill cut their delete off. Calls `on_missing` with each
+    batch of a named `run` whose objects are gone. Raises BadInput for a run that is not kept.
     """
-    nothing = True
+    is_kept = False
     for batch in _batches(stores, queue, now, run):
-        nothing = False
+        is_kept = True
         try:
             mails = read_mails(stores.own_blobs, batch)
         except ContentMissing as error:
@@ -107,7 +105,7 @@ def deleted_mails(
         ]
         if kept:
             yield _with_state(stores, queue, now, batch, kept)
-    if nothing and run is not None:
+    if not is_kept and run is not None:
         raise BadInput(
             f"run {run[:60]!r} of {queue} is not kept: allowed is a run that queue deleted {queue} "
             "shows"
@@ -148,15 +146,15 @@ def _with_state(
     back = {} if table is None else table.by_ids(queue, ids)
     live = set[EnqueueId]() if batch.marked else _live(stores, queue, now, ids)
     return [
-        DeletedMail(batch, mail, back.get(one), not batch.marked)
-        for one, mail in zip(ids, kept, strict=True)
-        if one not in live
+        DeletedMail(batch, mail, back.get(id_), not batch.marked)
+        for id_, mail in zip(ids, kept, strict=True)
+        if id_ not in live
     ]
 
 
 def _live(
     stores: Stores, queue: QueueName, now: datetime, ids: Sequence[EnqueueId]
 ) -> set[EnqueueId]:
-    live, wanted = LiveRows(stores.tables, queue, view_shape(stores)), sorted(ids)
-    only = replace(live, survivors={one.slice_start: wanted for one in live.partitions(now)})
+    live, ordered = LiveRows(stores.tables, queue, view_shape(stores)), sorted(ids)
+    only = replace(live, survivors={key.slice_start: ordered for key in live.partitions(now)})
     return {candidate[0] for candidate in only.present(only.ids(now))}

@@ -1,7 +1,7 @@
-"""Deletes mails so that they can come back: content, mails, a row of the batch; then the marks.
+"""Deletes mails so that they can come back: writes content, mails, the batch's row; then marks.
 
-A kill leaves a mail in its queue, or deleted and kept. A batch whose row does not say `marked` was
-cut off: which of its mails were deleted by it, and which were delivered since, nobody knows.
+A kill leaves each mail either in its queue, or deleted and kept. A batch whose row does not say
+`marked` was cut off: a deleted mark of its mails may be from this delete or from a completion.
 """
 
 import asyncio
@@ -47,16 +47,16 @@ log = logging.getLogger(__name__)
 _MAILS = 500
 _PACK_BYTES = 16 * 1024 * 1024
 _ROW_BYTES = 4 * 1024 * 1024
-"""Of the attributes in one batch."""
+"""Bytes of attributes in one batch."""
 _AT_ONCE = 64
 
 
 @dataclass(slots=True)
 class Deletion:
-    """One delete or clear: who asks for it and why, and how far it has come.
+    """One delete or clear: who asks for it and why, and its progress.
 
-    `undo` False keeps nothing. `until`: when the mails expire; None while none was kept. `lost`:
-    those of `mails` that had no content any more.
+    `undo` False keeps nothing. `until`: when the kept mails expire; None while none is kept.
+    `mails`: how many were deleted; `lost`: how many of them had no content any more.
     """
 
     who: str = "unknown"
@@ -68,7 +68,6 @@ class Deletion:
     lost: int = 0
 
     def as_json(self) -> Mapping[str, object]:
-        """For answers and decisions."""
         return {
             "deleted": self.mails,
             "run": self.run if self.until else None,
@@ -88,9 +87,10 @@ class _Fetched:
 def delete_and_keep(
     stores: Stores, queue: QueueName, clock: Clock, rows: Iterable[ViewRow], deletion: Deletion
 ) -> None:
-    """Delete these mails; `deletion` is filled as it goes. Memory holds two batches.
+    """Delete these mails and update `deletion` as it goes. Memory holds two batches.
 
-    Raises StoreUnavailable when what is deleted cannot be kept: nothing more is deleted.
+    Deletes nothing more once a mail cannot be kept: raises StoreUnavailable. Raises BadSetting when
+    the own bucket is James'.
     """
     if stores.settings.own.bucket == stores.settings.s3.bucket:
         raise BadSetting(
@@ -116,7 +116,7 @@ class _Keeping:
         self._until = self._deleted + stores.settings.admin.undo_for
 
     def delete(self, rows: Iterable[ViewRow]) -> None:
-        """While a batch is written and marked, the content of the next one is read."""
+        """Reads the content of the next batch while it writes and marks the last one."""
         loop = LoopThread("deletions")
         loop.start()
         blobs = AsyncBlobStore(self._stores.settings.s3, self._stores.settings.s3.bucket)
@@ -134,13 +134,13 @@ class _Keeping:
             loop.stop()
 
     def _finish(self, fetched: _Fetched) -> None:
-        """Keep the mails and mark them, but those that are done or deleted by now."""
+        """Keep and mark the mails that are not done or deleted by now."""
         self._batch += 1
         place = place_of(self._queue, self._until, self._deletion.run, self._batch)
-        mails = self._in_hands(self._copied(place, fetched.mails))  # copies take a while
-        ids = [one.item.enqueue_id for one in mails]
+        mails = self._with_handlers(self._copied(place, fetched.mails))  # copies take a while
+        ids = [mail.item.enqueue_id for mail in mails]
         marked = self._stores.tables.deleted.marked(self._queue, ids)
-        mails = [one for one in mails if one.item.enqueue_id not in marked]
+        mails = [mail for mail in mails if mail.item.enqueue_id not in marked]
         if not mails:
             return
         try:
@@ -177,17 +177,17 @@ class _Keeping:
     def _save(self, row: DeletedBatch) -> None:
         self._stores.own.deletions.save(self._queue, row, self._until - self._clock())
 
-    def _in_hands(self, mails: Sequence[KeptMail]) -> list[KeptMail]:
-        """With a note on those that workers have or began, as far as these have said so."""
+    def _with_handlers(self, mails: Sequence[KeptMail]) -> list[KeptMail]:
+        """The mails with `in_handler` set, by the workers' records and by stage marks."""
         records = self._stores.worker_records(self._queue)
-        ids = {mail.enqueue_id for one in records if one.is_alive for mail in one.in_flight}
-        wanted = [mail.item.enqueue_id for mail in mails]
-        stages = self._stores.own.mail_stages.by_ids(self._queue, wanted)
-        ids.update(one for one, record in stages.items() if record.recipients)
-        return [replace(one, in_handler=one.item.enqueue_id in ids) for one in mails]
+        begun = {mail.enqueue_id for one in records if one.is_alive for mail in one.in_flight}
+        ids = [mail.item.enqueue_id for mail in mails]
+        stages = self._stores.own.mail_stages.by_ids(self._queue, ids)
+        begun.update(id_ for id_, record in stages.items() if record.recipients)
+        return [replace(mail, in_handler=mail.item.enqueue_id in begun) for mail in mails]
 
     def _copied(self, place: str, mails: Sequence[KeptMail]) -> list[KeptMail]:
-        """With copies, within the store, of the blobs that no pack holds."""
+        """The mails, after S3 has copied their large blobs: those that are not in the pack."""
         large = [mail for mail in mails if mail.content is KeptContent.COPIED]
         blobs = dict.fromkeys(blob for mail in large for blob in _blobs(mail))
         numbers = {blob: number for number, blob in enumerate(blobs)}
@@ -205,7 +205,7 @@ class _Keeping:
 
 
 def mark_points(ids: Iterable[EnqueueId]) -> Iterator[EnqueueId]:
-    """The ids, with a crash point behind each."""
+    """The ids, with a crash point after each."""
     for enqueue_id in ids:
         yield enqueue_id
         crash.point("delete:mark-sent")
@@ -225,7 +225,7 @@ def _of_copies(
 
 
 def _batches(rows: Iterable[ViewRow]) -> Iterator[list[ViewRow]]:
-    """At most 500 mails, and fewer of those with large attributes."""
+    """Lists of at most 500 rows, or fewer when attributes reach 4 MiB."""
     batch: list[ViewRow] = []
     size = 0
     for row in rows:
@@ -239,14 +239,14 @@ def _batches(rows: Iterable[ViewRow]) -> Iterator[list[ViewRow]]:
 
 
 async def _fetched(blobs: AsyncBlobStore, rows: Sequence[ViewRow]) -> _Fetched:
-    """The mails of the rows in any order, with the contents of those that a pack holds."""
+    """The mails of the rows in any order, with the contents that go into the pack."""
     fetched = _Fetched()
     await all_ended(_fetch(blobs, row, fetched) for row in rows)
     return fetched
 
 
 async def all_ended(work: Iterable[Awaitable[T]]) -> list[T]:
-    """The results in order. All of them end before the first error is raised."""
+    """The results in order. Raises the first error once all have ended."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -259,12 +259,12 @@ async def _fetch(blobs: AsyncBlobStore, row: ViewRow, fetched: _Fetched) -> None
     try:
         async with fetched.at_once:
             opened = [await blobs.open(blob) for blob in _blobs(mail)]
-            header, body = (one.size for one in opened)
+            header, body = (blob.size for blob in opened)
             size = header + body
             if max(header, body) > SMALL or fetched.size + size > _PACK_BYTES:
                 kept = replace(mail, content=KeptContent.COPIED, size=size)
             else:
-                parts = [b"".join([chunk async for chunk in one.chunks()]) for one in opened]
+                parts = [b"".join([chunk async for chunk in blob.chunks()]) for blob in opened]
                 packed = (KeptContent.PACKED, size, fetched.size, header, body)
                 kept = KeptMail(row.item, row.enqueued_time, *packed)
                 fetched.parts += parts

@@ -1,8 +1,8 @@
 """Deleted mails and their content in mailslice's own bucket: a few objects for hundreds of mails.
 
-`deleted/EXPIRES/QUEUE/RUN-BATCH`, with `.mails`: a JSON object a line, for each mail; `.content`:
-the small contents, one behind the other; and `.NUMBER`: a copy of each large blob. Keys are in the
-order of EXPIRES.
+A batch's keys begin with `deleted/EXPIRES/QUEUE/RUN-BATCH`. `.mails` has one line of JSON a mail,
+`.content` the small contents one after the other, `.NUMBER` a copy of a large blob. A listing is in
+the order of EXPIRES.
 """
 
 from collections.abc import Iterable
@@ -30,16 +30,16 @@ class KeptContent(StrEnum):
     """Where the content of a deleted mail is."""
 
     PACKED = "packed"
-    """In the object of the batch: `at` is where, `header` and `body` how many bytes."""
+    """In the batch's `.content`: `at` is the offset, `header` and `body` are lengths in bytes."""
     COPIED = "copied"
-    """In objects of its own: `header` and `body` are their numbers."""
+    """In two `.NUMBER` objects: `header` and `body` are their numbers."""
     LOST = "lost"
-    """It was gone when the mail was deleted."""
+    """It was missing when the mail was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptMail:
-    """A deleted mail as it was in its queue. `in_handler`: a worker had it."""
+    """A deleted mail as it was in its queue. `size` in bytes; `in_handler`: a worker had it."""
 
     item: QueuedMail
     enqueued: datetime
@@ -62,12 +62,12 @@ class KeptMail:
 
 
 def place_of(queue: QueueName, until: datetime, run: str, batch: int) -> str:
-    """How the keys of the objects of a batch begin."""
+    """The prefix of the keys of a batch's objects."""
     return f"{DELETED_PREFIX}{until:{_TIME}}/{file_name(queue)}/{run}-{batch:06}"
 
 
 def write_batch(own: BlobStore, place: str, mails: Iterable[KeptMail], pack: bytes) -> None:
-    """The contents first: who finds the mails finds their content."""
+    """Write the contents, then the mails: a reader of the mails finds their content."""
     if pack:
         own.put(BlobId(f"{place}.content"), pack)
     own.put(BlobId(f"{place}.mails"), b"\n".join(mail.as_line() for mail in mails))
@@ -78,8 +78,9 @@ def copy_key(place: str, number: int) -> BlobId:
 
 
 def read_mails(own: BlobStore, batch: DeletedBatch) -> list[KeptMail]:
-    """The mails of a batch, but those that no message can hold: they have no content. Raises
-    ContentMissing.
+    """The mails of a batch. Leaves out mails that no message can hold: they have no content.
+
+    Raises ContentMissing when the batch's `.mails` object is gone.
     """
     mails = []
     for line in own.get(BlobId(f"{batch.place}.mails")).splitlines():
@@ -103,7 +104,7 @@ class Contents:
                 f"the content of {mail.item.enqueue_id} was lost before its delete"
             )
         if mail.content is KeptContent.COPIED:
-            header, body = (copy_key(self._place, one) for one in (mail.header, mail.body))
+            header, body = (copy_key(self._place, number) for number in (mail.header, mail.body))
             return self._own.get(header), self._own.get(body)
         if self._pack is None:
             self._pack = self._own.get(BlobId(f"{self._place}.content"))
@@ -112,9 +113,9 @@ class Contents:
 
 
 def expire(own: BlobStore, now: datetime) -> None:
-    """Delete the objects whose time is over. One listing where there is none.
+    """Delete the objects that expired by `now`. Costs one listing where there are none.
 
-    Raises StoreUnavailable when one of them could not be deleted.
+    Raises StoreUnavailable when S3 could not delete one of them.
     """
     pages = own.pages(DELETED_PREFIX, f"{DELETED_PREFIX}{now:{_TIME}}")
     failed = own.delete_many(blob.key for page in pages for blob in page)

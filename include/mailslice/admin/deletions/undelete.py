@@ -1,8 +1,8 @@
-"""Deleted mails on their way back: new entries with fresh blobs, each mail once.
+"""Brings deleted mails back as new entries with fresh blobs, each mail once.
 
-The new enqueue id is claimed before anything is written. What a kill leaves is decided as a release
-from quarantine is: an entry that was handled, or that a worker has, is done; else it is voided, and
-the mail goes under another id (`cut_off`).
+An undelete claims the new enqueue id before it writes anything. After a kill, the next one decides
+as a release from quarantine does (`cut_off`): an entry that was handled, or that a worker has, is
+done; any other entry is voided, and the mail is enqueued under another id.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ from mailslice.view.configuration import view_shape
 
 T = TypeVar("T")
 CHUNK_MAILS = 250
-"""Of a chunk, which are written beside each other."""
+"""Mails of one chunk, which are written concurrently."""
 _CHUNKS = 4
-"""On their way at the same time."""
+"""Chunks in flight at the same time."""
 _BYTES = 16 * 1024 * 1024
-"""Of content in memory, or one mail."""
-_NAMED = 100
+"""Content in memory; a single mail may be larger."""
+_MOST_NAMED = 100
 
 
 @dataclass(slots=True)
 class Undeleted:
-    """What became of the mails. `ids`: new enqueue ids by the old, of the first hundred.
+    """Counts of mails. `ids`: old enqueue id -> new enqueue id, of the first hundred undeleted.
 
     `already`: brought back before. `lost`: without content. `doubtful`: perhaps delivered.
     """
@@ -62,7 +62,6 @@ class Undeleted:
         self.lost += batch.mails
 
     def as_json(self) -> Mapping[str, object]:
-        """For answers and decisions."""
         return {
             "undeleted": self.undeleted,
             "already": self.already,
@@ -72,7 +71,7 @@ class Undeleted:
         }
 
     def problem(self, option: str) -> str | None:
-        """Why mails stay deleted, and the option that brings back those in doubt; None: none do."""
+        """Why mails stay deleted, and the `option` for those in doubt; None when no mail stays."""
         if not (self.lost or self.doubtful):
             return None
         return (
@@ -91,35 +90,35 @@ def undelete(
     accept_duplicates: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Bring these mails back into their queue; each list is of one batch. `outcome` is filled as it
-    goes. Mails that may have been delivered stay, unless `accept_duplicates`.
+    """Bring these mails back into their queue and update `outcome` as it goes. Each list in `mails`
+    is of one batch. Mails that may have been delivered stay, unless `accept_duplicates`.
 
-    Raises StoreUnavailable: ask again; Refused while another undeletes mails of the queue.
+    Raises StoreUnavailable (ask again), Refused while another undelete of the queue runs.
     """
     import uvloop
 
-    right = LeasedLock(stores, f"undelete/{queue}", f"undeletes mails of {queue}", sleep)
-    with right.held(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        way = _Way(stores, queue, clock, outcome, right, sleep, accept_duplicates)
+    lock = LeasedLock(stores, f"undelete/{queue}", f"undeletes mails of {queue}", sleep)
+    with lock.held(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        run = _Undelete(stores, queue, clock, outcome, lock, sleep, accept_duplicates)
 
-        def wanted() -> Iterator[Sequence[DeletedMail]]:
+        def restorable() -> Iterator[Sequence[DeletedMail]]:
             for batch in mails:
-                some = [
+                selected = [
                     mail
                     for mail in batch
                     if accept_duplicates or mail.is_back or not mail.may_be_delivered
                 ]
-                outcome.doubtful += len(batch) - len(some)
-                yield some
+                outcome.doubtful += len(batch) - len(selected)
+                yield selected
 
-        runner.run(way.bring_all(wanted()))
+        runner.run(run.bring_all(restorable()))
 
 
 def foreseen(
     mails: Iterable[Sequence[DeletedMail]], outcome: Undeleted, *, accept_duplicates: bool
 ) -> None:
-    """What `undelete` would do with these. It alone finds that a content is gone that was kept."""
-    wanted = set[EnqueueId]()
+    """Count what `undelete` would do. Only `undelete` itself notices that kept content is gone."""
+    restorable = set[EnqueueId]()
     for mail in chain.from_iterable(mails):
         if mail.is_back:
             outcome.already += 1
@@ -127,11 +126,11 @@ def foreseen(
             outcome.doubtful += 1
         elif mail.kept.content is KeptContent.LOST:
             outcome.lost += 1
-        elif mail.enqueue_id in wanted:  # two runs deleted it
+        elif mail.enqueue_id in restorable:  # two runs deleted it
             outcome.already += 1
         else:
-            wanted.add(mail.enqueue_id)
-    outcome.undeleted = len(wanted)
+            restorable.add(mail.enqueue_id)
+    outcome.undeleted = len(restorable)
 
 
 _Ready = dict[EnqueueId, tuple[DeletedMail, tuple[bytes, bytes]]]
@@ -146,17 +145,17 @@ class _New:
 
 
 @dataclass
-class _Way:
-    """Some chunks of mails are on their way beside each other: the blobs of one are written while
-    rows of another are. Whatever waits for an answer does so in one thread: no two chunks ask for
-    the same rows at the same time.
+class _Undelete:
+    """One undelete. Up to 4 chunks of mails are in flight: it writes the blobs of one while it
+    writes the rows of another. All blocking calls run in one thread, so no two chunks change the
+    same rows at the same time.
     """
 
     stores: Stores
     queue: QueueName
     clock: Clock
     outcome: Undeleted
-    right: LeasedLock
+    lock: LeasedLock
     sleep: Callable[[float], None]
     accept_duplicates: bool
     under_way: dict[asyncio.Task[None], Sequence[DeletedMail]] = field(default_factory=dict)
@@ -170,7 +169,7 @@ class _Way:
         self.publisher = Publisher(settings.rabbitmq)
 
     async def bring_all(self, lists: Iterator[Sequence[DeletedMail]]) -> None:
-        """Mails, each list of one batch. Raises what a chunk raised, once all have ended."""
+        """Bring back `lists`, each of one batch. Raises a chunk's error once all chunks ended."""
         try:
             while (mails := await self._in_thread(next, lists, None)) is not None:
                 if mails:
@@ -187,33 +186,35 @@ class _Way:
             self.blobs.close()
 
     async def _room_for(self, chunk: Sequence[DeletedMail]) -> None:
-        """A mail that two runs deleted is on its way once."""
+        """Waits until the chunk fits, and no chunk in flight has one of its mails (two runs may
+        have deleted a mail).
+        """
         ids, size = {mail.enqueue_id for mail in chunk}, _size(chunk)
         while self.under_way and (
             len(self.under_way) >= _CHUNKS
             or size + sum(map(_size, self.under_way.values())) > _BYTES
-            or any(mail.enqueue_id in ids for one in self.under_way.values() for mail in one)
+            or any(mail.enqueue_id in ids for other in self.under_way.values() for mail in other)
         ):
             ended, _ = await asyncio.wait(self.under_way, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
                 task.result()
                 del self.under_way[task]
 
-    async def _in_thread(self, ask: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.thread, ask, *args)
+    async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.thread, work, *args)
 
     async def _bring(self, contents: Contents, mails: Sequence[DeletedMail]) -> None:
-        """Claims; blobs, rows, the record of these; the messages, the record of those."""
+        """Claims ids, writes blobs and rows, records ENTERED, publishes, records DONE."""
         chunk = await self._in_thread(self._claimed, contents, mails)
         if not chunk:
             return
         items = await all_ended(map(self._put, chunk))
         crash.point("undelete:blobs")
         entered, rows = await self._in_thread(self._entered, chunk, items)
-        self.right.require()
+        self.lock.require()
         await self._publish_all(rows)
         crash.point("undelete:published")
-        await self._in_thread(self._record, {one: one.new_id for one in entered})
+        await self._in_thread(self._record, {claim: claim.new_id for claim in entered})
         crash.point("undelete:recorded")
 
     def _claimed(self, contents: Contents, mails: Sequence[DeletedMail]) -> list[_New]:
@@ -228,84 +229,84 @@ class _Way:
                 self.outcome.lost += 1
         if not ready:
             return []
-        self.right.renew()
-        wanted = {one: EnqueueId(uuid4()) for one in ready}
-        claims = self.stores.own.undeleted_mails.claim(self.queue, wanted)
+        self.lock.renew()
+        new_ids = {id_: EnqueueId(uuid4()) for id_ in ready}
+        claims = self.stores.own.undeleted_mails.claim(self.queue, new_ids)
         crash.point("undelete:claimed")
-        half = []
-        for one, claim in claims.items():
+        cut_off = []
+        for id_, claim in claims.items():
             if claim.step is UndeleteStep.DONE:
                 self.outcome.already += 1
-            elif claim.new_id != wanted[one]:
-                half.append(claim)
-        if half:
-            claims |= self._claimed_anew(half, ready, wanted)
+            elif claim.new_id != new_ids[id_]:
+                cut_off.append(claim)
+        if cut_off:
+            claims |= self._claimed_anew(cut_off, ready, new_ids)
         return [
-            _New(*ready[one], claims[one]) for one in wanted if claims[one].new_id == wanted[one]
+            _New(*ready[id_], claims[id_]) for id_ in new_ids if claims[id_].new_id == new_ids[id_]
         ]
 
     def _claimed_anew(
         self,
-        half: Sequence[UndeletedMail],
+        cut_off: Sequence[UndeletedMail],
         ready: _Ready,
-        wanted: Mapping[EnqueueId, EnqueueId],
+        new_ids: Mapping[EnqueueId, EnqueueId],
     ) -> dict[EnqueueId, UndeletedMail]:
-        """Claims of mails whose earlier entries are not out; those that are out are recorded, and
-        those in doubt counted.
+        """New claims for cut-off mails whose earlier entries were not published. Records the mails
+        whose entry was published, and counts those in doubt.
         """
         tries = CutOffEntries(self.stores, self.queue, self.sleep)
         out = tries.out(
             [
                 CutOff(
-                    ready[one.enqueue_id][0].kept.item,
-                    one.new_id,
-                    one.step is UndeleteStep.ENTERED,
-                    one.voided,
+                    ready[claim.enqueue_id][0].kept.item,
+                    claim.new_id,
+                    claim.step is UndeleteStep.ENTERED,
+                    claim.voided,
                 )
-                for one in half
+                for claim in cut_off
             ]
         )
-        self.right.renew()  # it waited for workers
-        self._record({one: out[one.new_id] for one in half if one.new_id in out})
+        self.lock.renew()  # it waited for workers
+        self._record({claim: out[claim.new_id] for claim in cut_off if claim.new_id in out})
         doubtful = {} if self.accept_duplicates else tries.doubtful
         self.outcome.doubtful += len(doubtful)
         anew = {
-            one: UndeletedMail(
-                one.enqueue_id,
+            claim: UndeletedMail(
+                claim.enqueue_id,
                 UndeleteStep.CLAIMED,
-                wanted[one.enqueue_id],
-                (*one.voided, one.new_id),
+                new_ids[claim.enqueue_id],
+                (*claim.voided, claim.new_id),
             )
-            for one in half
-            if one.new_id not in out and one.new_id not in doubtful
+            for claim in cut_off
+            if claim.new_id not in out and claim.new_id not in doubtful
         }
         self._change(anew)
         crash.point("undelete:claimed-anew")
-        voided = {each: one for one in anew.values() for each in one.voided}
-        late = tries.void(list(voided), self.right.renew)
-        self._record({voided[each]: each for each in late})
-        return {one.enqueue_id: one for one in anew.values() if late.isdisjoint(one.voided)}
+        voided = {entry: claim for claim in anew.values() for entry in claim.voided}
+        completed = tries.void(list(voided), self.lock.renew)
+        self._record({voided[entry]: entry for entry in completed})
+        return {one.enqueue_id: one for one in anew.values() if completed.isdisjoint(one.voided)}
 
     def _entered(
         self, chunk: Sequence[_New], items: Sequence[QueuedMail]
     ) -> tuple[list[UndeletedMail], list[ViewRow]]:
         rows = add_rows(self.stores, self.queue, items, self.shape, self.clock())
         crash.point("undelete:rows")
-        self.right.renew()  # a slow store took a part of it
-        entered = {one.claim: replace(one.claim, step=UndeleteStep.ENTERED) for one in chunk}
+        self.lock.renew()  # a slow store used up part of the lease
+        entered = {new.claim: replace(new.claim, step=UndeleteStep.ENTERED) for new in chunk}
         self._change(entered)
         crash.point("undelete:entered")
         return list(entered.values()), rows
 
     def _record(self, entries: Mapping[UndeletedMail, EnqueueId]) -> None:
-        """They are back, each as this entry."""
+        """Records that the mails are back, each as the entry with this id."""
         done = {
             claim: replace(claim, step=UndeleteStep.DONE, new_id=new_id)
             for claim, new_id in entries.items()
         }
         self._change(done)
         self.outcome.undeleted += len(done)
-        named = list(done.values())[: _NAMED - len(self.outcome.ids)]
+        named = list(done.values())[: _MOST_NAMED - len(self.outcome.ids)]
         self.outcome.ids.update((claim.enqueue_id, claim.new_id) for claim in named)
 
     def _change(self, changes: Mapping[UndeletedMail, UndeletedMail]) -> None:
@@ -334,7 +335,7 @@ class _Way:
 
 
 def _chunks(mails: Sequence[DeletedMail]) -> Iterator[list[DeletedMail]]:
-    """At most 250 mails, and fewer large ones."""
+    """Lists of at most 250 mails, or fewer when their content exceeds 16 MiB."""
     chunk: list[DeletedMail] = []
     size = 0
     for mail in mails:

@@ -1,7 +1,7 @@
-"""The quarantine: content in mailslice's own bucket, and a row, of mails that were set aside.
+"""The quarantine: a row, and content in mailslice's own bucket, of each mail that was set aside.
 
-`keeping` puts a mail in, and takes it out when it stays in its queue. `release` enqueues it anew,
-once. `copies` has the content, and removes objects that no row names.
+`keeping` sets a mail aside, and withdraws it when it stays in its queue. `release` enqueues it
+anew, once. `copies` keeps the content and removes objects that no row names.
 """
 
 from mailslice.admin.quarantine.keeping import OVER, Decided, Holder, Quarantine, in_quarantine

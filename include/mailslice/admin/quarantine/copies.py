@@ -1,9 +1,9 @@
 """The content of quarantined mails, in mailslice's own bucket.
 
-A copy has a key of its own: `quarantine/QUEUE/ID/ATTEMPT/DEPLOYMENT/COPY/header` and `/body`. The
-row is written before its copy and names it. So an object that no row names after it was listed has
-lost its row, and no keeping can still end with it: the sweep needs no clock. Objects of another
-deployment that uses the bucket are known by their key, and left.
+A copy is two objects: `quarantine/QUEUE/ID/ATTEMPT/DEPLOYMENT/COPY/header` and `/body`. The row is
+written before its copy and names it. So if no row names an object after the object was listed, its
+row is gone and none will name it: the sweep needs no clock. The key shows objects of another
+deployment that uses the bucket; the sweep leaves them.
 """
 
 import logging
@@ -30,12 +30,12 @@ class Copies:
         self._queue = quote(queue, safe="")
 
     def new_id(self) -> str:
-        """For the `copy_id` of a row that is about to be written."""
+        """A new `copy_id` for a row that is about to be written."""
         self._own.ensure_bucket()
         return f"{self._deployment}/{uuid4().hex}"
 
     def make(self, mail: QuarantinedMail, item: QueuedMail) -> tuple[Content, int]:
-        """Copy what `item` refers to; whether it was there, and its size. Twice is once."""
+        """Copy the blobs of `item`. Returns whether they exist, and their size. Idempotent."""
         size = 0
         sources = (item.header_blob_id, item.body_blob_id)
         for source, key in zip(sources, self._keys(mail), strict=True):
@@ -70,7 +70,7 @@ class Copies:
             )
 
     def sweep(self, rows: Callable[[], Iterable[QuarantinedMail]]) -> int:
-        """Delete the copies that no row names; how many objects."""
+        """Delete the copies that no row names. Returns the number of deleted objects."""
         if not self._own.bucket_exists():
             return 0
         listed = [blob.key for blob in self._own.list(f"{self._folder}/{self._queue}/")]
@@ -87,10 +87,10 @@ class Copies:
 
     @cached_property
     def _own(self) -> BlobStore:
-        """Opened when a content is touched: who only lists rows does not pay for S3's client."""
+        """Opened at the first use: a caller that only lists rows needs no S3 client."""
         return self._stores.own_blobs
 
     @cached_property
     def _deployment(self) -> str:
-        """An id that the own keyspace keeps for good, whatever its addresses become."""
+        """The deployment's id, which the own keyspace keeps for good, whatever its addresses."""
         return self._stores.own.locks.first("deployment", str(uuid4()))

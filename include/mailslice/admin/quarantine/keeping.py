@@ -1,9 +1,9 @@
-"""Into quarantine, and out of it when the mail is its holder's, or the queue's, after all.
+"""Sets mails aside in quarantine, and withdraws those that stay with their holder or their queue.
 
-The row first, as a note that names the copy; then the content; then the row says that the mail is
-set aside; then whatever makes the mail unavailable elsewhere (a deleted mark). At every moment the
-mail is in the queue or here. A note whose row was taken meanwhile is refused, and begun anew.
-James deletes the blobs of a marked mail when it drops its message: nothing here refers to them.
+`keep` writes the row as a note that names the copy, then the content, then the row in its state.
+After that the caller makes the mail unavailable elsewhere, by a deleted mark. At every moment the
+mail is in its queue or here. A writer whose note was withdrawn is refused and begins anew. James
+deletes the blobs of a marked mail when it drops the message: a copy does not refer to them.
 """
 
 import logging
@@ -24,11 +24,11 @@ from mailslice.stores.cassandra.own.quarantine import Content, State
 
 log = logging.getLogger(__name__)
 OVER = timedelta(minutes=10)
-"""A setting aside that is this old and not finished was cut off."""
+"""Age from which an unfinished row counts as cut off by a kill."""
 
 
 def in_quarantine(stores: Stores, queue: QueueName, clock: Clock) -> list[QuarantinedMail]:
-    """`Quarantine.waiting`, by age. Creates no table."""
+    """`Quarantine.waiting`, longest held first. Creates no table."""
     if QuarantineTable.existing(stores.cassandra, stores.settings) is None:
         return []
     mails = Quarantine(stores, queue, clock).waiting()
@@ -37,7 +37,7 @@ def in_quarantine(stores: Stores, queue: QueueName, clock: Clock) -> list[Quaran
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who had the mail, since when and how far: `age` is how long by now. Fields of its row."""
+    """Which worker had the mail, at which stage, since when; `age`: how long. Fields of its row."""
 
     worker: str
     stage: str
@@ -48,7 +48,9 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What is done with the mail (`closed`, `failed`...), why, by whom, in which run."""
+    """What is done with the mail (`closed`, `failed`...), why, by whom, in which run. Fields of its
+    row.
+    """
 
     action: str
     why: str
@@ -64,53 +66,54 @@ class Quarantine(Releases):
     def keep(
         self, item: QueuedMail, holder: Holder, decided: Decided, state: State = State.CLOSING
     ) -> QuarantinedMail:
-        """Set the mail aside: the row, which may be an earlier one of this enqueue id and attempt.
+        """Set the mail aside. Returns its row: this enqueue id and attempt may have one already.
 
-        One that waits for a person names these recipients then, too, where `state` is KEPT; what is
-        only being decided may come to nothing (see `name`). A content that is gone is said in the
-        row (`lost`); what is known of the mail is kept. Raises StoreUnavailable: nothing was set
-        aside.
+        A row that waits for a person (KEPT) gets the recipients of `item`, too, if `state` is KEPT:
+        a decision in another state may come to nothing (see `name`). A mail without content is kept
+        as `lost`. Raises StoreUnavailable: nothing was set aside.
         """
         while True:
             existing = self._table.get(self._queue, item.enqueue_id, holder.attempt)
             if existing is None or existing.state is State.NOTED:
                 existing = self._add_row(existing, item, self._row(item, holder, decided), state)
             if existing is not None:
-                return self._naming(existing, item, holder, decided, state)
+                return self._with_recipients(existing, item, holder, decided, state)
 
     def name(
         self, mail: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool = False
     ) -> QuarantinedMail | None:
-        """A row that waits for a person, or is to, once it names the recipients of `item`, too.
+        """Add the recipients of `item` to a row that waits, or will wait, for a person.
 
-        None when it is not as `mail` any more. A mail has one row an attempt, and each decision
-        about it its own recipients: those in doubt first, then the others, when it is closed. With
-        `take` the row is this decision's from then on: its action, its run. One that was to be
-        closed, and was not, names nobody else then: the others are not set aside.
+        Returns None when the row is not as `mail` any more. A mail has one row an attempt. Several
+        decisions may add recipients: first those in doubt, then the others, when it is closed. With
+        `take` the row gets this decision's action and run. If its action was `closed`, it then
+        loses the earlier recipients: that close did not happen, so they are not set aside.
         """
         stored = codec.decode(mail.message)
         taken = {"action": decided.action, "run": decided.run, "who": decided.who} if take else {}
         earlier = () if take and mail.action == "closed" else stored.mail.recipients
-        every = tuple(dict.fromkeys((*earlier, *item.mail.recipients)))
+        recipients = tuple(dict.fromkeys((*earlier, *item.mail.recipients)))
         is_taken = all(getattr(mail, name) == value for name, value in taken.items())
-        if is_taken and set(every) == set(stored.mail.recipients):
+        if is_taken and set(recipients) == set(stored.mail.recipients):
             return mail
-        message = codec.encode(replace(stored, mail=replace(stored.mail, recipients=every)))
+        message = codec.encode(replace(stored, mail=replace(stored.mail, recipients=recipients)))
         why = f"{mail.why}; {decided.why}"
-        at = self._later(mail)
+        at = self._next_decided(mail)
         return self._table.move(self._queue, mail, message=message, why=why, decided=at, **taken)
 
     def keep_for_good(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
-        """`keep`, for a person. A row that is on its way out is forgotten first, whoever claimed
-        it: a kill may have left it, and no duty come to finish it.
+        """`keep` in state KEPT, for a person. Removes an existing row in state DISCARDING first: a
+        kill may have left it, and perhaps no duty runs that would finish it.
         """
         while (row := self.keep(item, holder, decided, State.KEPT)).state is State.DISCARDING:
             self._forget(row)
         return row
 
     def keep_marked(self, mail: QuarantinedMail) -> tuple[QuarantinedMail, list[str]]:
-        """`mail`, which is marked now, as it waits for a person, and alarms: it is kept anew where
-        it was withdrawn at this very moment. Who takes, recovers or releases it goes on.
+        """Move the row of a mail that is marked now to KEPT. Returns the row, and alarms.
+
+        If the row was withdrawn meanwhile, the mail is kept anew, with an alarm. A row that another
+        process takes, recovers or releases stays as it is.
         """
         holder = Holder(mail.worker, mail.stage, mail.since, mail.age, mail.attempt)
         reason = Decided(mail.action, mail.why, mail.who, mail.run, mail.moved_to, mail.due)
@@ -119,7 +122,7 @@ class Quarantine(Releases):
             row = self.keep_for_good(codec.decode(mail.message), holder, reason)
             if row.state not in {State.CLOSING, State.KEPT}:
                 return row, []
-            kept = self.advance(row, State.KEPT)  # else another sees the mark, and withdraws it
+            kept = self.advance(row, State.KEPT)  # else another move sees the mark and withdraws it
         if kept.copy_id == mail.copy_id:
             return kept, []
         words = (
@@ -132,7 +135,7 @@ class Quarantine(Releases):
     def record(
         self, item: QueuedMail, holder: Holder, decided: Decided, verdict: str, at: datetime
     ) -> None:
-        """A row in `decisions`, for as long as MAILSLICE_DUTY_RETENTION says."""
+        """Write a row to `decisions`, which ends after MAILSLICE_DUTY_RETENTION."""
         mail = (item.enqueue_id, item.mail.name, holder.stage, holder.worker, holder.age, verdict)
         row = DecisionRow(
             *mail, decided.action, decided.why, at, decided.who, decided.run, holder.attempt
@@ -146,12 +149,12 @@ class Quarantine(Releases):
         """
         row = self.keep_for_good(item, holder, decided)
         if row.state is State.CLOSING and self.tidy(row):
-            # A kill cut that off long ago, and no duty may come to finish it.
+            # A kill cut the close off long ago, and perhaps no duty runs that would finish it.
             row = self.keep_for_good(item, holder, decided)
         if row.state is State.RECOVERING:
-            # Its run withdraws it when it cannot take the mail. In doubt to it, too: the row is
-            # kept from it. Else it decided before these were begun, and surely cannot take it any
-            # more.
+            # The run that recovers the mail withdraws the row if it cannot take the mail. If these
+            # recipients are in doubt for it, too, the row must stay. Otherwise it decided before
+            # they were begun, and can no longer take the mail.
             if row.action == decided.action:
                 self.settle(row)
             else:
@@ -163,29 +166,29 @@ class Quarantine(Releases):
         ):
             raise StoreUnavailable(
                 f"{item.enqueue_id} of {self._queue} is {row.state} in quarantine "
-                f"(run {row.run or '-'}): its recipients wait for that"
+                f"(run {row.run or '-'}): its recipients wait until that ends"
             )
         return row
 
     def settle(self, mail: QuarantinedMail) -> QuarantinedMail:
-        """The mail waits here for a person from now on. The row as it is now, or `mail`."""
+        """Move the row to KEPT: the mail waits for a person. Returns the row as it is now."""
         return self._moved(mail, state=State.KEPT)
 
     def renew(self, mail: QuarantinedMail) -> QuarantinedMail | None:
-        """The mail is being set aside from now on, whenever that was begun. Ask right before its
-        mark.
+        """Let the row count as begun now. Call it right before the mail's mark.
 
-        Who has read the row before withdraws it no more. None when somebody has, or does already.
+        A process that read the row earlier can then no longer withdraw it. Returns None when one
+        has withdrawn it, or is doing so.
         """
         if mail.state not in {State.CLOSING, State.KEPT}:
             return None
-        return self._table.move(self._queue, mail, decided=self._later(mail))
+        return self._table.move(self._queue, mail, decided=self._next_decided(mail))
 
     def withdraw(self, mail: QuarantinedMail) -> bool:
-        """The mail is its holder's, or the queue's, after all: the copy and the row go.
+        """Remove copy and row: the mail stays with its holder or its queue.
 
-        False when it is not as `mail` any more: then nothing goes. Claimed first: who sets it aside
-        at this very moment would mark a mail whose copy is going.
+        Returns False, and removes nothing, when the row is not as `mail` any more. Claims the row
+        first: a process that is setting the mail aside must not mark it while its copy goes.
         """
         going = (
             mail
@@ -198,7 +201,7 @@ class Quarantine(Releases):
         return going is not None
 
     def discard(self, mail: QuarantinedMail) -> bool:
-        """Remove copy and row; False when another was faster. Refused: it is closed or released."""
+        """As `withdraw`, for a person. Raises Refused in states other than KEPT and DISCARDING."""
         if mail.state not in {State.KEPT, State.DISCARDING}:
             raise Refused(
                 f"{mail.enqueue_id} of {self._queue} cannot be discarded: it is {mail.state}"
@@ -206,15 +209,14 @@ class Quarantine(Releases):
         return self.withdraw(mail)
 
     def advance(self, mail: QuarantinedMail, state: State) -> QuarantinedMail | None:
-        """The row in that state, by a conditional write; None: it is not as `mail` any more."""
-        return self._table.move(self._queue, mail, state=state, decided=self._later(mail))
+        """Move the row to `state`, conditionally. None: the row is not as `mail` any more."""
+        return self._table.move(self._queue, mail, state=state, decided=self._next_decided(mail))
 
     def tidy(self, mail: QuarantinedMail, over: timedelta | None = OVER) -> bool:
-        """Finish what a kill cut off, where it needs no decision of a person; whether there was
-        something.
+        """Finish what a kill cut off, where no person must decide. Returns whether there was work.
 
-        For one caller at a time. A setting aside counts as cut off when it is older than `over`;
-        None: whoever asks knows that nobody is at it. Who is at a note begins it anew.
+        For one caller at a time. A close counts as cut off when it is older than `over`; None: the
+        caller knows that nobody works on it. A process whose note is withdrawn here begins anew.
         """
         match mail.state:
             case State.RELEASED | State.DISCARDING:
@@ -222,7 +224,7 @@ class Quarantine(Releases):
             case State.NOTED:
                 return self.withdraw(mail)
             case State.CLOSING if over is None or self._clock() - mail.decided > over:
-                # By every replica: a mark that was not answered may be on one of them alone.
+                # Asks every replica: a mark whose write timed out may be on one of them alone.
                 if mail.action != "failed" and not is_over(
                     self._stores.tables, self._queue, mail.enqueue_id, every_replica=True
                 ):
@@ -235,11 +237,11 @@ class Quarantine(Releases):
         return True
 
     def sweep(self) -> int:
-        """Remove copies that no row names: a kill came between; how many. See `Copies.sweep`."""
+        """Remove copies that a kill left without a row. Returns how many objects."""
         return self._copies.sweep(lambda: self.mails(serial=True))
 
     def finished(self, mail: QuarantinedMail, at: datetime) -> QuarantinedMail:
-        """Remember that the worker completed the mail after all."""
+        """Record that the worker completed the mail after all."""
         return mail if mail.finished is not None else self._moved(mail, finished=at)
 
     def mails(self, *, serial: bool = False) -> Iterator[QuarantinedMail]:
@@ -247,13 +249,13 @@ class Quarantine(Releases):
         return self._table.list(self._queue, serial=serial)
 
     def waiting(self) -> Iterator[QuarantinedMail]:
-        """What is in quarantine, or on its way out or back."""
+        """Rows of mails that were set aside, also those on their way out or back."""
         return (mail for mail in self.mails() if mail.state is not State.NOTED)
 
     def _add_row(
         self, existing: QuarantinedMail | None, item: QueuedMail, row: QuarantinedMail, state: State
     ) -> QuarantinedMail | None:
-        """Note (another's is gone on with), content, row in `state`; None: another changed it."""
+        """Write note (or go on with an `existing` one), content, row. None: another changed it."""
         if existing is None:
             row = replace(row, copy_id=self._copies.new_id())
             existing = self._table.add(self._queue, row)
@@ -267,7 +269,7 @@ class Quarantine(Releases):
         crash.point("quarantine:kept")
         return moved
 
-    def _naming(
+    def _with_recipients(
         self,
         existing: QuarantinedMail,
         item: QueuedMail,
@@ -275,7 +277,7 @@ class Quarantine(Releases):
         decided: Decided,
         state: State,
     ) -> QuarantinedMail:
-        """What `keep` found or wrote, naming the recipients of `item`."""
+        """The row that `keep` found or wrote, with the recipients of `item`."""
         if existing.state is not State.KEPT or state is not State.KEPT:
             return existing
         return self.name(existing, item, decided) or self.keep(item, holder, decided, state)
@@ -294,8 +296,8 @@ class Quarantine(Releases):
             **asdict(decided),
         )
 
-    def _later(self, mail: QuarantinedMail) -> datetime:
-        """By a new time, never the same: who has read the row before is refused."""
+    def _next_decided(self, mail: QuarantinedMail) -> datetime:
+        """A new value of `decided`: writes based on an earlier read of the row are refused."""
         return max(self._clock(), mail.decided + timedelta(milliseconds=1))
 
     def _moved(self, mail: QuarantinedMail, **changes: object) -> QuarantinedMail:

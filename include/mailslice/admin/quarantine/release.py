@@ -1,8 +1,8 @@
-"""A mail on its way from quarantine back into its queue: a new entry with fresh blobs, once.
+"""Releases a mail from quarantine into its queue: as a new entry with fresh blobs, once.
 
-The new enqueue id is in the row before anything is published. A release that was cut off cannot
-know whether its message is out. The next one looks whether that mail was handled or is in a
-worker's hands. Else it marks it as deleted, so that its message, if there is one, is dropped, and
+A release writes the new enqueue id into the row before it publishes anything. After a kill nobody
+knows whether the message was published. The next release looks whether that entry was handled or is
+in a worker's hands. If not, it marks the entry as deleted, so that consumers drop its message, and
 begins again under another id.
 """
 
@@ -26,7 +26,7 @@ from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantineTable
 from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, State
 
-_OUT = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
+_RELEASABLE = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
 class MayBeDelivered(Refused):
@@ -34,7 +34,7 @@ class MayBeDelivered(Refused):
 
 
 class Releases:
-    """The way back from one queue's quarantine."""
+    """Releases mails from one queue's quarantine."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Releases:
         table: QuarantineTable | None = None,
         folder: str = "quarantine",
     ) -> None:
-        """`table` and `folder` (of the own bucket): others than those of the quarantine."""
+        """`table` and `folder` (in the own bucket): in place of the quarantine's."""
         self._stores = stores
         self._queue = queue
         self._clock = clock
@@ -59,36 +59,36 @@ class Releases:
         return self._copies.content(mail)
 
     def release(self, mail: QuarantinedMail) -> EnqueueId:
-        """Enqueue the mail anew; its new enqueue id.
+        """Enqueue the mail anew. Returns its new enqueue id.
 
-        Asked again after a kill, or by two at once, there is one new entry. Raises ContentMissing,
-        Refused (it is no longer here, or is being closed), StoreUnavailable (ask again).
+        A repeat after a kill, or two concurrent calls, make one new entry. Raises ContentMissing,
+        Refused (the row is gone, or the mail is being closed), StoreUnavailable (ask again).
         """
         lock = self._lock(mail)
         with lock.held():
             now = self._table.get(self._queue, mail.enqueue_id, mail.attempt)
-            if now is None or now.state not in _OUT:
+            if now is None or now.state not in _RELEASABLE:
                 why = "it is gone" if now is None else f"it is {now.state}"
                 raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")
             return self.release_within(now, lock)
 
     def release_within(
-        self, mail: QuarantinedMail, right: LeasedLock, *, accept_duplicates: bool = False
+        self, mail: QuarantinedMail, lock: LeasedLock, *, accept_duplicates: bool = False
     ) -> EnqueueId:
-        """As `release`, for who holds a `right` to all mails of the queue. Raises MayBeDelivered
-        unless `accept_duplicates`.
+        """As `release`, for a caller whose `lock` covers the mail. Raises MayBeDelivered for a mail
+        in doubt, unless `accept_duplicates`.
         """
         if mail.state is State.RELEASED and mail.released_as is not None:
             self._forget(mail)
             return mail.released_as
-        content, queue = self.content(mail), self._into(mail)
+        content, queue = self.content(mail), self._target_queue(mail)
         item, tries = codec.decode(mail.message), CutOffEntries(self._stores, queue, self._sleep)
         out = None
         if mail.state is State.RELEASING and (last := mail.released_as) is not None:
             out = tries.out([CutOff(item, last, mail.entered == last, mail.voided)]).get(last)
             if last in tries.doubtful and not accept_duplicates:
                 raise self._in_doubt(mail, tries.doubtful[last])
-        right.renew_if_due()  # contents and workers may take long
+        lock.renew_if_due()  # reading contents and waiting for workers may take long
         if out is None:
             new_id, voided = EnqueueId(uuid4()), mail.voided
             if mail.released_as is not None:
@@ -96,10 +96,10 @@ class Releases:
             claim = {"state": State.RELEASING, "released_as": new_id, "voided": voided}
             mail = self._claim(mail, Refused, **claim)  # nothing was done yet
             crash.point("release:claimed")
-            out = next(iter(tries.void(mail.voided, right.renew)), None)
+            out = next(iter(tries.void(mail.voided, lock.renew)), None)
         if out is None:
             out = new_id
-            right.require()
+            lock.require()
             anew = replace(item, enqueue_id=new_id)
             entered = partial(self._entered, mail)
             enter(self._stores, queue, anew, content, self._clock, on_row=entered, due=mail.due)
@@ -110,7 +110,7 @@ class Releases:
         return out
 
     def _in_doubt(self, mail: QuarantinedMail, entry: EnqueueId) -> MayBeDelivered:
-        """The mail waits for a person again, who may release it all the same."""
+        """Puts the row back to KEPT: a person decides, and may release it all the same."""
         doubt = f"its release was cut off, and it may have been delivered as {entry}"
         self._claim(mail, state=State.KEPT, why=f"{mail.why}; {doubt}")
         hint = "look in the log of the next hop: discard drops it, another release sends it again"
@@ -119,10 +119,10 @@ class Releases:
         )
 
     def _finish(self, mail: QuarantinedMail) -> bool:
-        """Forget a cut-off release whose new entry was handled; whether that was so. Of an entry
-        whose row was not written only a mark says it.
+        """Forget a cut-off release whose new entry was handled. Returns whether it was. If the row
+        of the entry was not written, only a deleted mark proves it.
         """
-        lock, new_id, queue = self._lock(mail), mail.released_as, self._into(mail)
+        lock, new_id, queue = self._lock(mail), mail.released_as, self._target_queue(mail)
         tables = self._stores.tables
         if new_id is None:
             return False
@@ -139,7 +139,7 @@ class Releases:
             lock.give_back()
 
     def _entered(self, mail: QuarantinedMail) -> None:
-        """The row of the new entry is in the view. Its message goes out only if this is written."""
+        """Records that the view has the new entry's row. Publishing waits for this write."""
         crash.point("release:row")
         self._claim(mail, entered=mail.released_as)
 
@@ -155,7 +155,7 @@ class Releases:
             raise error(text + "ask again")
         return moved
 
-    def _into(self, mail: QuarantinedMail) -> QueueName:
+    def _target_queue(self, mail: QuarantinedMail) -> QueueName:
         return QueueName(mail.moved_to) if mail.moved_to else self._queue
 
     def _lock(self, mail: QuarantinedMail) -> LeasedLock:
@@ -164,10 +164,10 @@ class Releases:
         return LeasedLock(self._stores, name, doing, self._sleep)
 
     def _forget(self, mail: QuarantinedMail) -> None:
-        """The copy, then the row: a kill in between leaves a row without content, which the next
-        one forgets.
+        """Removes the copy, then the row. After a kill in between, the next call removes the row.
 
-        Two may do it at once, and after the mail was kept anew: both are this keeping's.
+        Safe when two do it at once, and after the mail was kept anew: copy and row are named by
+        this row's `copy_id`.
         """
         self._copies.remove(mail)
         crash.point("quarantine:emptied")
