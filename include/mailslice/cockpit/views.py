@@ -109,14 +109,18 @@ def _moment(time: object) -> datetime | None:
 def content(facts: Facts, queue: QueueName, id_: str) -> Iterator[bytes] | None:
     """The bytes of a live mail in pieces; None where it is not live. Raises ContentMissing."""
     with facts.stores() as stores:
-        mail_queue = MailQueue(stores, queue, lambda: facts.now)
-        rows = mail_queue.find(enqueue_id=parse_enqueue_id(id_))
+        rows = MailQueue(stores, queue, lambda: facts.now).find(enqueue_id=parse_enqueue_id(id_))
         if not rows:
             return None
         item = rows[0].item
         if not all(map(stores.blobs.exists, (item.header_blob_id, item.body_blob_id))):
             raise ContentMissing(f"{LOST}: a blob of {id_} is missing")
-        return mail_queue.pieces(rows[0])
+
+    def pieces() -> Iterator[bytes]:
+        with facts.stores() as stores:  # until the last byte: nobody closes them meanwhile
+            yield from MailQueue(stores, queue, lambda: facts.now).pieces(rows[0])
+
+    return pieces()
 
 
 def domains(one: QueueOverview) -> dict[str, Any]:

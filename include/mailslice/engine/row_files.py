@@ -295,7 +295,7 @@ class PlanReader:
 
     def __exit__(self, *_: object) -> None:
         if self._open is not None:
-            self._open[1].close()
+            self._open[1].close(force=True)  # also the stream, which pyarrow did not open
 
     def _file(self, file: str) -> Any:
         import pyarrow.parquet as pq

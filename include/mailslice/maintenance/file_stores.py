@@ -69,8 +69,7 @@ class DiskFiles:
         Path(name).unlink(missing_ok=True)
 
     def remove_folder(self, folder: str) -> None:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(folder)
+        shutil.rmtree(folder, onerror=lambda _f, _path, info: _unless_missing(info[1]))
 
 
 class BucketFiles:

@@ -37,8 +37,6 @@ HEADER_THROTTLED = "x-mailslice-throttled"
 """1: the mail was put off because of a destination's limit, and has waited for its slot."""
 HEADER_DELIVERY_COUNT = "x-delivery-count"
 """RabbitMQ's, on quorum queues: returns. Above the limit it dead-letters or drops the message."""
-HEADER_RENEWED = "x-mailslice-renewed"
-"""Written by releases before the park queue: a copy of a waiting message, counts as redelivered."""
 HEADER_PARKED = "x-mailslice-parked"
 """How often the mail was parked since it was last published; 1 after a lease whose worker died.
 A message with this header counts as redelivered."""

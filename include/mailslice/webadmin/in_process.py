@@ -74,8 +74,10 @@ class InProcessTasks:
         self._thread.shutdown(wait=True)
 
     def _do(self, request: TaskRequest, entry: Watch) -> None:
-        if not entry.canceled.is_set():
-            entry.change(status=Status.IN_PROGRESS, started=system_clock(), executed_on=self._host)
+        begun = {"status": Status.IN_PROGRESS, "started": system_clock(), "executed_on": self._host}
+        with self._lock:  # `cancel` may come between
+            if not entry.canceled.is_set():
+                entry.change(**begun)
         try:
             self._perform(request, entry)
             status = Status.COMPLETED

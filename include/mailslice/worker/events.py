@@ -75,7 +75,8 @@ class EventLog:
 
     def _run(self) -> None:
         while not (self._closed and not self._lines):
-            self._waiting.wait()
+            if not self._closed:
+                self._waiting.wait()
             if not self._closed:
                 time.sleep(_BATCH_SECONDS)
             self._waiting.clear()

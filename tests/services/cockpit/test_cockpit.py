@@ -25,9 +25,11 @@ from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
 from mailslice.maintenance.artifacts import iso
 from mailslice.model.clock import system_clock
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import QueueName
 from mailslice.model.slices import slice_start
 from mailslice.model.verdicts import Verdict
-from mailslice.stores import open_stores
+from mailslice.stores import Stores, open_stores
 from mailslice.stores.own.runs import RunRow
 from mailslice.worker.outcome import Retry
 from mailslice.worker.sync_queue import open_queue
@@ -315,6 +317,22 @@ def test_the_content_is_a_download_and_each_look_is_recorded(cli, client, fresh)
     ] == [("spool", id_)]
     (look,) = (one for one in cli.json("decisions", "list") if one["action"] == "mail content")
     assert look["enqueueId"] == id_
+
+
+def test_stores_are_closed_after_the_last_byte_of_a_download(cli, fresh, monkeypatch):
+    """Closed under it they would open again, and nobody would close them."""
+    id_, closed = add(cli, "tide"), []
+    close = Stores.close
+    monkeypatch.setattr(Stores, "close", lambda stores: (closed.append(stores), close(stores)))
+    facts = Facts(lambda: fresh.settings)
+    pieces = views.content(facts, QueueName("spool"), id_)
+    header = next(pieces)
+    with pytest.raises(StoreUnavailable), facts.stores():
+        raise StoreUnavailable("S3 does not answer another question")
+    assert closed == []
+    assert header + b"".join(pieces) == b"Subject: tide\r\n\r\nbody of tide"
+    assert len(closed) == 1
+    facts.close()
 
 
 def test_a_content_that_is_lost_is_said_and_no_half_file_is_sent(cli, client, fresh):

@@ -78,6 +78,23 @@ def test_slashes_around_a_prefix_are_none_of_it(buckets, bucket, below):
     assert buckets[bucket] == {"of another"}
 
 
+def test_a_folder_goes_whole_though_another_process_removes_files_of_it(tmp_path, monkeypatch):
+    unlink = os.unlink
+
+    def raced(path, **folder):
+        unlink(path, **folder)
+        monkeypatch.undo()
+        raise FileNotFoundError(path)
+
+    location = Artifacts(str(tmp_path), S3Settings())
+    for name in "abc":
+        location.write(f"runs/{name}", b"{}")
+    monkeypatch.setattr(os, "unlink", raced)
+    location.remove_folder("runs")
+    assert location.files("runs") == []
+    location.remove_folder("runs")
+
+
 def test_a_bucket_is_never_removed_as_a_folder(buckets):
     location = Artifacts("s3a://abc", S3Settings())
     location.write("runs/d", b"{}")

@@ -168,6 +168,18 @@ def test_a_log_that_nobody_reads_holds_nobody_up_and_says_what_is_missing(
     assert (kept + lost, lost) == (10_000, pipe.log.dropped)
 
 
+def test_a_log_whose_reader_is_gone_ends_without_the_time_out() -> None:
+    end, write_end = os.pipe()
+    os.close(end)
+    event_log = EventLog(write_end)
+    for _ in range(20):  # of one write each
+        event_log.put(b"x" * 4000)
+    began = time.monotonic()
+    event_log.close(timeout=30)
+    os.close(write_end)
+    assert time.monotonic() - began < 15
+
+
 def test_without_a_log_nothing_is_done() -> None:
     assert not MailEvents(QUEUE, "", None).enabled
     MailEvents(QUEUE, "", None).emit("delivered", None, why=object())

@@ -153,7 +153,8 @@ class CounterRepair(Duty[CounterPlan]):
         result, unknown = steps.result, steps.result.fields.get("unknown", 0)
         if not result.failed and not _projection(steps).get("failed"):
             return None
-        why = next(iter(result.failures.items()), ("rows of messageIdTable", "not written"))
+        failures = iter(result.failures.items())
+        why = ": ".join(next(failures, ("rows of messageIdTable", "not written")))
         return (
             f"{result.applied} mailboxes corrected; {result.failed} failed or unknown "
             f"({unknown} unknown), such as {why}{_rows_in_words(steps)}"

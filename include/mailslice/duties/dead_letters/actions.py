@@ -44,7 +44,7 @@ _OF_THE_BROKER = frozenset(
     {
         *("x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC"),
         *(names.HEADER_REASON, names.HEADER_DIED, names.HEADER_DELAY_TOKEN, names.HEADER_FAILURES),
-        *(names.HEADER_THROTTLED, names.HEADER_RENEWED, names.HEADER_PARKED, names.HEADER_FAULTS),
+        *(names.HEADER_THROTTLED, names.HEADER_PARKED, names.HEADER_FAULTS),
         names.HEADER_DOUBT,
     }
 )

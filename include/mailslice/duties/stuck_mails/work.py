@@ -31,7 +31,7 @@ from mailslice.stores.cassandra.own.quarantine import State
 
 log = logging.getLogger(__name__)
 
-_NEWEST = 20
+_NEWEST = 200
 _GOING = {State.DISCARDING, State.RELEASED}
 
 

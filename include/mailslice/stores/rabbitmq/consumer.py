@@ -12,14 +12,12 @@ from mailslice.codec.headers import moment
 from mailslice.model import crash
 from mailslice.model.back_off import pause_seconds
 from mailslice.model.errors import MailsliceError, QueueMissing, TryAgain
-from mailslice.model.names import HEADER_PARKED, HEADER_RENEWED
+from mailslice.model.names import HEADER_PARKED
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address
 from mailslice.stores.rabbitmq.link import Link
 
 log = logging.getLogger(__name__)
-_COPIES = frozenset({HEADER_PARKED, HEADER_RENEWED})
-"""Headers of copies that took the place of a message: one may be under way beside them."""
 LONGEST_PAUSE = 5.0
 """Seconds between two attempts to connect: a broker that is back soon has its consumers."""
 
@@ -168,7 +166,7 @@ class Consumer:
 
         def deliver(_channel: object, method: Any, properties: Any, body: bytes) -> None:
             headers = properties.headers or {}
-            repeated = method.redelivered or not _COPIES.isdisjoint(headers)
+            repeated = method.redelivered or HEADER_PARKED in headers
             when, tag = moment(properties.timestamp), method.delivery_tag
             self.on_message(Message(link, tag, body, headers, when, repeated, loop.time()))
 

@@ -529,7 +529,7 @@ def test_a_report_of_unknown_mailboxes_or_failed_rows_has_failed(run):
     applied = {"applied": 1, "failed": 1, "unknown": 1, "failures": {"m": "nobody knows"}}
     report = report_of(run, plan, applied)
     assert (report["status"], report["failedMailboxes"]) == ("failed", 1)
-    assert "1 failed or unknown (1 unknown)" in report["message"]
+    assert "1 failed or unknown (1 unknown), such as m: nobody knows" in report["message"]
     counts = {"planned": 2, "written": 1, "deleted": 0, "skipped": 0, "failed": 1, "left": 0}
     report = report_of(run, plan, {"applied": 2, "projection": counts})
     assert report["status"] == "failed"
