@@ -1,34 +1,34 @@
-"""Time-outs of many short waits by one timer: each asyncio.timeout has one of its own."""
+"""Time-outs of many short waits on one timer. Each asyncio.timeout would start its own."""
 
 import asyncio
 from collections.abc import Callable
 
 _EVERY = 0.25
-"""Seconds of the timer, at most; a quarter of the usual time-out, if that is less."""
+"""Longest interval of the timer, in seconds. A quarter of the usual time-out, if that is less."""
 
 
 class Deadlines:
-    """For one event loop at a time. A time-out comes late by one turn of the timer at most."""
+    """For one event loop at a time. A time-out is late by one interval of the timer at most."""
 
     def __init__(self, usual_seconds: float) -> None:
         self.every = min(_EVERY, usual_seconds / 4)
         self.open: set[_Deadline | _Call] = set()
         self.loop: asyncio.AbstractEventLoop | None = None
-        """That on which the timer runs; None: nothing is open."""
+        """The loop on which the timer runs. None: no time-out is open."""
 
     def within(self, seconds: float) -> "_Deadline":
-        """A block of a task that raises TimeoutError, as that of asyncio.timeout does."""
+        """A context manager that raises TimeoutError in its task, as asyncio.timeout does."""
         return _Deadline(self, seconds)
 
     def call(self, seconds: float, function: Callable[[], object]) -> "_Call":
-        """Calls the function then, on the running loop, unless the call is cancelled before."""
+        """Calls the function in `seconds`, on the running loop, unless the call is cancelled."""
         loop = asyncio.get_running_loop()
         call = _Call(self, loop.time() + seconds, function)
         self.add(call, loop)
         return call
 
-    def add(self, one: "_Deadline | _Call", loop: asyncio.AbstractEventLoop) -> None:
-        self.open.add(one)
+    def add(self, deadline: "_Deadline | _Call", loop: asyncio.AbstractEventLoop) -> None:
+        self.open.add(deadline)
         if self.loop is not loop:
             self.start(loop)
 
@@ -37,7 +37,7 @@ class Deadlines:
         loop.call_later(self.every, self._expire_late, loop)
 
     def _expire_late(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ends what is too late; runs again while something else is open."""
+        """Expires the deadlines that are over. Starts the timer again while others are open."""
         now = loop.time()
         late = [deadline for deadline in self.open if deadline.at <= now]
         self.loop = None
