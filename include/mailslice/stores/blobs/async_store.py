@@ -81,13 +81,13 @@ class AsyncBlobStore:
         return ObjectBlobStore(self._settings, self._bucket, open_bucket=self._open_bucket)
 
     async def _in_thread(self, ask: Callable[[], T]) -> T:
-        """Runs `ask` on own threads: a HEAD that hangs must not block the loop's default executor."""
+        """Runs `ask` on own threads: a hanging HEAD must not block the loop's default executor."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, "blobs")
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
     def _path(self, blob_id: BlobId) -> str | None:
-        """The object's path in obstore. None: only `_sync` can express the key, or no client can."""
+        """The object's path in obstore. None: only `_sync` can express the key, or no client."""
         if is_impossible(blob_id):
             return None
         if self._is_s3:

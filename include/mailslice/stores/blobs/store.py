@@ -78,7 +78,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def ensure_bucket(self) -> bool:
-        """Creates the bucket if it is missing; True when it did. BadSetting: it cannot create it."""
+        """Creates the bucket if it is missing; True when it did. BadSetting: it cannot do so."""
 
     @abstractmethod
     def now_skew(self, clock: Clock = system_clock) -> timedelta:

@@ -1,8 +1,8 @@
 """How often a message may return to its queue, and what RabbitMQ does with it after that.
 
 A quorum queue counts returns: a nack with requeue, and a connection that is closed while it holds
-the message. RabbitMQ 4 limits them to 20 where nobody names a limit. Past the limit a message is
-dead-lettered, or dropped where that leads nowhere. Classic queues count nothing.
+the message. RabbitMQ 4 limits returns to 20 by default. Past the limit a message is dead-lettered,
+or dropped if dead-lettering leads to no queue. Classic queues count nothing.
 """
 
 import json
@@ -23,7 +23,7 @@ _UNKNOWN_PRIORITY = 999
 
 
 class AtLimit(StrEnum):
-    """What becomes of a message that returns once more than the limit allows."""
+    """What RabbitMQ does with a message that returns once more than the limit allows."""
 
     RETURNED = "returned"
     """There is no limit."""
@@ -44,7 +44,7 @@ class QueueLimit:
     """Who set the limit."""
     at_limit: AtLimit
     remedy: str | None
-    """What keeps such a mail: one command, or a sentence. None where nothing is to be done."""
+    """How to keep such a mail: one command, or a sentence. None: nothing to do."""
 
     @property
     def sentence(self) -> str:
@@ -63,7 +63,7 @@ def queue_limits(management: Management) -> list[QueueLimit]:
 
 
 class _Vhost:
-    """What the management API says of one vhost, read once."""
+    """Queues, bindings and exchanges of one vhost, read once from the management API."""
 
     def __init__(self, management: Management) -> None:
         self._vhost = management.vhost
@@ -74,7 +74,7 @@ class _Vhost:
         self._management = management
 
     def limits(self) -> list[QueueLimit]:
-        names = sorted(one for one in self._queues if one.startswith((JAMES_PREFIX, OWN_PREFIX)))
+        names = sorted(name for name in self._queues if name.startswith((JAMES_PREFIX, OWN_PREFIX)))
         return [self._limit(name, self._queues[name]) for name in names]
 
     def _limit(self, name: str, queue: Mapping[str, Any]) -> QueueLimit:
@@ -102,13 +102,13 @@ class _Vhost:
             return False
         if exchange == "":
             return key in self._queues
-        bindings = [one for one in self._bindings if one.get("source") == exchange]
+        bindings = [row for row in self._bindings if row.get("source") == exchange]
         if self._types.get(exchange) == "direct":
-            return any(one.get("routing_key") == key for one in bindings)
+            return any(row.get("routing_key") == key for row in bindings)
         return bool(bindings)
 
     def _priority(self, policy: str) -> int:
-        """Of a policy; only a user with the tag policymaker may read it."""
+        """The priority of a policy. Only a user with the tag policymaker may read it."""
         try:
             return self._management.policy_priorities().get(policy, 0)
         except BadSetting:
@@ -121,7 +121,7 @@ class _Vhost:
         policy = queue.get("policy")
         definition = {**_policy(queue), "delivery-limit": NO_LIMIT}
         if policy:
-            # One policy applies to a queue, that of the highest priority: it repeats the other's.
+            # Only the policy of the highest priority applies: ours repeats the other's definition.
             pattern, priority = _exactly(name), self._priority(str(policy)) + 1
             new = f"{_OWN_POLICY}-{name}"
         elif name.startswith(OWN_PREFIX):

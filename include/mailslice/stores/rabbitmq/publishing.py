@@ -1,4 +1,4 @@
-"""What administration asks of the broker, without an event loop: mails are few there."""
+"""Publishes and questions of administration, without an event loop: its mails are few."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -43,7 +43,7 @@ def publish_confirmed(
     *,
     routing_key: str = ROUTING_KEY,
 ) -> None:
-    """Returns when confirmed. StoreUnavailable: maybe sent. Exchange "": queue `routing_key`."""
+    """Returns when confirmed. StoreUnavailable: maybe sent. Exchange "" is queue `routing_key`."""
     with blocking_connection(settings) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -53,7 +53,7 @@ def publish_confirmed(
 
 
 def ready_messages(channel: BlockingChannel, queue: str) -> int:
-    """How many messages of a RabbitMQ queue are ready, now. Raises ChannelClosedByBroker (404)."""
+    """How many messages of a RabbitMQ queue are ready now. Raises ChannelClosedByBroker (404)."""
     return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
