@@ -131,7 +131,7 @@ class Checkout:
             self._unsettled -= 1
 
     def require_acks_taken(self) -> None:
-        """Makes sure that the broker took the acks: it answers none, but it answers this in turn."""
+        """Makes sure that the broker took the acks. They get no answer; a later method gets one."""
         if self._acked:
             self.channel.basic_qos(prefetch_count=self._window)
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _COPIES = frozenset({HEADER_PARKED, HEADER_RENEWED})
 """Headers of copies that replaced a message. The original may be under way beside its copy."""
 LONGEST_PAUSE = 5.0
-"""Seconds between two attempts to connect: short, so that a returning broker gets consumers soon."""
+"""Seconds between two attempts to connect: short, so that a broker soon has its consumers back."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

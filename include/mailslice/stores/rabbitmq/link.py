@@ -113,12 +113,12 @@ class Link:
             waiting.cancel()
 
     def end(self, why: MailsliceError) -> None:
-        """Gives up a link whose broker is there: `lost` is set now, the connection closes orderly."""
+        """Gives up a link whose broker is there: sets `lost` now, and closes in order."""
         _set_result(self.lost, why)
         _abandon(self.connection)
 
     def fail(self, why: MailsliceError) -> None:
-        """Gives up a link whose broker is silent: `lost` is set now, and the socket is aborted."""
+        """Gives up a link whose broker is silent: sets `lost` now, and aborts the socket."""
         self.end(why)  # pika cleans up only a connection that was told to close
         self._abort()
 

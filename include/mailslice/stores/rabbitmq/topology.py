@@ -97,7 +97,7 @@ class Topology:
         self.management = Management(settings.rabbitmq)
 
     def declare(self, queue: QueueName) -> None:
-        """Declares James' two exchanges and two queues with bindings. Leaves existing ones alone."""
+        """Declares James' two exchanges and two queues with bindings. Existing ones stay as is."""
         names = RabbitNames(queue)
         arguments = work_queue_arguments(names, self._settings.queue)
         with blocking_connection(self._settings.rabbitmq) as connection:
@@ -222,7 +222,7 @@ class _Declarer:
             )
 
     def queue(self, name: str, arguments: dict[str, Any], exchange: str | None) -> None:
-        """Declares the queue. Binds an existing one, too: an earlier process may have died first."""
+        """Declares the queue. Binds an existing one, too: its declarer may have died before."""
         if not self.has_queue(name):
             self._do(lambda channel: channel.queue_declare(name, durable=True, arguments=arguments))
         if exchange is not None:
