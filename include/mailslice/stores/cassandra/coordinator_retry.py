@@ -108,7 +108,7 @@ class CoordinatorRetry:
         first: ResponseFuture,
         send: Callable[..., ResponseFuture],
     ) -> ResultSet:
-        """The result of `send(host=node)` after `first` ended with `error`. Raises the last error."""
+        """The result of `send(host=node)` after `first` failed with `error`; or its last error."""
 
         def ask(node: Host | None) -> ResultSet:
             with self._driver.cluster.timestamp_generator.pinned(first.message.timestamp):
@@ -125,7 +125,7 @@ class CoordinatorRetry:
         *,
         repeatable: bool,
     ) -> Answer:
-        """The result of `ask(node)` after `error`. Not `repeatable`: waits for a late table only."""
+        """The result of `ask(node)` after `error`. Not `repeatable`: only awaits a late table."""
         errors = [error]
 
         def once() -> Answer:

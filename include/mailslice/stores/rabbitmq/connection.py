@@ -32,8 +32,8 @@ _decode_value: Callable[[bytes, int], tuple[Any, int]] = pika.data.decode_value
 
 
 def _tolerant_value(encoded: bytes, offset: int) -> tuple[Any, int]:
-    """pika's `decode_value`, with None for times and floats that Python cannot represent, and for
-    a table nested in hundreds of others.
+    """As pika's `decode_value`, with None for times and floats that Python cannot represent, and
+    for a table nested in hundreds of others.
 
     RabbitMQ passes on a time beyond the year 9999, and an infinite float. pika would raise while it
     reads the frame, which ends the connection: one message would stop its queue for ever.

@@ -148,15 +148,14 @@ class Link:
     def _block(self, _connection: object, frame: Any) -> None:
         self.blocked = str(frame.method.reason) or "no reason given"
         self._unblocked.clear()
-        extra = {"action": "blocked"}
-        text = "RabbitMQ at %s blocks publishers: %s"
-        log.warning(text, self._address, self.blocked, extra=extra)
+        tags = {"action": "blocked"}
+        log.warning("RabbitMQ at %s blocks publishers: %s", self._address, self.blocked, extra=tags)
 
     def _unblock(self, _connection: object, _frame: object) -> None:
         self.blocked = None
         self._unblocked.set()
-        extra = {"action": "unblocked"}
-        log.info("RabbitMQ at %s takes publishes again", self._address, extra=extra)
+        tags = {"action": "unblocked"}
+        log.info("RabbitMQ at %s takes publishes again", self._address, extra=tags)
 
 
 async def _open(settings: RabbitSettings) -> Link:

@@ -116,7 +116,7 @@ class DelayedMails(OwnTable):
         return _ROWS.record(rest, enqueue_id=enqueue_id, partition=partition, written_us=us)
 
     def write_future(self, queue: QueueName, mail: DelayedMail) -> ResponseFuture:
-        """Writes the row over the one that was read (`written_us`), and over a close of that one."""
+        """Writes the row over the one that was read (`written_us`), and over a close of it."""
         return self._session.submit(self._write, _writing(queue, mail))
 
     def save(self, queue: QueueName, mail: DelayedMail) -> None:
@@ -156,8 +156,7 @@ class DelayedMails(OwnTable):
 
     def waiting(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, datetime]:
         """Enqueue id -> due, of those of `ids` that wait in a delay level; 100 a request."""
-        states = self.states(queue, ids)
-        return {mail_id: state.due for mail_id, state in states.items() if state.due}
+        return {key: state.due for key, state in self.states(queue, ids).items() if state.due}
 
     def states(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, DelayState]:
         """The states of those of `ids` that were delayed within 30 days."""

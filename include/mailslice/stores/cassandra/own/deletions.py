@@ -2,7 +2,7 @@
 undeleted_mails: the mails that were restored, each once.
 
 A row is claimed, with the enqueue id of the new entry, before anything of that entry is written.
-Claims are conditional batches within one partition: of two concurrent writers one is refused.
+Claims and their changes are conditional batches in one partition: of two writers one is refused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -121,7 +121,7 @@ class UndeletedMails(OwnTable):
     def claim(
         self, queue: QueueName, wanted: Mapping[EnqueueId, EnqueueId]
     ) -> dict[EnqueueId, UndeletedMail]:
-        """Claims each mail for its new id, unless it is claimed already. Returns the stored rows."""
+        """Claims each mail for its new id, unless it is claimed already. Returns all their rows."""
         rows: dict[EnqueueId, UndeletedMail] = {}
         claims = {old: UndeletedMail(old, UndeleteStep.CLAIMED, new) for old, new in wanted.items()}
         bound = {old: [*_ROWS.values(row), _TTL] for old, row in claims.items()}

@@ -67,8 +67,8 @@ class MailStages(OwnTable):
         """Decodes a row of `read_future`."""
         owner, attempt, step, _, remaining, recipients, updated = values
         stages = {recipient: Stage(stage) for recipient, stage in (recipients or {}).items()}
-        when = None if updated is None else instant(updated)
-        return MailStage(enqueue_id, owner, attempt, step, tuple(remaining or ()), stages, when)
+        when, pending = None if updated is None else instant(updated), tuple(remaining or ())
+        return MailStage(enqueue_id, owner, attempt, step, pending, stages, when)
 
     def advance_future(
         self, queue: QueueName, before: MailStage | None, after: MailStage

@@ -53,14 +53,14 @@ class OwnTable(Table):
 
     @classmethod
     def created(cls, session: CassandraSession, settings: Settings) -> Self:
-        """This table alone, created when missing, and prepared for an event loop."""
+        """Opens this table alone, created when missing, and prepared for an event loop."""
         table = cls(session, create(session, settings, [cls]))
         table.prepare()
         return table
 
     @classmethod
     def existing(cls, session: CassandraSession, settings: Settings) -> Self | None:
-        """This table alone, or None if it was never created. Looks again until it exists."""
+        """Opens this table alone; None if it was never created. Looks again until it exists."""
         keyspace = settings.own.keyspace
         key = (keyspace, cls.TABLE)
         known: Self | None = session.own_tables.get(key)
