@@ -48,14 +48,14 @@ class Deadlines:
 
 
 class _Call:
-    __slots__ = ("_function", "_of", "at")
+    __slots__ = ("_function", "_owner", "at")
 
-    def __init__(self, of: Deadlines, at: float, function: Callable[[], object]) -> None:
-        self._of, self.at, self._function = of, at, function
+    def __init__(self, owner: Deadlines, at: float, function: Callable[[], object]) -> None:
+        self._owner, self.at, self._function = owner, at, function
 
     def cancel(self) -> None:
         """May come after the call."""
-        self._of.open.discard(self)
+        self._owner.open.discard(self)
 
     def expire(self) -> None:
         self.cancel()
@@ -63,25 +63,25 @@ class _Call:
 
 
 class _Deadline:
-    __slots__ = ("_cancels", "_expired", "_of", "_seconds", "_task", "at")
+    __slots__ = ("_cancels", "_expired", "_owner", "_seconds", "_task", "at")
 
-    def __init__(self, of: Deadlines, seconds: float) -> None:
-        self._of, self._seconds, self._expired = of, seconds, False
+    def __init__(self, owner: Deadlines, seconds: float) -> None:
+        self._owner, self._seconds, self._expired = owner, seconds, False
 
     def __enter__(self) -> None:
         if (task := asyncio.current_task()) is None:
             raise RuntimeError("a time-out needs a task")
-        of, loop = self._of, task.get_loop()
+        owner, loop = self._owner, task.get_loop()
         self._task, self._cancels, self.at = task, task.cancelling(), loop.time() + self._seconds
-        of.add(self, loop)
+        owner.add(self, loop)
 
     def expire(self) -> None:
         self._expired = True
-        self._of.open.remove(self)
+        self._owner.open.remove(self)
         self._task.cancel()
 
     def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
         if not self._expired:
-            self._of.open.remove(self)
+            self._owner.open.remove(self)
         elif self._task.uncancel() <= self._cancels and kind is asyncio.CancelledError:
             raise TimeoutError from error

@@ -53,10 +53,10 @@ class LoopThread:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Starts `work` on the loop. BadInput: the loop cannot run it, or a wait would deadlock."""
-        self._usable(work)  # before the lock: in a fork nobody may ever release it
+        self._require_usable(work)  # before the lock: in a fork nobody may ever release it
         with self._closing:  # work that is accepted starts before the loop ends
-            loop = self._usable(work)
-            return asyncio.run_coroutine_threadsafe(self._watched(work), loop)
+            loop = self._require_usable(work)
+            return asyncio.run_coroutine_threadsafe(self._tracked(work), loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. An interrupt (Ctrl-C) cancels it; `stop` waits for its end."""
@@ -93,23 +93,23 @@ class LoopThread:
         with self._closing:
             self._closed = True
 
-    def _usable(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
-        wrong = None
+    def _require_usable(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        problem = None
         if not self.is_here:
-            wrong = (
+            problem = (
                 f"was opened by process {self._pid} and cannot be used by its fork "
                 f"{os.getpid()}: open it after the fork"
             )
         elif threading.current_thread() is self._thread:
-            wrong = (
+            problem = (
                 "was called from its own event loop, as by an async handler: "
                 "that would wait for itself for ever; use open_worker there"
             )
         elif self._loop is None or self._closed:
-            wrong = "is closed"
-        if wrong is not None or self._loop is None:
+            problem = "is closed"
+        if problem is not None or self._loop is None:
             work.close()
-            raise BadInput(f"{self._name} {wrong}")
+            raise BadInput(f"{self._name} {problem}")
         return self._loop
 
     async def _after_all(self, last: Coroutine[Any, Any, object]) -> None:
@@ -127,7 +127,7 @@ class LoopThread:
         while others := self._tasks - {asyncio.current_task()}:
             await asyncio.wait(others)
 
-    async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.current_task()
         if task is not None:
             self._tasks.add(task)

@@ -87,7 +87,7 @@ class AsyncBlobStore:
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
     def _path(self, blob_id: BlobId) -> str | None:
-        """The object's path in obstore. None: only `_sync` can express the key, or no client."""
+        """The object's path in obstore. None: only `_sync` can express the key, or nothing can."""
         if is_impossible(blob_id):
             return None
         if self._is_s3:
@@ -217,7 +217,7 @@ class AsyncBlobStore:
         crash.point("blobs:deleted")
 
     async def _missing(self, blob_id: BlobId, error: FileNotFoundError) -> MailsliceError:
-        """Asks again, as this dead-letters a mail: the bucket may be gone, or a proxy be wrong."""
+        """Asks again, as the mail would be dead-lettered: the bucket may be gone, a proxy wrong."""
         if "NoSuchBucket" in str(error) or await self._exists(blob_id):
             return self._meaning(error)
         return missing_content(self._settings, self._bucket, blob_id)

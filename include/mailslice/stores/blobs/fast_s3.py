@@ -27,7 +27,7 @@ class FastRequests:
     def __init__(self, settings: S3Settings, bucket: str) -> None:
         self._settings = settings
         self._bucket = bucket
-        self._speaks = speaks_to(settings)
+        self._is_usable = speaks_to(settings)
         self._running: tuple[SmallObjects, LoopThread] | None = None
         self._starting = Lock()
 
@@ -42,18 +42,20 @@ class FastRequests:
     def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob]:
         """The objects' state now, `modified` in whole seconds. Keys without success are absent."""
         seconds = self._settings.timeout.total_seconds()
-        answers = self._asked(filter(self._can, keys), lambda small, key: small.head(key), seconds)
+        answers = self._ask_all(
+            filter(self._can, keys), lambda small, key: small.head(key), seconds
+        )
         return {key: StoredBlob(key, *answer) for key, answer in answers.items()}
 
     def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> Collection[BlobId]:
         """Copies objects of bucket `source` into this one, within S3. Returns the keys copied."""
         possible = (key for key, to in targets.items() if self._can(key) and self._can(to))
         seconds = 2 * self._settings.timeout.total_seconds()
-        return self._asked(
+        return self._ask_all(
             possible, lambda small, key: small.copy(source, key, targets[key]), seconds
         )
 
-    def _asked(
+    def _ask_all(
         self,
         keys: Iterable[BlobId],
         ask: Callable[[SmallObjects, BlobId], Awaitable[T | None]],
@@ -92,4 +94,4 @@ class FastRequests:
 
     def _can(self, key: str) -> bool:
         """Whether this client can ask for the key: see `speaks_to` and `needs_boto3`."""
-        return self._speaks and not is_impossible(key) and not needs_boto3(key)
+        return self._is_usable and not is_impossible(key) and not needs_boto3(key)

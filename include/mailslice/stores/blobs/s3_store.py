@@ -134,31 +134,31 @@ class S3BlobStore(BlobStore):
 
     def put(self, blob_id: BlobId, content: bytes) -> None:
         with self._translated():
-            self._own(self.client.put_object(Bucket=self.bucket, Key=blob_id, Body=content))
+            self._own_answer(self.client.put_object(Bucket=self.bucket, Key=blob_id, Body=content))
 
     def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
         if is_impossible(blob_id) and not self.exists(blob_id):
             raise missing_content(self.settings, self.bucket, blob_id)
         with self._translated(blob_id):
-            answer = self._own(self.client.get_object(Bucket=self.bucket, Key=blob_id))
+            answer = self._own_answer(self.client.get_object(Bucket=self.bucket, Key=blob_id))
             yield from answer["Body"].iter_chunks(PIECE)
 
-    def _own(self, answer: dict[str, Any], field: str = "ETag") -> dict[str, Any]:
-        """The answer, if it has this field, as all of S3 have. Else raises StoreUnavailable."""
+    def _own_answer(self, answer: dict[str, Any], field: str = "ETag") -> dict[str, Any]:
+        """The answer, if it has the field that S3's answers have. Else raises StoreUnavailable."""
         if answer.get(field, "") == "":
             raise no_answer(self.settings, self.bucket, field)
         return answer
 
     def _list(self, **request: Any) -> dict[str, Any]:
         answer = self.client.list_objects_v2(Bucket=self.bucket, **request)
-        return self._own(answer, "IsTruncated")
+        return self._own_answer(answer, "IsTruncated")
 
     def exists(self, blob_id: BlobId) -> bool:
         """Whether the object exists. A listing confirms a miss: the bucket may be gone."""
         with self._translated():
             if not is_impossible(blob_id):
                 try:
-                    self._own(self.client.head_object(Bucket=self.bucket, Key=blob_id))
+                    self._own_answer(self.client.head_object(Bucket=self.bucket, Key=blob_id))
                 except ClientError as error:
                     if _code(error) not in _NO_KEY and not _cannot_exist(error, blob_id):
                         raise
@@ -183,8 +183,8 @@ class S3BlobStore(BlobStore):
         """The state of each object now, by `fast_s3`, or by boto3 where that had no success."""
         blobs = self._fast.heads(keys)
         rest = [key for key in keys if key not in blobs]
-        asked = dict(zip(rest, self._concurrently(self._head, rest), strict=True))
-        return {key: blobs.get(key) or asked[key] for key in keys}
+        answers = dict(zip(rest, self._concurrently(self._head, rest), strict=True))
+        return {key: blobs.get(key) or answers[key] for key in keys}
 
     def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:
         """Copies within S3, so that the objects' metadata goes with them."""
@@ -200,7 +200,7 @@ class S3BlobStore(BlobStore):
     def _head(self, key: BlobId) -> StoredBlob | None:
         ask = partial(self.client.head_object, Bucket=self.bucket, Key=key)
         answer = self._unless(_NO_KEY, ask)
-        return answer and _stored(self._own(answer), key, "ContentLength")
+        return answer and _stored(self._own_answer(answer), key, "ContentLength")
 
     def _copy(self, source: str, key: BlobId, to: BlobId) -> str | None:
         origin = {"Bucket": source, "Key": key}
@@ -274,7 +274,7 @@ class S3BlobStore(BlobStore):
         request = {"Objects": [{"Key": key} for key in keys]}
         ask = partial(self.client.delete_objects, Bucket=self.bucket, Delete=request)
         answer = self._ask(ask)
-        errors = answer.get("Errors") or self._own(answer, "Deleted").get("Errors", ())
+        errors = answer.get("Errors") or self._own_answer(answer, "Deleted").get("Errors", ())
         codes = {BlobId(error["Key"]): str(error.get("Code", "")) for error in errors}
         return {key: code for key, code in codes.items() if code not in _NO_KEY}
 

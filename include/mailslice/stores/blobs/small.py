@@ -109,7 +109,7 @@ class SmallObjects:
         return (int(size), modified) if is_well and modified else None
 
     async def copy(self, source: str, key: str, to: str) -> bool | None:
-        """Copies an object of bucket `source` into this one, within S3. None: it may be undone."""
+        """Copies an object of bucket `source` into this one, within S3. None: outcome unknown."""
         path = self._prefix + quote(to)
         signed = self._signer.headers("PUT", path, EMPTY, quote(f"{source}/{key}"))
         head = f"PUT {path} HTTP/1.1\r\n{signed}Content-Length: 0\r\n\r\n"

@@ -162,9 +162,9 @@ class CoordinatorRetry:
 
     def _answering(self, nodes: Sequence[Host]) -> list[Host]:
         ping = partial(self._driver.execute_async, _PING, timeout=_PING_SECONDS)
-        asked = [(node, ping(host=node)) for node in nodes]
+        pings = [(node, ping(host=node)) for node in nodes]
         answering = []
-        for node, future in asked:
+        for node, future in pings:
             try:
                 future.result()
             except Exception:  # noqa: BLE001 - any error means that the node does not answer

@@ -149,8 +149,8 @@ class DeletedMails(Table):
         self, queue: QueueName, ranges: Iterable[TokenRange], in_flight: int = 4
     ) -> Iterator[bytes]:
         """Packed ids of the queue's marks in those ranges, by page. Reads all queues' marks."""
-        asked = ([queue, low, high] for low, high in ranges)
-        for _, page in self._session.packed.pages(self._in_range, asked, in_flight):
+        params = ([queue, low, high] for low, high in ranges)
+        for _, page in self._session.packed.pages(self._in_range, params, in_flight):
             if page.rows:
                 yield page.data
 

@@ -84,8 +84,8 @@ class PackedReader:
                 self._driver = self._connect()
                 self._driver.client_protocol_handler = _PackedProtocol
         pages = self._pages(self._driver, statement, params, in_flight, ordered=ordered, bind=bind)
-        for asked, rows in pages:
-            yield asked, rows[0] if rows else NO_ROWS
+        for values, rows in pages:
+            yield values, rows[0] if rows else NO_ROWS
 
 
 def _bound(statement: PreparedStatement, values: Sequence[object]) -> tuple[BoundStatement]:

@@ -39,7 +39,7 @@ class TableRepair:
     since: datetime | None
 
     def is_recent(self, now: datetime, ahead: timedelta = timedelta(0)) -> bool:
-        """Whether the repairs are younger than all tombstones that `now + ahead` lets purge."""
+        """Whether they began after all tombstones that may be purged until `now + ahead`."""
         return self.since is not None and self.since > now + ahead - self.gc_grace
 
     def sentence(self) -> str:

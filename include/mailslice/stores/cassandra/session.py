@@ -189,7 +189,7 @@ class CassandraSession:
             return self.cluster.connect()
 
     def run_many(self, statement: Statement, params: Iterable[Params], in_flight: int = 128) -> int:
-        """Runs a writing statement for each of `params`; the count. Raises the first error."""
+        """Runs a writing statement for all `params`; returns how many. Raises the first error."""
         return sum(1 for _ in self.map(statement, params, in_flight))
 
     def now_skew(self, clock: Clock = system_clock) -> timedelta:

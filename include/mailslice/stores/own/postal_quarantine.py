@@ -30,8 +30,8 @@ class PostalEntry:
 
     `locked_at` is Postal's value: naive UTC with microseconds. `row` is the row of Postal's queue
     as JSON. `log_id` names the decision in Postal's deliveries. `copy_id` names the copy of the
-    content, of which `size` (bytes) and `sha256` are. `released_after` is the id of the newest
-    delivery record when the release began. Each write has a `version` of its own.
+    content; `size` (bytes) and `sha256` describe that copy. `released_after` is the id of the
+    newest delivery record when the release began. Each write has a `version` of its own.
     """
 
     server: int

@@ -45,7 +45,7 @@ _LATER = (
 
 
 class RowChanged(MailsliceError):
-    """The queue row has changed since it was read (lock or existence). Nothing was changed."""
+    """The queue row was unlocked, locked again or deleted since the read. Nothing was changed."""
 
 
 class MessageChanged(MailsliceError):
@@ -207,22 +207,22 @@ class PostalChanges:
         try:
             with ExitStack() as stack:
                 if same_server:
-                    of_row = of_record = stack.enter_context(main.transaction())
+                    row_tx = record_tx = stack.enter_context(main.transaction())
                 elif row_first:
-                    of_record = stack.enter_context(messages.transaction())
+                    record_tx = stack.enter_context(messages.transaction())
                     stack.push(first_ended)
-                    of_row = stack.enter_context(main.transaction())
+                    row_tx = stack.enter_context(main.transaction())
                 else:
-                    of_row = stack.enter_context(main.transaction())
-                    of_record = stack.enter_context(messages.transaction())
-                self._take(of_row, take, row)
-                ((now,),) = of_row.rows(_NOW)
-                of_record.hurry()
+                    row_tx = stack.enter_context(main.transaction())
+                    record_tx = stack.enter_context(messages.transaction())
+                self._take(row_tx, take, row)
+                ((now,),) = row_tx.rows(_NOW)
+                record_tx.hurry()
                 crash.point("postal:taken")
                 try:
-                    self._require_no_news(of_record, row, newest)
+                    self._require_no_news(record_tx, row, newest)
                     if record is not None:
-                        self._write(of_record, row.server, row.message, record, now)
+                        self._write(record_tx, row.server, row.message, record, now)
                 except (NoRight, NoSuchObject, StoreUnavailable) as error:
                     if same_server and isinstance(error, StoreUnavailable):
                         raise
@@ -250,14 +250,14 @@ class PostalChanges:
             )
 
     def _write(
-        self, to: MariaDbTransaction, server: int, message: int, record: PostalRecord, now: Decimal
+        self, tx: MariaDbTransaction, server: int, message: int, record: PostalRecord, now: Decimal
     ) -> None:
-        to.execute(
+        tx.execute(
             f"INSERT INTO {self._table(server, 'deliveries')} "
             "(message_id, status, details, log_id, timestamp) VALUES (%s, %s, %s, %s, %s)",
             (message, record.status, record.details[:LONGEST_TEXT], record.log_id, now),
         )
-        updated = to.execute(
+        updated = tx.execute(
             f"UPDATE {self._table(server, 'messages')} SET status = %s, held = %s, "
             "hold_expiry = NULL, last_delivery_attempt = %s WHERE id = %s",
             (record.status, int(record.status == "Held"), now, message),
@@ -270,7 +270,7 @@ class PostalChanges:
         more = f"ON DUPLICATE KEY UPDATE {counter} = COALESCE({counter}, 0) + 1"
         for name, start in _periods(now):
             table = f"{self._table(server, name)} (time, {', '.join(COUNTERS)})"
-            to.execute(f"INSERT INTO {table} VALUES (%s, {values}) {more}", (start,))
+            tx.execute(f"INSERT INTO {table} VALUES (%s, {values}) {more}", (start,))
 
     def _table(self, server: int, name: str) -> str:
         return quoted(self._postal.database_of(server), name)

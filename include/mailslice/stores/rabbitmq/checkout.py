@@ -95,14 +95,14 @@ class Checkout:
         """
         count = 0
         while count < most:
-            if not self._arrived and not self._more(patience):
+            if not self._arrived and not self._wait_for_message(patience):
                 return
             if time.monotonic() - self._listened > _DEAF_SECONDS:
                 self._listen(0)
             count += 1
             yield self._arrived.popleft()
 
-    def _more(self, patience: float) -> bool:
+    def _wait_for_message(self, patience: float) -> bool:
         since = time.monotonic()
         while not self._arrived and self._received < self.most:
             if self._unsettled >= self._window:

@@ -1,4 +1,4 @@
-"""Publishes and questions of administration, without an event loop: its mails are few."""
+"""Blocking publishes and look-ups for administration, which has few mails: no event loop."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -41,8 +41,8 @@ def traffic(management: Management) -> dict[str, Traffic]:
 
 def delayed(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None:
     """Messages in the delay levels and the hop queue; None while one of them has no figures."""
-    own = [name for name in all_traffic if name == names.hop_queue or names.is_delay_queue(name)]
-    depths = [all_traffic[name].depth for name in own]
+    queues = [name for name in all_traffic if name == names.hop_queue or names.is_delay_queue(name)]
+    depths = [all_traffic[name].depth for name in queues]
     return None if None in depths else sum(depth.total for depth in depths if depth)
 
 

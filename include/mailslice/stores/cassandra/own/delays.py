@@ -117,11 +117,11 @@ class DelayedMails(OwnTable):
 
     def write_future(self, queue: QueueName, mail: DelayedMail) -> ResponseFuture:
         """Writes the row over the one that was read (`written_us`), and over a close of it."""
-        return self._session.submit(self._write, _writing(queue, mail))
+        return self._session.submit(self._write, _write_params(queue, mail))
 
     def save(self, queue: QueueName, mail: DelayedMail) -> None:
         """As `write_future`, done when it returns."""
-        self._session.execute(self._write, _writing(queue, mail))
+        self._session.execute(self._write, _write_params(queue, mail))
 
     def close_future(
         self,
@@ -139,14 +139,14 @@ class DelayedMails(OwnTable):
         now: the mail may have been handled and delayed again since, and that row must win.
         """
         attempts = {"failures": failures, "answer": answer or None}
-        values = _closing(queue, enqueue_id, token, after_us, **attempts)
+        values = _close_params(queue, enqueue_id, token, after_us, **attempts)
         return self._session.submit(self._close, values)
 
     def close(
         self, queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int = 0
     ) -> None:
         """As `close_future`, done when it returns."""
-        self._session.execute(self._close, _closing(queue, enqueue_id, token, after_us))
+        self._session.execute(self._close, _close_params(queue, enqueue_id, token, after_us))
 
     def rows(self, queue: QueueName) -> Iterator[DelayedMail]:
         """Every row of the queue, closed ones too, a page at a time."""
@@ -179,7 +179,7 @@ def _key(queue: QueueName, enqueue_id: EnqueueId) -> list[Any]:
     return [queue, _shard(enqueue_id), enqueue_id]
 
 
-def _writing(queue: QueueName, mail: DelayedMail) -> list[Any]:
+def _write_params(queue: QueueName, mail: DelayedMail) -> list[Any]:
     partition = mail.partition
     where = partition and (epoch_ms(partition.slice_start), partition.bucket)
     after_us = max(time.time_ns() // 1000, mail.written_us + 2)  # a close is written at + 1
@@ -187,7 +187,7 @@ def _writing(queue: QueueName, mail: DelayedMail) -> list[Any]:
     return [*_key(queue, mail.enqueue_id), *values]
 
 
-def _closing(
+def _close_params(
     queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int, **attempts: object
 ) -> list[Any]:
     """The bound values of a close: all null but token, `published` and the attempts."""

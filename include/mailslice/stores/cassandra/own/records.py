@@ -51,8 +51,8 @@ class CassandraRecords(OwnTable, declared=False):
         statement = self.prepare_statement(cql, paged=False)
         keys = ((tuple(key[name] for name in first), key[last]) for key in partitions)
         by_first = batches_by_key(keys, _PARTITIONS_A_REQUEST)
-        asked = ([*key, batch, limit] for key, batch in by_first)
-        for _, rows in self._session.map(statement, asked, in_flight=8):
+        params = ([*key, batch, limit] for key, batch in by_first)
+        for _, rows in self._session.map(statement, params, in_flight=8):
             yield from (dict(zip(columns, row, strict=True)) for row in rows)
 
     def each_key(self) -> Iterator[Values]:
