@@ -1,4 +1,4 @@
-"""postal_decisions: what was decided about stuck messages of a Postal, by whom and why."""
+"""postal_decisions: the log of decisions on stuck messages of a Postal, with who and why."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What mailslice changes in Postal's databases: one short transaction a message.
+"""Changes to Postal's databases: one short transaction a message.
 
 The conditional change of the queue row comes first and locks that one row for a few milliseconds:
 while the row is locked, the next poll of every Postal worker waits. A caller that cannot lock the

@@ -56,7 +56,7 @@ class QueuedMessage:
 
     @property
     def lock(self) -> tuple[str | None, datetime | None]:
-        """What the rows of one batch have in common."""
+        """The lock, which all rows of one batch share."""
         return self.locked_by, self.locked_at
 
 
@@ -97,7 +97,7 @@ class PostalQueue:
         return bool(self._db.rows(sql, (row.message, row.server, row.id)))
 
     def servers(self) -> Iterator[int]:
-        """Ids of all mail servers, those too that are deleted softly."""
+        """Ids of all mail servers, also of softly deleted ones."""
         return (server for (server,) in self._by_pages(self._servers))
 
     def has_server(self, server: int) -> bool:

@@ -103,7 +103,7 @@ def url_parts(name: str, url: str, schemes: Collection[str], allowed: str) -> Sp
 def parameters(
     settings: RabbitSettings, heartbeat: int = HEARTBEAT_SECONDS
 ) -> pika.ConnectionParameters:
-    """What pika needs to connect: one attempt, all time-outs from the settings, heartbeats on."""
+    """Parameters for pika: one attempt, all time-outs from the settings, heartbeats on."""
     logging.getLogger("pika").setLevel(logging.CRITICAL)  # we raise what pika would log
     address = broker_address(settings)
     seconds = settings.timeout.total_seconds()
@@ -175,7 +175,7 @@ def _within(error: BaseException) -> list[BaseException]:
 
 
 PIKA_ERRORS = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
-"""What a call of pika may raise when the broker, or the connection, fails."""
+"""The errors of a pika call when the broker or the connection fails."""
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class QueueLimit:
     limit: int | None
     """Returns that are allowed; None: any number."""
     source: str | None
-    """Who set the limit."""
+    """What sets the limit: an argument, a policy, or RabbitMQ's default."""
     at_limit: AtLimit
     remedy: str | None
     """How to keep such a mail: one command, or a sentence. None: nothing to do."""

@@ -58,7 +58,7 @@ def ready_messages(channel: BlockingChannel, queue: str) -> int:
 
 
 def has_consumers(settings: RabbitSettings, queue: str) -> bool:
-    """Whether somebody consumes a RabbitMQ queue, now. Raises QueueMissing."""
+    """Whether a RabbitMQ queue has a consumer now. Raises QueueMissing."""
     with blocking_connection(settings) as connection:
         declared = connection.channel().queue_declare(queue, passive=True)
         return int(declared.method.consumer_count) > 0

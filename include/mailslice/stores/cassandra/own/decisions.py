@@ -1,4 +1,4 @@
-"""decisions: the log of decisions on mails whose worker hung, with who and why; ended by TTL."""
+"""decisions: the log of decisions on mails whose worker hung, with who and why. Rows have a TTL."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

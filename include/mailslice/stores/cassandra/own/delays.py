@@ -155,11 +155,11 @@ class DelayedMails(OwnTable):
             yield from map(self.row, rows)
 
     def waiting(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, datetime]:
-        """Enqueue id -> due, of those of `ids` that wait in a delay level; 100 a request."""
+        """Enqueue id -> due, for the mails that wait in a delay level; 100 ids a request."""
         return {key: state.due for key, state in self.states(queue, ids).items() if state.due}
 
     def states(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, DelayState]:
-        """The states of those of `ids` that were delayed within 30 days."""
+        """Enqueue id -> state, for the mails that were delayed within 30 days."""
         states: dict[EnqueueId, DelayState] = {}
         by_shard = batches_by_key(((_shard(mail_id), mail_id) for mail_id in ids), IDS_A_REQUEST)
         params = ([queue, shard, batch] for shard, batch in by_shard)

@@ -85,7 +85,7 @@ class Destinations(OwnTable):
         return self._session.submit(self._read, [queue, domain])
 
     def books(self, queue: QueueName, domains: Iterable[str]) -> dict[str, Book]:
-        """The books of those of `domains` that have one."""
+        """Domain -> book, for the domains that have one."""
         pages = self._session.map(self._read, ([queue, domain] for domain in domains), in_flight=32)
         return {str(params[1]): self.book(rows) for params, rows in pages if rows}
 

@@ -95,7 +95,7 @@ class OwnTable(Table):
     def _rows_by_ids(
         self, statement: PreparedStatement, queue: QueueName, ids: Iterable[EnqueueId]
     ) -> Iterator[Row]:
-        """The rows of those of `ids` that have one, 100 ids a request."""
+        """The existing rows of these ids; 100 ids a request."""
         params = ([queue, batch] for batch in batches(dict.fromkeys(ids), IDS_A_REQUEST))
         for _, rows in self._session.map(statement, params, in_flight=8):
             yield from rows
@@ -111,7 +111,7 @@ def ttl_seconds(ttl: timedelta) -> int:
 
 
 def create(session: CassandraSession, settings: Settings, tables: Iterable[type[OwnTable]]) -> str:
-    """Creates those tables and their keyspace where missing. Returns the keyspace's name.
+    """Creates these tables and their keyspace if they are missing. Returns the keyspace's name.
 
     Replication: MAILSLICE_OWN_REPLICATION, else that of James' keyspace, else one copy on a
     one-node cluster. Raises BadSetting when none of these applies.

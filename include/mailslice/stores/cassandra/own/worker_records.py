@@ -1,4 +1,4 @@
-"""worker_records: what each worker process holds of a queue, and since when, with a heartbeat.
+"""worker_records: the mails that each worker holds of a queue, since when, and its heartbeat.
 
 The broker shows neither (reference/rabbitmq.md). There is one row a worker and queue. The worker
 rewrites it whole every few seconds while it holds mails, so there is no write a mail. Cassandra's
