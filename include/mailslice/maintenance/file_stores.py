@@ -144,7 +144,7 @@ def _prefix(folder: str) -> str:
     return f"{folder}/" if folder else ""
 
 
-def _unless_missing(error: OSError) -> None:
+def _unless_missing(error: BaseException) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
 

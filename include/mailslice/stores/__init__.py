@@ -1,4 +1,4 @@
-"""The three stores behind one object, each connected, and its driver imported, at first use."""
+"""All stores behind one object. Each is connected, and its driver imported, at its first use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Stores:
-    """What the settings name, as a context manager; one thread opens, many use."""
+    """The stores that the settings name; a context manager. One thread opens it, many use it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -39,7 +39,7 @@ class Stores:
         self.close()
 
     def close(self) -> None:
-        """Close what was opened. May be called twice."""
+        """Closes the stores that were opened. May be called twice."""
         for name in ("tables", "mailboxes", "own", "records"):
             self.__dict__.pop(name, None)
         for name in ("blobs", "own_blobs", "cassandra", "own_database", "postal"):
@@ -79,14 +79,14 @@ class Stores:
 
     @cached_property
     def own_database(self) -> OwnDatabase:
-        """Where the records are kept in a deployment that has only Postal."""
+        """The MariaDB database that holds the records in a deployment with Postal alone."""
         from mailslice.stores.mariadb.own import OwnDatabase
 
         return OwnDatabase(self.settings)
 
     @cached_property
     def records(self) -> OwnRecords:
-        """The own tables that a deployment without Cassandra has, too, created when missing."""
+        """The own tables of every deployment, with Cassandra or without; created when missing."""
         if has_cassandra(self.settings):
             return self.own
         return self.own_database.created()
@@ -100,11 +100,11 @@ class Stores:
             )
 
     def prune_records(self) -> int:
-        """Delete own rows whose end is over; how many. Cassandra does so by itself."""
+        """Deletes expired own rows of MariaDB; returns how many. Cassandra expires rows itself."""
         return 0 if has_cassandra(self.settings) else self.own_database.prune()
 
     def existing_records(self, shape: TableShape) -> Records | None:
-        """One of these tables, for looking: None where it was never needed. Creates nothing."""
+        """The own table of this shape, to read it. None: it was never created. Creates nothing."""
         if not has_cassandra(self.settings):
             return self.own_database.existing(shape)
         from mailslice.stores.cassandra.own.records import RECORDS
@@ -112,14 +112,14 @@ class Stores:
         return RECORDS[shape.name].existing(self.cassandra, self.settings)
 
     def existing_runs(self) -> Runs | None:
-        """The ledger's table, for looking: None where no run was ever written. Creates nothing."""
+        """The ledger's table, to read it. None: no run was ever written. Creates nothing."""
         from mailslice.stores.own.runs import RUNS, Runs
 
         records = self.existing_records(RUNS)
         return None if records is None else Runs(records)
 
     def remembered_slices(self, queue: QueueName) -> list[SliceStatistic]:
-        """Statistics of the queue's closed slices, by cleanups; none without a table."""
+        """Statistics that cleanups kept of the queue's closed slices; empty without a table."""
         from mailslice.stores.cassandra.own import SliceStatistics
 
         table = SliceStatistics.existing(self.cassandra, self.settings)
@@ -128,21 +128,21 @@ class Stores:
     def delay_states(
         self, queue: QueueName, ids: Collection[EnqueueId]
     ) -> Mapping[EnqueueId, DelayState]:
-        """What is known of delays and attempts of these mails; nothing where there is no table."""
+        """Delays and attempts of these mails, as far as they have any; empty without a table."""
         from mailslice.stores.cassandra.own import DelayedMails
 
         table = DelayedMails.existing(self.cassandra, self.settings) if ids else None
         return {} if table is None else table.states(queue, ids)
 
     def worker_records(self, queue: QueueName) -> list[WorkerRecord]:
-        """Records of the queue's workers, ended ones too; none where there is no table yet."""
+        """Records of the queue's workers, ended ones too; empty without a table."""
         from mailslice.stores.cassandra.own import WorkerRecords
 
         table = WorkerRecords.existing(self.cassandra, self.settings)
         return [] if table is None else table.list(queue)
 
     def workers_of(self, queues: Iterable[QueueName]) -> Mapping[QueueName, Sequence[WorkerRecord]]:
-        """As `worker_records`, of those of these queues that have any: few requests."""
+        """`worker_records` of several queues, in few requests. Queues without one are absent."""
         from mailslice.stores.cassandra.own import WorkerRecords
 
         table = WorkerRecords.existing(self.cassandra, self.settings)
@@ -186,7 +186,7 @@ class Stores:
 
 
 def has_cassandra(settings: Settings) -> bool:
-    """Whether the deployment has a Cassandra: all have, but those that name a Postal alone."""
+    """Whether the deployment has Cassandra. It has, unless its settings name Postal alone."""
     return settings.postal.url is None or "contact_points" in settings.cassandra.model_fields_set
 
 

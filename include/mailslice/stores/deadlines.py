@@ -1,34 +1,34 @@
-"""Time-outs of many short waits by one timer: each asyncio.timeout has one of its own."""
+"""Time-outs of many short waits on one timer. Each asyncio.timeout would start its own."""
 
 import asyncio
 from collections.abc import Callable
 
 _EVERY = 0.25
-"""Seconds of the timer, at most; a quarter of the usual time-out, if that is less."""
+"""Longest interval of the timer, in seconds. A quarter of the usual time-out, if that is less."""
 
 
 class Deadlines:
-    """For one event loop at a time. A time-out comes late by one turn of the timer at most."""
+    """For one event loop at a time. A time-out is late by one interval of the timer at most."""
 
     def __init__(self, usual_seconds: float) -> None:
         self.every = min(_EVERY, usual_seconds / 4)
         self.open: set[_Deadline | _Call] = set()
         self.loop: asyncio.AbstractEventLoop | None = None
-        """That on which the timer runs; None: nothing is open."""
+        """The loop on which the timer runs. None: no time-out is open."""
 
     def within(self, seconds: float) -> "_Deadline":
-        """A block of a task that raises TimeoutError, as that of asyncio.timeout does."""
+        """A context manager that raises TimeoutError in its task, as asyncio.timeout does."""
         return _Deadline(self, seconds)
 
     def call(self, seconds: float, function: Callable[[], object]) -> "_Call":
-        """Calls the function then, on the running loop, unless the call is cancelled before."""
+        """Calls the function in `seconds`, on the running loop, unless the call is cancelled."""
         loop = asyncio.get_running_loop()
         call = _Call(self, loop.time() + seconds, function)
         self.add(call, loop)
         return call
 
-    def add(self, one: "_Deadline | _Call", loop: asyncio.AbstractEventLoop) -> None:
-        self.open.add(one)
+    def add(self, deadline: "_Deadline | _Call", loop: asyncio.AbstractEventLoop) -> None:
+        self.open.add(deadline)
         if self.loop is not loop:
             self.start(loop)
 
@@ -37,7 +37,7 @@ class Deadlines:
         loop.call_later(self.every, self._expire_late, loop)
 
     def _expire_late(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ends what is too late; runs again while something else is open."""
+        """Expires the deadlines that are over. Starts the timer again while others are open."""
         now = loop.time()
         late = [deadline for deadline in self.open if deadline.at <= now]
         self.loop = None
@@ -48,14 +48,14 @@ class Deadlines:
 
 
 class _Call:
-    __slots__ = ("_function", "_of", "at")
+    __slots__ = ("_function", "_owner", "at")
 
-    def __init__(self, of: Deadlines, at: float, function: Callable[[], object]) -> None:
-        self._of, self.at, self._function = of, at, function
+    def __init__(self, owner: Deadlines, at: float, function: Callable[[], object]) -> None:
+        self._owner, self.at, self._function = owner, at, function
 
     def cancel(self) -> None:
         """May come after the call."""
-        self._of.open.discard(self)
+        self._owner.open.discard(self)
 
     def expire(self) -> None:
         self.cancel()
@@ -63,25 +63,25 @@ class _Call:
 
 
 class _Deadline:
-    __slots__ = ("_cancels", "_expired", "_of", "_seconds", "_task", "at")
+    __slots__ = ("_cancels", "_expired", "_owner", "_seconds", "_task", "at")
 
-    def __init__(self, of: Deadlines, seconds: float) -> None:
-        self._of, self._seconds, self._expired = of, seconds, False
+    def __init__(self, owner: Deadlines, seconds: float) -> None:
+        self._owner, self._seconds, self._expired = owner, seconds, False
 
     def __enter__(self) -> None:
         if (task := asyncio.current_task()) is None:
             raise RuntimeError("a time-out needs a task")
-        of, loop = self._of, task.get_loop()
+        owner, loop = self._owner, task.get_loop()
         self._task, self._cancels, self.at = task, task.cancelling(), loop.time() + self._seconds
-        of.add(self, loop)
+        owner.add(self, loop)
 
     def expire(self) -> None:
         self._expired = True
-        self._of.open.remove(self)
+        self._owner.open.remove(self)
         self._task.cancel()
 
     def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
         if not self._expired:
-            self._of.open.remove(self)
+            self._owner.open.remove(self)
         elif self._task.uncancel() <= self._cancels and kind is asyncio.CancelledError:
             raise TimeoutError from error

@@ -1,12 +1,12 @@
-"""Files that a power cut leaves whole, or not there."""
+"""Files that are complete or absent after a power cut."""
 
 import os
 from pathlib import Path
 
 
 def write_durably(target: Path, data: bytes, temporary: Path) -> None:
-    """The file is on the disk when this returns. `temporary` is beside it, or in a folder of the
-    same file system, and is nobody else's.
+    """The file is on the disk when this returns. `temporary` is a path on the same file system
+    that no other process uses.
     """
     try:
         with temporary.open("xb") as file:
@@ -20,7 +20,7 @@ def write_durably(target: Path, data: bytes, temporary: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A new name in a folder is on the disk only when the folder is."""
+    """Syncs the folder: only then are new names in it on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def call_from_thread(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives on `loop`, for another thread. BadInput on the loop's own thread."""
+    """Runs `work` on `loop` from another thread. Raises BadInput on the loop's own thread."""
     with suppress(RuntimeError):  # a thread without a loop
         if asyncio.get_running_loop() is loop:
             work.close()
@@ -26,7 +26,7 @@ def call_from_thread(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, 
 
 
 class LoopThread:
-    """Runs coroutines for other threads. `name` is the thread's, and is named in errors."""
+    """Runs coroutines for other threads. `name` is the name of the thread, also in errors."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -40,7 +40,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """The loop turns from now on. Raises ImportError here rather than there."""
+        """Starts the loop. Raises ImportError here, not on the new thread, without uvloop."""
         import uvloop  # noqa: F401
 
         self._thread.start()
@@ -48,18 +48,18 @@ class LoopThread:
 
     @property
     def is_here(self) -> bool:
-        """Whether its thread is of this process: a fork has none."""
+        """Whether the thread belongs to this process: a fork does not inherit it."""
         return self._pid == os.getpid()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begins `work` on the loop. BadInput: nothing can run it, or waiting would be for ever."""
-        self._usable(work)  # in a fork, the lock may be one that nobody releases
-        with self._closing:  # what is let in begins before the end
-            loop = self._usable(work)
-            return asyncio.run_coroutine_threadsafe(self._watched(work), loop)
+        """Starts `work` on the loop. BadInput: the loop cannot run it, or a wait would deadlock."""
+        self._require_usable(work)  # before the lock: in a fork nobody may ever release it
+        with self._closing:  # work that is accepted starts before the loop ends
+            loop = self._require_usable(work)
+            return asyncio.run_coroutine_threadsafe(self._tracked(work), loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives, or raises. An interrupt (Ctrl-C) cancels it; `stop` awaits that."""
+        """The result of `work`. An interrupt (Ctrl-C) cancels it; `stop` waits for its end."""
         future = self.submit(work)
         try:
             return future.result()
@@ -68,20 +68,20 @@ class LoopThread:
             raise
 
     def end(self, last: Coroutine[Any, Any, object]) -> None:
-        """Runs `last` when all else has ended, cancelled work too, alone; in a fork nothing."""
+        """Runs `last` after all other work, cancelled work too, has ended. In a fork: nothing."""
         if self.is_here:
             self.call(self._after_all(last))
         else:
             last.close()
 
     def soon(self, callback: Callable[[], object]) -> None:
-        """Calls it on the loop, unless that has ended; from any thread or signal handler."""
+        """Calls `callback` on the loop, unless that has ended. For any thread or signal handler."""
         if self._loop is not None and self.is_here:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """Waits for what is under way and ends the thread."""
+        """Waits for running work, then ends the thread."""
         if self.is_here:
             self._close()
             if self._end is not None:
@@ -89,45 +89,45 @@ class LoopThread:
             self._thread.join()
 
     def _close(self) -> None:
-        """Lets in nothing more."""
+        """Refuses new work from now on."""
         with self._closing:
             self._closed = True
 
-    def _usable(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
-        wrong = None
+    def _require_usable(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        problem = None
         if not self.is_here:
-            wrong = (
+            problem = (
                 f"was opened by process {self._pid} and cannot be used by its fork "
                 f"{os.getpid()}: open it after the fork"
             )
         elif threading.current_thread() is self._thread:
-            wrong = (
+            problem = (
                 "was called from its own event loop, as by an async handler: "
                 "that would wait for itself for ever; use open_worker there"
             )
         elif self._loop is None or self._closed:
-            wrong = "is closed"
-        if wrong is not None or self._loop is None:
+            problem = "is closed"
+        if problem is not None or self._loop is None:
             work.close()
-            raise BadInput(f"{self._name} {wrong}")
+            raise BadInput(f"{self._name} {problem}")
         return self._loop
 
     async def _after_all(self, last: Coroutine[Any, Any, object]) -> None:
-        """What runs may call until it has ended (a handler, say); then nothing new is let in."""
+        """Running work (a handler, say) may submit more until it ends; then new work is refused."""
         if others := self._tasks - {asyncio.current_task()}:
             await asyncio.wait(others)
         self._close()
-        await self._others()
+        await self._await_others()
         await last
 
-    async def _others(self) -> None:
-        """Returns when all that was let in has ended, but for the caller."""
-        for _ in range(2):  # the turns in which what was let in just now becomes a task
+    async def _await_others(self) -> None:
+        """Returns when all accepted work except the caller's has ended."""
+        for _ in range(2):  # turns of the loop in which work accepted just now becomes a task
             await asyncio.sleep(0)
         while others := self._tasks - {asyncio.current_task()}:
             await asyncio.wait(others)
 
-    async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.current_task()
         if task is not None:
             self._tasks.add(task)
@@ -145,4 +145,4 @@ class LoopThread:
         self._loop = asyncio.get_running_loop()
         self._begun.set()
         await self._end.wait()
-        await self._others()
+        await self._await_others()

@@ -1,4 +1,4 @@
-"""TLS to a store, by the settings of its name."""
+"""TLS contexts of the stores, from their settings."""
 
 import ssl
 
@@ -9,7 +9,7 @@ from mailslice.model.settings import CassandraSettings, PostalSettings, RabbitSe
 def client_tls(
     settings: CassandraSettings | RabbitSettings | PostalSettings, name: str
 ) -> ssl.SSLContext:
-    """The TLS context of MAILSLICE_`name`_TLS_*. Raises BadSetting naming what cannot be used."""
+    """The TLS context of MAILSLICE_`name`_TLS_*. Raises BadSetting naming the unusable setting."""
     prefix = f"MAILSLICE_{name}_TLS"
     authorities, certificate, key = settings.tls_ca, settings.tls_certificate, settings.tls_key
     for which, path in {"CA": authorities, "CERTIFICATE": certificate, "KEY": key}.items():
@@ -21,13 +21,13 @@ def client_tls(
         if certificate:
             context.load_cert_chain(certificate, key, password="")  # None would ask the terminal
     except (ssl.SSLError, OSError) as error:
-        what = f"the files are no usable PEM: {error}; allowed: a key without a passphrase"
-        raise BadSetting(f"{prefix}_*: {what}") from error
+        problem = f"the files are no usable PEM: {error}; allowed: a key without a passphrase"
+        raise BadSetting(f"{prefix}_*: {problem}") from error
     return context
 
 
 def s3_authorities(settings: S3Settings) -> bytes | None:
-    """The file of MAILSLICE_S3_CA. Raises BadSetting."""
+    """The content of the file MAILSLICE_S3_CA, None when it is not set. Raises BadSetting."""
     if settings.ca is None:
         return None
     try:

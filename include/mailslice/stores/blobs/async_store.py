@@ -1,7 +1,7 @@
-"""The content store of the hot path: many requests in flight on no thread of ours.
+"""The content store of the hot path: many requests in flight without a Python thread each.
 
-obstore (Rust) serves all providers. Small objects of S3 go through a client of our own on the event
-loop (`small`) first; obstore takes over what that client does not do or fails to do.
+obstore (Rust) serves all providers. Small objects of S3 go through our own client on the event loop
+(`small`) first. obstore takes over the requests that this client cannot do or fails to do.
 """
 
 import asyncio
@@ -34,16 +34,16 @@ from mailslice.stores.blobs.window import Window
 from mailslice.stores.deadlines import Deadlines
 
 _SLOWEST_BYTES_A_SECOND = 1024 * 1024
-"""A request may take the time-out, and as long on top as its bytes take at this speed."""
+"""A request may take the time-out, plus the time that its bytes take at this speed."""
 _CHUNK = 1024 * 1024
 _THREADS = 4
 _HEADS_AT_ONCE = 64
 T = TypeVar("T")
-_NOBODYS_KEY = "mailslice-asks-for-what-is-not-there"
+_ABSENT_KEY = "mailslice-asks-for-what-is-not-there"
 
 
 class AsyncBlobStore:
-    """One bucket, for one event loop. Raises StoreUnavailable; BadSetting for a refused key."""
+    """One bucket, for one event loop. Raises StoreUnavailable; BadSetting: refused credentials."""
 
     def __init__(
         self, settings: S3Settings, bucket: str, *, open_bucket: OpenBucket | None = None
@@ -57,12 +57,12 @@ class AsyncBlobStore:
         self._store = (open_bucket or partial(open_obstore, settings))(bucket)
         self._threads: ThreadPoolExecutor | None = None
         self.small = SmallObjects(settings, bucket) if speaks_to(settings) else None
-        """None: obstore alone is asked."""
+        """None: every request goes to obstore."""
         self.puts, self.gets = Window(), Window()
-        """Of small objects; large ones are bounded by who holds their bytes."""
+        """Limits for small objects. Callers bound large ones by the memory for their bytes."""
 
     def close(self) -> None:
-        """Closes the connections that are unused."""
+        """Closes the idle connections."""
         if self.small is not None:
             self.small.close()
         if self._threads is not None:
@@ -71,7 +71,7 @@ class AsyncBlobStore:
 
     @cached_property
     def _sync(self) -> BlobStore:
-        """For what obstore cannot do, in a thread. Imported when needed: boto3 takes 25 MiB."""
+        """For requests that obstore cannot do. Imported when needed: boto3 takes 25 MiB."""
         if self._is_s3:
             from mailslice.stores.blobs.opening import open_blob_store
 
@@ -81,13 +81,13 @@ class AsyncBlobStore:
         return ObjectBlobStore(self._settings, self._bucket, open_bucket=self._open_bucket)
 
     async def _in_thread(self, ask: Callable[[], T]) -> T:
-        """In threads of its own: a HEAD that hangs must not hold up the loop's other threads."""
+        """Runs `ask` on own threads: a hanging HEAD must not block the loop's default executor."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, "blobs")
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
     def _path(self, blob_id: BlobId) -> str | None:
-        """What obstore calls the object; None where only `_sync` can ask for it, or nobody can."""
+        """The object's path in obstore. None: only `_sync` can express the key, or nothing can."""
         if is_impossible(blob_id):
             return None
         if self._is_s3:
@@ -95,12 +95,12 @@ class AsyncBlobStore:
         return escape_key(blob_id)
 
     async def bucket_is_there(self) -> bool:
-        """Whether the bucket exists; False also when S3 may not tell us."""
+        """Whether the bucket exists. False, too, when S3 denies us the answer."""
         if not self._is_s3:
             return await self._in_thread(self._sync.bucket_exists)
         try:
             async with asyncio.timeout(self._seconds):
-                await obstore.get_async(self._store, _NOBODYS_KEY)
+                await obstore.get_async(self._store, _ABSENT_KEY)
         except FileNotFoundError as error:
             return "NoSuchKey" in str(error)
         except (UnauthenticatedError, PermissionDeniedError):
@@ -110,7 +110,7 @@ class AsyncBlobStore:
         return True
 
     async def put(self, blob_id: BlobId, content: Buffer) -> None:
-        """Writes the object in one request, over an older one: its last-modified moves."""
+        """Writes the object in one request. Over an older one, this renews its last-modified."""
         size = memoryview(content).nbytes
         if (path := self._path(blob_id)) is None:
             await self._in_thread(lambda: self._sync.put(blob_id, bytes(content)))
@@ -132,7 +132,7 @@ class AsyncBlobStore:
             await obstore.put_async(self._store, path, content, use_multipart=False)
 
     async def open(self, blob_id: BlobId) -> "OpenBlob":
-        """Asks for the object; its size is known before its bytes. Raises ContentMissing."""
+        """Requests the object. Its size is known before all its bytes. Raises ContentMissing."""
         if (path := self._path(blob_id)) is None:
             content = await self._in_thread(lambda: self._sync.get(blob_id))
             return OpenBlob(self, blob_id, "", content, len(content))
@@ -156,7 +156,7 @@ class AsyncBlobStore:
             first = await obstore.get_range_async(self._store, path, start=0, end=SMALL)
         except (FileNotFoundError, UnauthenticatedError, PermissionDeniedError):
             raise
-        except BaseError as error:  # an empty object has no part, and some server may give none
+        except BaseError as error:  # an empty object has no range; a server may not support ranges
             if "Error performing" in str(error) and "416 Range" not in str(error):
                 raise  # the request failed
             answer = await obstore.get_async(self._store, path)
@@ -174,10 +174,10 @@ class AsyncBlobStore:
         return b"".join([chunk async for chunk in (await self.open(blob_id)).chunks()])
 
     async def missing(self, blob_ids: Iterable[BlobId]) -> set[BlobId]:
-        """Those that do not exist, by a HEAD each. Raises StoreUnavailable without a bucket."""
+        """The ids that have no object, by a HEAD each. Raises StoreUnavailable without a bucket."""
         at_once = asyncio.Semaphore(_HEADS_AT_ONCE)
 
-        async def one(blob_id: BlobId) -> BlobId | None:
+        async def unless_exists(blob_id: BlobId) -> BlobId | None:
             async with at_once, asyncio.timeout(self._seconds):
                 if (path := self._path(blob_id)) is None:
                     return None if await self._exists(blob_id) else blob_id
@@ -188,7 +188,7 @@ class AsyncBlobStore:
             return None
 
         try:
-            answers = await asyncio.gather(*map(one, blob_ids))
+            answers = await asyncio.gather(*map(unless_exists, blob_ids))
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         missing_ids = {answer for answer in answers if answer is not None}
@@ -200,7 +200,7 @@ class AsyncBlobStore:
         return missing_ids
 
     async def delete_many(self, blob_ids: Sequence[BlobId]) -> None:
-        """Deletes them in one request (up to 1,000); what is not there counts as deleted."""
+        """Deletes up to 1,000 objects in one request. A missing object counts as deleted."""
         if not blob_ids:
             return
         paths = [path for blob_id in blob_ids if (path := self._path(blob_id)) is not None]
@@ -210,14 +210,14 @@ class AsyncBlobStore:
         try:
             async with asyncio.timeout(self._seconds):
                 await obstore.delete_async(self._store, paths)
-        except FileNotFoundError:  # what is not there is an error of Azure's
+        except FileNotFoundError:  # Azure answers a missing object with an error
             await self._in_thread(lambda: self._sync.delete_many(blob_ids))
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         crash.point("blobs:deleted")
 
     async def _missing(self, blob_id: BlobId, error: FileNotFoundError) -> MailsliceError:
-        """Asked twice, as a mail is dead-lettered for it: the bucket may be gone, a proxy wrong."""
+        """Asks again, as the mail would be dead-lettered: the bucket may be gone, a proxy wrong."""
         if "NoSuchBucket" in str(error) or await self._exists(blob_id):
             return self._meaning(error)
         return missing_content(self._settings, self._bucket, blob_id)
@@ -234,7 +234,7 @@ class AsyncBlobStore:
 
 @dataclass(slots=True, eq=False)
 class OpenBlob:
-    """An object: its size, and its first 64 KiB. The rest is asked for when it is read."""
+    """An object: its size, and its first 64 KiB. The rest is requested when it is read."""
 
     _blobs: AsyncBlobStore
     _blob_id: BlobId

@@ -20,19 +20,19 @@ T = TypeVar("T")
 class FastRequests:
     """HEADs in one bucket, and copies into it. Threads may share it.
 
-    Only success counts. For the rest boto3 is asked again, so that S3's answers (no such key, too
-    busy, denied) are understood in one place.
+    Only successes are reported. The caller repeats the rest by boto3, so that one place interprets
+    S3's other answers (no such key, too busy, denied).
     """
 
     def __init__(self, settings: S3Settings, bucket: str) -> None:
         self._settings = settings
         self._bucket = bucket
-        self._speaks = speaks_to(settings)
+        self._is_usable = speaks_to(settings)
         self._running: tuple[SmallObjects, LoopThread] | None = None
         self._starting = Lock()
 
     def close(self) -> None:
-        """End the loop's thread. A later `heads` starts another."""
+        """Ends the loop's thread. A later request starts another."""
         running, self._running = self._running, None
         if running is not None:
             small, loop = running
@@ -40,32 +40,34 @@ class FastRequests:
             loop.stop()
 
     def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob]:
-        """The objects now, `modified` in whole seconds, but for those that are unknown."""
+        """The objects' state now, `modified` in whole seconds. Keys without success are absent."""
         seconds = self._settings.timeout.total_seconds()
-        answers = self._asked(filter(self._can, keys), lambda small, key: small.head(key), seconds)
+        answers = self._ask_all(
+            filter(self._can, keys), lambda small, key: small.head(key), seconds
+        )
         return {key: StoredBlob(key, *answer) for key, answer in answers.items()}
 
     def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> Collection[BlobId]:
-        """Copies objects of the bucket `source` into this one, within S3; those that are made."""
+        """Copies objects of bucket `source` into this one, within S3. Returns the keys copied."""
         possible = (key for key, to in targets.items() if self._can(key) and self._can(to))
         seconds = 2 * self._settings.timeout.total_seconds()
-        return self._asked(
+        return self._ask_all(
             possible, lambda small, key: small.copy(source, key, targets[key]), seconds
         )
 
-    def _asked(
+    def _ask_all(
         self,
         keys: Iterable[BlobId],
         ask: Callable[[SmallObjects, BlobId], Awaitable[T | None]],
         seconds: float,
     ) -> dict[BlobId, T]:
-        """The answers but None, each in time."""
+        """The answers by key, without those that are None or take more than `seconds`."""
         if not (waiting := list(keys)):
             return {}
         small, loop = self._started()
         answers: dict[BlobId, T] = {}
 
-        async def ask_on() -> None:
+        async def ask_in_turn() -> None:
             while waiting:
                 key = waiting.pop()
                 with suppress(TimeoutError):
@@ -76,7 +78,7 @@ class FastRequests:
         async def ask_all() -> None:
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(len(waiting), _IN_FLIGHT)):
-                    group.create_task(ask_on())
+                    group.create_task(ask_in_turn())
 
         loop.call(ask_all())
         return answers
@@ -91,5 +93,5 @@ class FastRequests:
             return self._running
 
     def _can(self, key: str) -> bool:
-        """Not by way of a proxy, nor with credentials of the machine, nor where boto3 must."""
-        return self._speaks and not is_impossible(key) and not needs_boto3(key)
+        """Whether this client can ask for the key: see `speaks_to` and `needs_boto3`."""
+        return self._is_usable and not is_impossible(key) and not needs_boto3(key)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 connections to one server, kept alive: one small answer at a time, no retry."""
+"""Keep-alive HTTP/1.1 connections to one server: one small answer at a time, no retry."""
 
 import asyncio
 import ssl
@@ -8,7 +8,7 @@ from typing import cast
 from httptools import HttpParserError, HttpResponseParser
 
 _IDLE_SECONDS = 20.0
-"""A connection that nobody used for so long is closed: servers close theirs after 30 s or more."""
+"""An idle connection is closed after this time: servers close theirs after 30 s or more."""
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Answer:
 
 
 class HttpPool:
-    """Connections to one host and port, for one event loop; one for each request at once."""
+    """Connections to one host and port, for one event loop. Each running request has its own."""
 
     def __init__(
         self, host: str, port: int, tls: ssl.SSLContext | None, connect_seconds: float, most: int
@@ -31,13 +31,13 @@ class HttpPool:
         self._tls = tls
         self._connect_seconds = connect_seconds
         self._most = most
-        """Bytes of an answer's body."""
+        """Bytes of the largest body that an answer may have."""
         self._idle: list[_Connection] = []
         """Longest unused first."""
         self._reaper: asyncio.TimerHandle | None = None
 
     async def request(self, request: bytes, *, has_body: bool = True) -> Answer:
-        """The answer to a request; of a HEAD without body. OSError: not answered, perhaps done."""
+        """Sends a request. A HEAD's answer has no body. OSError: no answer, perhaps it is done."""
         connection = self._unused() or await self._connect()
         try:
             answer = await connection.ask(request, has_body=has_body)
@@ -51,7 +51,7 @@ class HttpPool:
         return answer
 
     def close(self) -> None:
-        """Closes what is unused. Requests under way end; theirs are closed after the idle time."""
+        """Closes idle connections. Those of running requests are closed after the idle time."""
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None
@@ -122,7 +122,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._waiting is None or self._waiting.done():
-            self.abort()  # nobody asked for it
+            self.abort()  # data without a request
             return
         try:
             self._parser.feed_data(data)
@@ -135,13 +135,13 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._waiting is None or self._waiting.done():
-            self.is_reusable = False  # more than was asked for
+            self.is_reusable = False  # a second answer to one request
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._answer.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        if not self._has_body:  # the parser waits for as much as Content-Length says
+        if not self._has_body:  # the parser would wait for the bytes of Content-Length
             self.on_message_complete()
 
     def on_body(self, body: bytes) -> None:

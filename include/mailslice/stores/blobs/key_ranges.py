@@ -1,9 +1,8 @@
-"""Ranges of keys, [low, high), as S3 can be asked for them: by a prefix wherever all keys of the
-range have one.
+"""Ranges of keys, [low, high), as S3 lists them: by the prefix that all keys of a range have.
 
-A server that keeps files walks the whole bucket for each page; with a prefix it looks into those
-objects alone that begin with it. Keys are compared by code points, which is S3's order of UTF-8. An
-empty bound is no bound.
+A file-based server walks the whole bucket for each page. With a prefix it reads only the objects
+that begin with it. Keys are compared by code points, which is S3's order of UTF-8. An empty bound
+is no bound.
 """
 
 from collections.abc import Sequence
@@ -13,9 +12,9 @@ from typing import TypeAlias
 KeyRange: TypeAlias = tuple[str, str]
 """[low, high): low and all keys greater than it that are smaller than high. Empty: no bound."""
 HIGHEST = "\U0010ffff"
-"""No key of use holds it."""
+"""The greatest code point. No real key has it."""
 _BEFORE_SURROGATES, _BEHIND_SURROGATES = "\ud7ff", "\ue000"
-"""Half a pair is no character, and cannot be asked for."""
+"""The neighbours of the surrogates: a lone surrogate is no character, so no request can have it."""
 
 
 def behind(prefix: str) -> str:
@@ -28,7 +27,7 @@ def behind(prefix: str) -> str:
 
 
 def before(key: str) -> str:
-    """What `StartAfter` is for a page that begins with `key` (not empty): the text before it."""
+    """The `StartAfter` of a page that begins with `key` (not empty): the text right before it."""
     head, last = key[:-1], key[-1]
     if last == "\0":
         return head
@@ -51,7 +50,7 @@ def inside(key: str, low: str, high: str) -> bool:
 
 
 def uncovered(ranges: Sequence[KeyRange]) -> int:
-    """How many neighbours do not meet, or ends are missing. 0: each key is in exactly one range."""
+    """Counts gaps, overlaps and missing ends. 0: each key is in exactly one range."""
     ordered = sorted(ranges)
     ends = ["", *(high for _, high in ordered)]
     starts = [*(low for low, _ in ordered), ""]

@@ -1,7 +1,7 @@
 """Keys that not every client or server can express, and the names of the service in messages.
 
-A message or a row may name any key: what cannot be there is missing, and no reason to wait for the
-store. Apart from the clients, so that the hot path need not import boto3.
+A message or a row may name any key. A key that no server can hold is missing; a retry would not
+help. This module imports no client, so that the hot path does not load boto3.
 """
 
 import re
@@ -13,11 +13,11 @@ from mailslice.model.mail import BlobId
 from mailslice.model.settings import BlobProvider, S3Settings
 
 _LONGEST = 1024
-"""Bytes of a key, by S3's documentation; Azure and GCS hold as many."""
+"""Bytes of the longest key, by S3's documentation. Azure and GCS allow as many."""
 _CONTROLS = frozenset(map(chr, (*range(32), 127)))
 _TO_ESCAPE = re.compile(r"[%\x00-\x1f\x7f]")
 _SEGMENTS = {"": "%", ".": "%2E", "..": "%2E%2E"}
-"""Segments that obstore cannot express, as they are written where boto3 cannot be asked."""
+"""Segments that obstore cannot express, and their escapes for providers without boto3."""
 _NAMES = {BlobProvider.S3: "S3", BlobProvider.AZURE: "Azure", BlobProvider.GCS: "GCS"}
 GCS_ENDPOINT = "https://storage.googleapis.com"
 
@@ -43,7 +43,7 @@ def is_impossible(key: str) -> bool:
 
 
 def escape_key(key: str) -> str:
-    """The path of a key in Azure or GCS, its own: what obstore cannot express is escaped by `%`."""
+    """The path of a key in Azure or GCS: the key, with `%` escapes where obstore needs them."""
     if "%" not in key and not needs_boto3(key):
         return key
     escaped = partial(_TO_ESCAPE.sub, lambda match: f"%{ord(match[0]):02X}")
@@ -80,5 +80,5 @@ def missing_content(settings: S3Settings, bucket: str, blob_id: BlobId) -> Conte
 
 
 def no_answer(settings: S3Settings, bucket: str, field: str = "ETag") -> StoreUnavailable:
-    """The error for an answer of 200 without `field`: another gave it, such as a proxy's page."""
+    """The error for a 200 without `field`: the answer is not the service's, but a proxy's, say."""
     return StoreUnavailable(f"{service(settings)}, bucket {bucket!r}: an answer has no {field}")

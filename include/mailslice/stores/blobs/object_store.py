@@ -1,4 +1,4 @@
-"""Stores of obstore (the object_store crate, in Rust), and a bucket of Azure or GCS by it."""
+"""Opens buckets by obstore (the Rust crate object_store). Buckets of Azure and GCS use it alone."""
 
 import os
 import re
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 def open_obstore(settings: S3Settings, bucket: str, **client: timedelta) -> ObjectStore:
-    """`client`: more of its options. `read_timeout` includes the upload of a request."""
+    """Opens a bucket. `client`: further client options; `read_timeout` includes the upload."""
     try:
         return _opened(settings, bucket, _options(settings, client))
     except CRATE_ERRORS as error:
@@ -76,7 +76,7 @@ def _opened(settings: S3Settings, bucket: str, options: Any) -> ObjectStore:
 
 
 def _options(settings: S3Settings, more: Mapping[str, timedelta]) -> dict[str, Any]:
-    """Few and short retries; reading a large object may take an hour."""
+    """Options for few and short retries. Reading a large object may take an hour."""
     client: dict[str, Any] = {
         "allow_http": settings.endpoint.startswith("http://"),
         "connect_timeout": min(settings.timeout, timedelta(seconds=5)),
@@ -94,7 +94,7 @@ def _options(settings: S3Settings, more: Mapping[str, timedelta]) -> dict[str, A
 
 def meaning(settings: S3Settings, bucket: str, error: Exception) -> MailsliceError:
     """An error of obstore as mailslice's."""
-    refused = _REFUSED.search(str(error))  # listings and bulk deletes name no class
+    refused = _REFUSED.search(str(error))  # listings and bulk deletes raise no class of their own
     if refused or isinstance(error, UnauthenticatedError | PermissionDeniedError):
         why = refused[0] if refused else type(error).__name__
         return refused_credentials(settings, f"{why}, bucket {bucket!r}")
@@ -109,8 +109,8 @@ def meaning(settings: S3Settings, bucket: str, error: Exception) -> MailsliceErr
 class ObjectBlobStore(BlobStore):
     """A bucket of Azure or GCS. Its objects have the names of `escape_key`.
 
-    Tests give stores in memory or on a disk by `open_bucket`. The disk is none to keep mail on:
-    obstore does not sync what it writes.
+    Tests pass stores in memory or on a disk as `open_bucket`. Such a disk must hold no real mail:
+    obstore does not sync its writes.
     """
 
     lists_ranges = False
@@ -151,7 +151,7 @@ class ObjectBlobStore(BlobStore):
         )
 
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
-        """By the Date of any answer of the service."""
+        """Compares the Date header of the service's answer, whatever its status."""
         url = GCS_ENDPOINT if self.settings.provider is BlobProvider.GCS else self.settings.endpoint
         tls = ssl.create_default_context(cafile=self.settings.ca) if self.settings.ca else None
         seconds = self.settings.timeout.total_seconds()
@@ -185,7 +185,7 @@ class ObjectBlobStore(BlobStore):
             raise self._meaning(error) from error
 
     def exists(self, blob_id: BlobId) -> bool:
-        """Whether the object exists. A miss is asked again by a listing: a bucket may be gone."""
+        """Whether the object exists. A listing confirms a miss: the bucket may be gone."""
         if self._head(blob_id) is not None:
             return True
         if not self.bucket_exists():
@@ -196,7 +196,7 @@ class ObjectBlobStore(BlobStore):
         return dict(zip(keys, self._concurrently(self._head, keys), strict=True))
 
     def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:
-        """By a GET and a PUT each: obstore copies within one bucket only."""
+        """Copies by a GET and a PUT each: obstore copies within one bucket only."""
         origin = self._open_bucket(source)
 
         def copy(key: BlobId) -> str | None:
@@ -217,7 +217,7 @@ class ObjectBlobStore(BlobStore):
     def _pages(
         self, low: str, high: str, most: int | None = None
     ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:
-        """All below the folder that the range's keys have in common; the range takes some."""
+        """Lists all of the folder that the range's keys share, and keeps the range's."""
         pages = batches(self._listed(low, high), most or self.page_size)
         page: Sequence[StoredBlob] | None = next(pages, [])
         while page is not None:
@@ -242,14 +242,14 @@ class ObjectBlobStore(BlobStore):
         try:
             obstore.delete(self._store, list(map(escape_key, possible)))
         except CRATE_ERRORS as error:
-            # A missing object is an error, too, and may end the deletes of the others.
+            # A missing object is an error, too, and may stop the deletion of the others.
             if not self.bucket_exists():
                 raise self._no_bucket() from error
             return self._delete_singly(possible)
         return {}
 
     def _delete_singly(self, keys: Sequence[BlobId]) -> dict[BlobId, str]:
-        """Raises what all of them fail with."""
+        """Deletes one key a request. Raises the first key's error if all fail."""
 
         def delete(key: BlobId) -> MailsliceError | None:
             try:
@@ -276,7 +276,7 @@ class ObjectBlobStore(BlobStore):
         return StoredBlob(key, int(meta["size"]), meta["last_modified"].replace(microsecond=0))
 
     def _ask(self, ask: Callable[[str], T], key: BlobId) -> T:
-        """What `ask` gives for the object's path. Raises FileNotFoundError as it is."""
+        """The result of `ask` for the object's path. FileNotFoundError is not translated."""
 
         def translated() -> T:
             try:

@@ -1,10 +1,10 @@
-"""Buckets by the provider of the settings."""
+"""Opens buckets at the provider that the settings name."""
 
 from mailslice.model.settings import BlobProvider, S3Settings
 from mailslice.stores.blobs.store import BlobStore, Turns
 
 PATIENCE_S = 300.0
-"""How long maintenance tries a request again while the store says that it is too busy."""
+"""How long maintenance repeats a request while the store answers that it is too busy."""
 
 
 def open_blob_store(

@@ -1,4 +1,4 @@
-"""A bucket of S3, by boto3, which can express every key; HEADs and copies by `fast_s3` first."""
+"""A bucket of S3 by boto3, which can express every key. HEADs and copies try `fast_s3` first."""
 
 import os
 import time
@@ -48,19 +48,19 @@ _NO_KEY = frozenset({"NoSuchKey", "404", "NotFound"})
 _INVALID_KEY = frozenset(
     "400 BadRequest InvalidRequest InvalidURI KeyTooLongError XMinioInvalidObjectName".split()
 )
-"""Answers of servers that keep files about a key that they can never hold ("/a")."""
+"""Codes of file-based servers for a key that they can never hold ("/a")."""
 _BUSY = frozenset(
     "SlowDown 503 ServiceUnavailable Throttling ThrottlingException RequestLimitExceeded "
     "TooManyRequests 429".split()
 )
-"""S3 is asked too fast: ask again later, and slower."""
+"""S3 gets too many requests: repeat later, and slower."""
 _COPIES_A_TURN = 64
 T = TypeVar("T")
 
 
 @lru_cache(maxsize=8)
 def _client(settings: S3Settings) -> Any:
-    """By path, one retry, checksums only where S3 asks for them."""
+    """A client with path-style addresses, one retry, and checksums only where S3 requires them."""
     secret, seconds = settings.secret_key, settings.timeout.total_seconds()
     client = boto3.session.Session().client(
         "s3",
@@ -107,7 +107,7 @@ class S3BlobStore(BlobStore):
 
     @cached_property
     def client(self) -> Any:
-        """The boto3 client of all buckets; a new one reads S3's model (megabytes) anew."""
+        """The boto3 client, shared by all buckets: each new one would read S3's model (MBs)."""
         with self._translated():
             try:
                 return _client(self.settings.model_copy(update={"bucket": ""}))
@@ -134,31 +134,31 @@ class S3BlobStore(BlobStore):
 
     def put(self, blob_id: BlobId, content: bytes) -> None:
         with self._translated():
-            self._own(self.client.put_object(Bucket=self.bucket, Key=blob_id, Body=content))
+            self._own_answer(self.client.put_object(Bucket=self.bucket, Key=blob_id, Body=content))
 
     def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
         if is_impossible(blob_id) and not self.exists(blob_id):
             raise missing_content(self.settings, self.bucket, blob_id)
         with self._translated(blob_id):
-            answer = self._own(self.client.get_object(Bucket=self.bucket, Key=blob_id))
+            answer = self._own_answer(self.client.get_object(Bucket=self.bucket, Key=blob_id))
             yield from answer["Body"].iter_chunks(PIECE)
 
-    def _own(self, answer: dict[str, Any], field: str = "ETag") -> dict[str, Any]:
-        """The answer, if it is S3's own, which has this field."""
+    def _own_answer(self, answer: dict[str, Any], field: str = "ETag") -> dict[str, Any]:
+        """The answer, if it has the field that S3's answers have. Else raises StoreUnavailable."""
         if answer.get(field, "") == "":
             raise no_answer(self.settings, self.bucket, field)
         return answer
 
     def _list(self, **request: Any) -> dict[str, Any]:
         answer = self.client.list_objects_v2(Bucket=self.bucket, **request)
-        return self._own(answer, "IsTruncated")
+        return self._own_answer(answer, "IsTruncated")
 
     def exists(self, blob_id: BlobId) -> bool:
-        """Whether the object exists. A miss is asked again by a listing: a bucket may be gone."""
+        """Whether the object exists. A listing confirms a miss: the bucket may be gone."""
         with self._translated():
             if not is_impossible(blob_id):
                 try:
-                    self._own(self.client.head_object(Bucket=self.bucket, Key=blob_id))
+                    self._own_answer(self.client.head_object(Bucket=self.bucket, Key=blob_id))
                 except ClientError as error:
                     if _code(error) not in _NO_KEY and not _cannot_exist(error, blob_id):
                         raise
@@ -180,11 +180,11 @@ class S3BlobStore(BlobStore):
         return False
 
     def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob | None]:
-        """The state of each object now, boto3 asked for those that `fast_s3` does not know."""
+        """The state of each object now, by `fast_s3`, or by boto3 where that had no success."""
         blobs = self._fast.heads(keys)
         rest = [key for key in keys if key not in blobs]
-        asked = dict(zip(rest, self._concurrently(self._head, rest), strict=True))
-        return {key: blobs.get(key) or asked[key] for key in keys}
+        answers = dict(zip(rest, self._concurrently(self._head, rest), strict=True))
+        return {key: blobs.get(key) or answers[key] for key in keys}
 
     def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:
         """Copies within S3, so that the objects' metadata goes with them."""
@@ -200,13 +200,13 @@ class S3BlobStore(BlobStore):
     def _head(self, key: BlobId) -> StoredBlob | None:
         ask = partial(self.client.head_object, Bucket=self.bucket, Key=key)
         answer = self._unless(_NO_KEY, ask)
-        return answer and _stored(self._own(answer), key, "ContentLength")
+        return answer and _stored(self._own_answer(answer), key, "ContentLength")
 
     def _copy(self, source: str, key: BlobId, to: BlobId) -> str | None:
         origin = {"Bucket": source, "Key": key}
         copy = partial(self.client.copy_object, Bucket=self.bucket, Key=to, CopySource=origin)
         try:
-            # A 404 that gives no such code is not S3's.
+            # A 404 without this code is not S3's.
             if (answer := self._unless({"NoSuchKey"}, copy)) is None:
                 return MISSING
             is_own = "ETag" in answer.get("CopyObjectResult", ())
@@ -214,7 +214,7 @@ class S3BlobStore(BlobStore):
         except StoreUnavailable as error:
             if isinstance(error, SlowDown) or not isinstance(error.__cause__, ClientError):
                 raise
-            return str(error)  # S3 answered: it is about this object, and stops no other
+            return str(error)  # S3's answer concerns this object: the others go on
 
     def first(self, low: str, high: str = "") -> BlobId | None:
         return next((blob.key for page, _ in self._pages(low, high, 1) for blob in page), None)
@@ -270,16 +270,16 @@ class S3BlobStore(BlobStore):
         return failed
 
     def _deleted(self, keys: Sequence[BlobId]) -> dict[BlobId, str]:
-        """One request; the codes of the keys that were not deleted."""
+        """Sends one request. Returns the error codes of the keys that were not deleted."""
         request = {"Objects": [{"Key": key} for key in keys]}
         ask = partial(self.client.delete_objects, Bucket=self.bucket, Delete=request)
         answer = self._ask(ask)
-        errors = answer.get("Errors") or self._own(answer, "Deleted").get("Errors", ())
+        errors = answer.get("Errors") or self._own_answer(answer, "Deleted").get("Errors", ())
         codes = {BlobId(error["Key"]): str(error.get("Code", "")) for error in errors}
         return {key: code for key, code in codes.items() if code not in _NO_KEY}
 
     def _ask(self, ask: Callable[[], T]) -> T:
-        """What `ask` gives; S3's errors as mailslice's."""
+        """The result of `ask`, repeated as by `_patiently`, with S3's errors translated."""
         return self._patiently(self._translated()(ask))
 
     def _unless(self, codes: Collection[str], ask: Callable[[], T]) -> T | None:
@@ -307,7 +307,7 @@ class S3BlobStore(BlobStore):
             return refused_credentials(self.settings, str(error))
         where = f"{service(self.settings)}, bucket {self.bucket!r}"
         text = " ".join(str(error).split())
-        if isinstance(error, RecursionError):  # botocore takes any redirect for one to a region
+        if isinstance(error, RecursionError):  # botocore takes any redirect for one of a region
             return BadSetting(f"{where} redirects: is MAILSLICE_S3_ENDPOINT that of https?")
         if isinstance(error, ClientError):
             code = _code(error)
@@ -331,5 +331,5 @@ def _code(error: ClientError) -> str:
 
 
 def _stored(answer: Mapping[str, Any], key: str, size: str) -> StoredBlob:
-    """From an answer of S3; `size` is its field of that name."""
+    """The object of an answer of S3. `size` is the name of the field with its size."""
     return StoredBlob(BlobId(key), int(answer[size]), answer["LastModified"])

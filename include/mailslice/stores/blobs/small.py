@@ -1,7 +1,7 @@
-"""HEADs, copies, and PUTs and GETs of small objects, by a client of our own, on the event loop.
+"""Our own S3 client on the event loop: HEADs, copies, and PUTs and GETs of small objects.
 
-It knows success alone. For anything else `async_store` asks obstore and `s3_store` asks boto3,
-which understand retries, errors, proxies and credentials of the machine.
+It recognises success only. After anything else `async_store` repeats the request by obstore, and
+`s3_store` by boto3: those handle retries, errors, proxies and credentials of the machine.
 """
 
 import asyncio
@@ -27,25 +27,25 @@ from mailslice.stores.tls import s3_authorities
 
 log = logging.getLogger(__name__)
 SMALL = 64 * 1024
-"""Bytes of the largest object."""
+"""Bytes of the largest small object."""
 _CONNECT_SECONDS = 5.0
 _FAILURES = 5
 _REST_SECONDS = 5.0
-"""After five failures in a row obstore alone is asked for 5 s, lest S3 is asked twice each time."""
+"""After five failures in a row only obstore is asked for 5 s: else S3 would get requests twice."""
 _BUSY = (429, 500, 502, 503, 504)
 _NO_BYTES = (404, 416)
-"""No such key; an empty object."""
+"""Statuses: no such key; the range of an empty object."""
 _RESTING = Answer()
 _BUSY_PAUSE = 0.1
-"""Seconds at most; obstore, which is asked next, pauses as long before its second try."""
+"""Seconds at most. obstore, which is asked next, pauses as long before its second try."""
 EMPTY = sha256(b"").hexdigest()
-"""The hash of no payload."""
+"""The SHA-256 of an empty payload."""
 _SIGNED = "host;x-amz-content-sha256;x-amz-date"
 _SIGNED_OF_COPY = "host;x-amz-content-sha256;x-amz-copy-source;x-amz-date"
 
 
 def speaks_to(settings: S3Settings) -> bool:
-    """Whether it is S3, the keys are in the settings (not the machine's), and no proxy between."""
+    """Whether the provider is S3, the settings hold the keys, and no proxy is in between."""
     if settings.provider is not BlobProvider.S3:
         return False
     endpoint = urlsplit(settings.endpoint)
@@ -74,7 +74,7 @@ class SmallObjects:
         self._rests_until = 0.0
 
     async def put(self, key: str, content: Buffer) -> bool:
-        """Writes the object, over an older one. False: it may be written or not."""
+        """Writes the object, over an older one. False: it may or may not be written."""
         path = self._prefix + quote(key)
         head = (
             f"PUT {path} HTTP/1.1\r\n"
@@ -97,7 +97,7 @@ class SmallObjects:
         return (answer.body, size) if self._is_well(answer, size > 0) else None
 
     async def head(self, key: str) -> tuple[int, datetime] | None:
-        """Bytes of the object, and when it was written (whole seconds). None: ask boto3."""
+        """The object's size in bytes and its last-modified (whole seconds). None: ask boto3."""
         path = self._prefix + quote(key)
         head = f"HEAD {path} HTTP/1.1\r\n{self._signer.headers('HEAD', path, EMPTY)}\r\n"
         answer = await self._answer(head.encode(), has_body=False)
@@ -109,31 +109,31 @@ class SmallObjects:
         return (int(size), modified) if is_well and modified else None
 
     async def copy(self, source: str, key: str, to: str) -> bool | None:
-        """Copies an object of the bucket `source` into this one, within S3. None: perhaps not."""
+        """Copies an object of bucket `source` into this one, within S3. None: outcome unknown."""
         path = self._prefix + quote(to)
         signed = self._signer.headers("PUT", path, EMPTY, quote(f"{source}/{key}"))
         head = f"PUT {path} HTTP/1.1\r\n{signed}Content-Length: 0\r\n\r\n"
         answer = await self._answer(head.encode())
-        # Errors of S3, and pages of others, come with 200, too.
+        # A failed copy of S3, and a page of a proxy, have status 200, too.
         return (answer.status == 200 and b"ETag>" in answer.body) or None
 
     def close(self) -> None:
         self._pool.close()
 
     async def _answer(self, request: bytes, *, has_body: bool = True) -> Answer:
-        """What S3 answers; status 0: nothing, or it was not asked."""
+        """S3's answer. Status 0: S3 gave none, or this client rests and did not ask."""
         if asyncio.get_running_loop().time() < self._rests_until:
             return _RESTING
         try:
             answer = await self._pool.request(request, has_body=has_body)
-        except (OSError, UnicodeError) as error:  # a host name that is none is a UnicodeError
+        except (OSError, UnicodeError) as error:  # an invalid host name is a UnicodeError
             return Answer(body=(str(error) or type(error).__name__).encode())
         if answer.status in _BUSY:
             await asyncio.sleep(uniform(_BUSY_PAUSE / 2, _BUSY_PAUSE))
         return answer
 
     def _is_well(self, answer: Answer, well: bool) -> bool:
-        """Counts what did not go well."""
+        """Returns `well`, and counts failures: five in a row start a rest."""
         if well:
             self._failures = 0
         elif answer is not _RESTING:
@@ -206,7 +206,7 @@ def _time(modified: bytes) -> datetime | None:
 
 
 def _size(answer: Answer) -> int:
-    """Bytes of the object of which this is the part that was asked for; 0: it is another answer."""
+    """The object's size in bytes, if the answer is the requested range of it; else 0."""
     part, _, total = answer.headers.get(b"content-range", b"").partition(b"/")
     size, length = int(total) if total.isdigit() else 0, len(answer.body)
     is_first = part == b"bytes 0-%d" % (length - 1) and length == min(size, SMALL)
@@ -214,7 +214,7 @@ def _size(answer: Answer) -> int:
 
 
 def _tls(settings: S3Settings) -> ssl.SSLContext:
-    """As obstore: the authority of the settings beside those of the machine."""
+    """Trusts the authority of the settings and those of the machine, as obstore does."""
     context = ssl.create_default_context()
     if s3_authorities(settings):
         context.load_verify_locations(cafile=settings.ca)

@@ -39,17 +39,17 @@ class StoredBlob:
 
 
 Turns: TypeAlias = Callable[[int], None]
-"""Waits for the turn of so many keys: `maintenance.rate_limit.Throttle.take` is one."""
+"""Waits until so many keys may be processed: `maintenance.rate_limit.Throttle.take` is one."""
 
 
 @dataclass(eq=False, repr=False)
 class BlobStore(ABC):
     """One bucket, for many threads. Raises StoreUnavailable, or BadSetting for refused credentials.
-    What the store is too busy for is repeated for `patience_s`, then raises SlowDown.
+    A request that the store is too busy for is repeated for `patience_s`, then raises SlowDown.
     """
 
     lists_ranges: ClassVar[bool]
-    """Whether a range of keys is listed without the keys around it."""
+    """Whether the store can list a range of keys without reading the keys around it."""
 
     page_size = KEYS_A_PAGE
     """The most objects of a page."""
@@ -58,7 +58,7 @@ class BlobStore(ABC):
     bucket: str
     _: KW_ONLY
     turns: Turns | None = None
-    """Of the keys that are copied and deleted."""
+    """The rate limit of the keys that are copied and deleted."""
     patience_s: float = 0.0
     sleep: Callable[[float], None] = time.sleep
 
@@ -78,11 +78,11 @@ class BlobStore(ABC):
 
     @abstractmethod
     def ensure_bucket(self) -> bool:
-        """Creates the bucket when it is missing; True when it did. BadSetting: it cannot be."""
+        """Creates the bucket if it is missing; True when it did. BadSetting: it cannot do so."""
 
     @abstractmethod
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
-        """How far the store's clock is ahead of this machine's, in seconds; zero: unknown."""
+        """How far the store's clock is ahead of this machine's, in whole seconds; zero: unknown."""
 
     @abstractmethod
     def put(self, blob_id: BlobId, content: bytes) -> None:
@@ -94,7 +94,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
-        """The object's bytes, piece by piece; asked for at the first one. Raises as `get`."""
+        """The object's bytes, piece by piece; the first one sends the request. Raises as `get`."""
 
     @abstractmethod
     def exists(self, blob_id: BlobId) -> bool:
@@ -102,11 +102,11 @@ class BlobStore(ABC):
 
     @abstractmethod
     def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob | None]:
-        """The state of each object now, `modified` in whole seconds; None where there is none."""
+        """The state of each object now, `modified` in whole seconds; None: no such object."""
 
     @abstractmethod
     def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:
-        """Copies objects of bucket `source` (key there -> key here); those that failed, and why."""
+        """Copies objects of bucket `source` (key there -> key here). Returns failed key -> why."""
 
     def list(self, prefix: str = "") -> Iterator[StoredBlob]:
         return (blob for page in self.pages(prefix, behind(prefix)) for blob in page)
@@ -114,8 +114,8 @@ class BlobStore(ABC):
     def pages(self, low: str = "", high: str = "") -> Iterator[Sequence[StoredBlob]]:
         """All objects whose key is in [low, high) (empty: no bound), a page at a time.
 
-        In the order of keys (UTF-8), where they need no escape. Raises StoreUnavailable when a page
-        cannot be had: a listing that ends is whole.
+        In the order of keys (UTF-8), if no key needs an escape. Raises StoreUnavailable when a page
+        fails: a listing that ends is complete.
         """
         return (page for page, _ in self._pages(low, high))
 
@@ -131,10 +131,10 @@ class BlobStore(ABC):
     def _pages(
         self, low: str, high: str, most: int | None = None
     ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:
-        """Pages of the range, one at least, each with whether there may be another one."""
+        """Pages of the range, at least one, each with whether another one may follow."""
 
     def delete_many(self, blob_ids: Iterable[BlobId]) -> dict[BlobId, str]:
-        """Deletes 1,000 keys a request; those that failed, and why. A missing one is deleted."""
+        """Deletes 1,000 keys a request. Returns failed key -> why; a missing key is no failure."""
         failed: dict[BlobId, str] = {}
         for batch in batches(blob_ids, KEYS_A_DELETE):
             failed |= self._delete(batch)
@@ -149,7 +149,7 @@ class BlobStore(ABC):
             self.turns(count)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """What `ask` gives; asked again while it raises SlowDown."""
+        """The result of `ask`. Repeats it while it raises SlowDown, for `patience_s`."""
         began, tries = time.monotonic(), 0
         while True:
             try:

@@ -1,10 +1,10 @@
-"""How many requests are under way at once: as many as the server bears, found from their latency.
+"""Limits concurrent requests to what the server can process, which their latency shows.
 
 The gradient controller of Envoy's adaptive concurrency filter (after Netflix' concurrency-limits):
     limit = limit * twice the least latency / latency + sqrt(limit)
 `latency` is the median of the last tenth of a second. The least latency is measured with three
-requests at once, at the start and each minute. While the server answers as fast as then, the limit
-grows; where requests queue at it, the limit falls to what keeps it busy, and callers queue here.
+requests at once, at the start and each minute. The limit grows while the server answers as fast as
+then. When requests queue at the server, the limit falls until they queue here instead.
 Source: envoyproxy.io/docs, configuration/http/http_filters/adaptive_concurrency_filter
 """
 
@@ -19,20 +19,20 @@ from time import monotonic
 PROBE = 3
 """Requests at once while the least latency is measured."""
 MIN_LIMIT, MAX_LIMIT = 8, 256
-"""Fewer requests would lose to other programs where those want the same cores."""
+"""With fewer requests than MIN_LIMIT, other programs on the same cores would displace ours."""
 _FIRST = 16
-"""The limit at first. A probe comes before it."""
+"""The limit after the first probe."""
 _SAMPLES = 25
-"""Latencies that make a measurement, at least."""
+"""The fewest latencies for a measurement."""
 _EVERY = 0.1
 _PROBE_EVERY = 60.0
 _BUFFER = 2.0
-"""Times the least latency. A part of what is measured is the wait for our own event loop."""
-_STEEPEST = 0.5, 2.0
+"""Factor of the least latency: each latency includes a wait for our own event loop."""
+_GRADIENT_BOUNDS = 0.5, 2.0
 _PATIENCE = 1.0
-"""Seconds after which a request enters in any case: some that hang must not hold up the others."""
-_AT_LEAST = 5
-"""Updates at the least limit, after which the least latency is measured anew."""
+"""Seconds after which a request enters in any case: hanging ones must not block the others."""
+_UPDATES_AT_LEAST_LIMIT = 5
+"""So many updates in a row at MIN_LIMIT start a new probe of the least latency."""
 
 
 class Window:
@@ -53,7 +53,7 @@ class Window:
         self._times_at_least = 0
 
     async def enter(self) -> float:
-        """Waits for room. The request's beginning is for `left`, which is due however it ends."""
+        """Waits for room. Returns the start time; pass it to `left`, however the request ends."""
         if self._under_way >= self._room or self._waiting:
             await self._turn()
         else:
@@ -61,10 +61,10 @@ class Window:
         return self._clock()
 
     def left(self, began: float) -> None:
-        """The request has ended; its time is a sample."""
+        """Ends a request that began at `began`. Its latency is a sample."""
         self._under_way -= 1
         now = self._clock()
-        if began >= self._probe_began:  # what began before the probe says nothing
+        if began >= self._probe_began:  # earlier requests are no measure of the probe
             self._samples.append(now - began)
         if len(self._samples) >= _SAMPLES and now - self._since >= _EVERY:
             self._update(now)
@@ -91,7 +91,7 @@ class Window:
             overdue.cancel()
 
     def _wake(self) -> None:
-        """Lets in whom there is room for, and forgets who waits no more."""
+        """Admits waiting requests while there is room. Drops those that are done or cancelled."""
         while self._waiting and (self._waiting[0].done() or self._under_way < self._room):
             self._let_in(self._waiting.popleft())
 
@@ -109,12 +109,12 @@ class Window:
             self._probe_at = now + uniform(0.9, 1.1) * _PROBE_EVERY
             return
         self._least = min(self._least, latency)
-        low, high = _STEEPEST
+        low, high = _GRADIENT_BOUNDS
         gradient = min(max(_BUFFER * self._least / latency, low), high)
         target = gradient * self.limit + math.sqrt(self.limit)
-        if target < self.limit or self._was_full:  # nobody needs more of what is not used up
+        if target < self.limit or self._was_full:  # a limit that is not reached need not grow
             self.limit = min(max(target, MIN_LIMIT), MAX_LIMIT)
         self._was_full = bool(self._waiting)
         self._times_at_least = self._times_at_least + 1 if self.limit <= MIN_LIMIT else 0
-        if now >= self._probe_at or self._times_at_least >= _AT_LEAST:
+        if now >= self._probe_at or self._times_at_least >= _UPDATES_AT_LEAST_LIMIT:
             self._probing, self._probe_began, self._times_at_least = True, now, 0

@@ -1,7 +1,7 @@
-"""How Cassandra is reached, by the settings: addresses, credentials, the driver's cluster.
+"""Connects to Cassandra by the settings: addresses, credentials, the driver's cluster.
 
-Protocol v4 is pinned: every version since 2.2 speaks it, start-up tries no others, and v5's
-checksums, computed in Python, would cost the hot path.
+Protocol v4 is pinned. Every version since 2.2 speaks it, and start-up need not negotiate. The
+driver would compute v5's checksums in Python, which would slow the hot path.
 """
 
 import math
@@ -47,12 +47,12 @@ _STALLED_SECONDS = 3.0
 
 
 class AuthenticationFailed(Exception):
-    """The driver's own ends its attempts: nodes that start refuse a login they cannot look up."""
+    """Replaces the driver's error, which ends reconnection: a starting node may refuse a login."""
 
 
 class _QueueingConnection(LibevConnection):  # type: ignore[misc]
-    """Requests wait behind a large one that fills the socket: the driver fails them at once. A node
-    that takes no byte for three seconds gets no more of them: the next one is asked.
+    """Requests wait behind a large one that fills the socket, where the driver fails them at once.
+    A node that takes no byte for three seconds gets no more requests: the driver asks another one.
     """
 
     _full_since = math.inf
@@ -70,17 +70,17 @@ class _QueueingConnection(LibevConnection):  # type: ignore[misc]
 
     @_socket_writable.setter
     def _socket_writable(self, writable: bool) -> None:
-        """The driver says False whenever what it has just written fills the socket again."""
+        """The driver sets False each time that its write fills the socket."""
         self._full_since = math.inf if writable else time.monotonic()
 
     def handle_write(self, *event: Any) -> None:
-        """As the driver's, which says True only where the property says False."""
+        """As the driver's, but resets the stall: the driver sets True only after it reads False."""
         super().handle_write(*event)
         if not self.deque:
             self._full_since = math.inf
 
     def send_msg(self, message: object, request_id: int, *args: Any, **options: Any) -> Any:
-        """As the driver's, which loses the id of a request that is refused."""
+        """As the driver's, which leaks the stream id of a request that it refuses."""
         try:
             return super().send_msg(message, request_id, *args, **options)
         except ConnectionBusy:
@@ -91,8 +91,8 @@ class _QueueingConnection(LibevConnection):  # type: ignore[misc]
 
 
 class Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
-    """While no node is connected, contact points are looked up anew: the driver does it once, and
-    containers may all come back at other addresses.
+    """Resolves the contact points again while no node is connected. The driver resolves them once,
+    and containers may all come back at other addresses.
     """
 
     cluster: Cluster
@@ -102,7 +102,7 @@ class Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
         for pause in super().new_schedule():
             yield pause
             with suppress(Exception):  # an error would end the attempts
-                # Not here: without DNS a look-up holds one of the driver's two threads for long.
+                # On another thread: without DNS, a look-up blocks one of the driver's two for long.
                 if self._looking is None or not self._looking.is_alive():
                     self._looking = threading.Thread(target=self._look_up, daemon=True)
                     self._looking.start()
@@ -113,12 +113,12 @@ class Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
             with suppress(Exception):
                 if cluster.is_shutdown or any(x.get_pool_state() for x in tuple(cluster.sessions)):
                     return
-                for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-                    cluster.add_host(DefaultEndPoint(*found[:2]), refresh_nodes=False)
+                for *_, resolved in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                    cluster.add_host(DefaultEndPoint(*resolved[:2]), refresh_nodes=False)
 
 
 def contact_points(settings: CassandraSettings) -> list[tuple[str, int]]:
-    """(host, port) of each contact point: `host:port` and `[v6]:port` name theirs. BadSetting."""
+    """(host, port) of each contact point, which may be `host:port` or `[v6]:port`. BadSetting."""
     if not settings.contact_points:
         raise BadSetting("MAILSLICE_CASSANDRA_CONTACT_POINTS is empty: at least one host")
     return [_point(text, settings.port) for text in settings.contact_points]
@@ -141,7 +141,7 @@ def address(settings: CassandraSettings) -> str:
 
 
 def credentials(settings: CassandraSettings) -> PlainTextAuthProvider | None:
-    """User and password, when both are set. Raises BadSetting when only one is."""
+    """User and password if both are set, None if neither is. Raises BadSetting if only one is."""
     if settings.username is None and settings.password is None:
         return None
     if settings.username is None or settings.password is None:
@@ -176,10 +176,10 @@ def connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
 
 
 def _session(cluster: Cluster) -> Session:
-    """Connected. With several nodes the keyspaces' schema says which node holds a row.
+    """Connects. With several nodes the driver needs the schema to know which node has a row.
 
-    While a node comes back, the nodes do not agree on the schema. Without it any node is asked,
-    which is slower, and no reason to stop.
+    While a node comes back, the nodes do not agree on the schema. Without it the driver asks any
+    node, which is slower but works.
     """
     session = cluster.connect()
     if has_several_nodes(cluster):
@@ -192,14 +192,14 @@ def _session(cluster: Cluster) -> Session:
 def _cluster(settings: CassandraSettings) -> Cluster:
     points = contact_points(settings)
     patience = max(1.5, min(5.0, 12.0 / len(points)))
-    # A node that hangs, its connections open, is left after 20 s in place of 60, where there are
-    # others; one alone may take its time.
+    # With several contact points, the driver leaves a node that hangs with open connections after
+    # 20 s in place of 60. A single node may take its time.
     beats = {"idle_heartbeat_interval": 10, "idle_heartbeat_timeout": 10} if points[1:] else {}
     profile = partial(
         ExecutionProfile,
         load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.datacenter or "")),
         consistency_level=ConsistencyLevel.name_to_value[settings.consistency],
-        # As James: LWTs of two levels on one row would not see each other.
+        # As James: LWTs of two serial levels on one row would not see each other.
         serial_consistency_level=ConsistencyLevel.SERIAL,
         request_timeout=settings.timeout.total_seconds(),
         row_factory=tuple_factory,
@@ -215,7 +215,7 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         },
         auth_provider=credentials(settings),
         ssl_context=client_tls(settings, "CASSANDRA") if settings.tls_enabled else None,
-        # For ever: by default a node is given up after 64 attempts, five minutes.
+        # Without limit: by default the driver gives a node up after 64 attempts, five minutes.
         reconnection_policy=Reconnection(0.5, LONGEST_PAUSE, max_attempts=None),
         timestamp_generator=Timestamps(),
         connect_timeout=patience,

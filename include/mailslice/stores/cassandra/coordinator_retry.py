@@ -1,14 +1,14 @@
-"""What one node could not answer is asked of another: one node away must stop no duty.
+"""Repeats a request that one node could not answer at another one: one lost node stops no duty.
 
-A coordinator chooses the replicas that it reads from, and goes on to choose one that has just died
-until its failure detector convicts it: 10 to 40 s. A scan of a token range has no speculative read
-to help it, so it runs out of time, and does so again at the next coordinator that has not convicted
-yet. So what may be sent twice is, at nodes that do answer, until the conviction must have come; a
-write with the timestamp of its first try. A refusal (too few replicas are alive) is believed much
-sooner: two nodes away stop whoever reads.
+A coordinator chooses the replicas that it reads from. It still chooses a replica that has just died
+until its failure detector convicts that node: 10 to 40 s. A scan of a token range has no
+speculative read, so it times out, and again at each coordinator without the conviction. So requests
+that may be sent twice are repeated at nodes that answer, until the conviction must have come; a
+write keeps the timestamp of its first try. A refusal (too few replicas are alive) is believed much
+sooner: two lost nodes stop all readers.
 
-And a table is in the schema a moment before it can be read: whoever meets that moment waits, even
-where there is one node only.
+A table is in the schema a moment before it can be read. A request in that moment waits, even with a
+single node.
 """
 
 import random
@@ -33,9 +33,9 @@ Answer = TypeVar("Answer")
 AnyStatement: TypeAlias = Statement | PreparedStatement | str
 
 PINNED = "pinned"
-"""For what is sent to one node: the driver repeats it, without a pause, while it is overloaded."""
+"""Profile of requests to one node: the default one repeats them, without pause, on an overload."""
 PATIENCE_SECONDS = 60.0
-"""Longest time of a dead node unconvicted: phi is 8 in 18 s, 12 (usual in clouds) in 28 s."""
+"""A dead node is convicted by then: phi reaches 8 in 18 s, and 12 (usual in clouds) in 28 s."""
 REFUSALS = 4
 LATE_SECONDS = 10.0
 _PING_SECONDS = 2.0
@@ -47,7 +47,7 @@ _NAMED = re.compile(rf"\b(?:FROM|INTO|UPDATE|EXISTS)\s+{_NAME}\.{_NAME}", re.IGN
 
 
 class Timestamps:
-    """Write times (µs) for the driver, ever later. A write that is repeated keeps its own."""
+    """Increasing write times (µs) for the driver. A repeated write keeps its first one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class Timestamps:
 
     @contextmanager
     def pinned(self, timestamp_us: int | None) -> Iterator[None]:
-        """What this thread sends meanwhile has this write time (us); None: a new one each."""
+        """Requests of this thread get this write time (µs) meanwhile; None: each a new one."""
         self._pinned.value = timestamp_us
         try:
             yield
@@ -83,7 +83,7 @@ def text_of(statement: AnyStatement) -> str:
 
 
 def may_be_repeated(statement: AnyStatement) -> bool:
-    """Whether the statement says so of itself; a text, when it reads."""
+    """Whether the statement is marked idempotent; a text, whether it is a SELECT."""
     if isinstance(statement, str):
         return statement.lstrip()[:6].upper() == "SELECT"
     return bool(statement.is_idempotent)
@@ -99,7 +99,7 @@ class CoordinatorRetry:
     def __init__(self, driver: Session) -> None:
         self._driver = driver
         self._mute: dict[Host, float] = {}
-        """Nodes that did not answer, and until when they are not pinged, which takes seconds."""
+        """Nodes that did not answer, and until when they get no ping, which would take seconds."""
 
     def page(
         self,
@@ -108,7 +108,7 @@ class CoordinatorRetry:
         first: ResponseFuture,
         send: Callable[..., ResponseFuture],
     ) -> ResultSet:
-        """What `send(host=node)` gives after `first` ended with `error`; else its last error."""
+        """The result of `send(host=node)` after `first` failed with `error`; or its last error."""
 
         def ask(node: Host | None) -> ResultSet:
             with self._driver.cluster.timestamp_generator.pinned(first.message.timestamp):
@@ -125,13 +125,13 @@ class CoordinatorRetry:
         *,
         repeatable: bool,
     ) -> Answer:
-        """What `ask(node)` gives after `error`. Not `repeatable`: waits for a late table only."""
+        """The result of `ask(node)` after `error`. Not `repeatable`: only awaits a late table."""
         errors = [error]
 
         def once() -> Answer:
             if len(errors) == 1:
                 errors.append(error)
-                raise error  # the first try: what follows it is as after any other
+                raise error  # stands for the first try, so that the policy below treats it alike
             return ask(self._node(errors[-1]) if has_several_nodes(self._driver.cluster) else None)
 
         def is_worth_it(problem: BaseException) -> bool:
@@ -143,7 +143,7 @@ class CoordinatorRetry:
 
         tries = Retrying(
             retry=retry_if_exception(is_worth_it),
-            stop=_Patience(),
+            stop=_GiveUp(),
             wait=wait_exponential_jitter(0.1, 3, jitter=0.1),
             reraise=True,
         )
@@ -152,9 +152,9 @@ class CoordinatorRetry:
     def _node(self, error: BaseException) -> Host:
         """A node that answers now, another than that of `error` if possible. NoHostAvailable."""
         nodes, now = list(self._driver.get_pool_state()), time.monotonic()
-        spoken = [node for node in nodes if self._mute.get(node, 0.0) <= now]
-        others = [node for node in nodes if node not in spoken]
-        answering = self._answering(spoken) or self._answering(others)
+        responsive = [node for node in nodes if self._mute.get(node, 0.0) <= now]
+        others = [node for node in nodes if node not in responsive]
+        answering = self._answering(responsive) or self._answering(others)
         if not answering:
             raise NoHostAvailable("no node answers", {}) from error
         others = [node for node in answering if node != getattr(error, "last_host", None)]
@@ -162,12 +162,12 @@ class CoordinatorRetry:
 
     def _answering(self, nodes: Sequence[Host]) -> list[Host]:
         ping = partial(self._driver.execute_async, _PING, timeout=_PING_SECONDS)
-        asked = [(node, ping(host=node)) for node in nodes]
+        pings = [(node, ping(host=node)) for node in nodes]
         answering = []
-        for node, future in asked:
+        for node, future in pings:
             try:
                 future.result()
-            except Exception:  # noqa: BLE001 - whatever it is, the node does not answer
+            except Exception:  # noqa: BLE001 - any error means that the node does not answer
                 self._mute[node] = time.monotonic() + _MUTE_SECONDS
             else:
                 self._mute.pop(node, None)
@@ -175,7 +175,7 @@ class CoordinatorRetry:
         return answering
 
     def _shows(self, cql: str) -> bool:
-        """Whether the schema has the table that is named, for CREATE TABLE its keyspace."""
+        """Whether the schema has the table that `cql` names; for CREATE TABLE, its keyspace."""
         named = _NAMED.search(cql)
         if named is None:
             return False
@@ -190,8 +190,8 @@ class CoordinatorRetry:
         return False
 
 
-class _Patience:
-    """When to give up: after a minute of time-outs, or a few refusals (3 s)."""
+class _GiveUp:
+    """The stop condition: a minute of time-outs, or a few refusals (3 s)."""
 
     def __init__(self) -> None:
         self._refusals = 0

@@ -1,4 +1,4 @@
-"""James' tables of the queue view (tests/golden/ddl), and keyspaces: created where missing."""
+"""Creates James' tables of the queue view (tests/golden/ddl), and keyspaces, where missing."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,7 +78,7 @@ _TABLES: Mapping[str, str] = {
 
 
 def queue_tables(table: QueueTable) -> tuple[str, ...]:
-    """Names of the tables that a queue view of this kind needs."""
+    """Names of the tables of a queue view that writes to `table`."""
     return (table.cql, DELETED_MAILS, BROWSE_START, CONTENT_START, EVENT_STORE)
 
 
@@ -92,7 +92,7 @@ def replication_of(session: CassandraSession, keyspace: str) -> str | None:
 
 
 def tables_of(session: CassandraSession, keyspace: str) -> set[str]:
-    """The tables of a keyspace now. One that is being made is there before it can be read."""
+    """The tables of a keyspace now. A new table is listed before it can be read."""
     return set(_changed(session, keyspace))
 
 
@@ -103,7 +103,7 @@ def gc_grace_of(session: CassandraSession, keyspace: str) -> dict[str, int]:
 
 
 def create_keyspace(session: CassandraSession, keyspace: str, replication: str) -> None:
-    """Creates `keyspace` when missing. No `replication`: one copy on one node, else BadSetting."""
+    """Creates a missing keyspace. Without `replication`: one copy on one node, else BadSetting."""
     if replication_of(session, keyspace) is not None:
         return
     if not replication:
@@ -130,12 +130,12 @@ def create_keyspace(session: CassandraSession, keyspace: str, replication: str) 
 def create_tables(
     session: CassandraSession, keyspace: str, required: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Create those of `required` (name -> columns and options) that are missing; their names. All
-    of `required` can be read and written afterwards.
+    """Creates those of `required` (name -> columns and options) that are missing; returns their
+    names. All of `required` can be read and written afterwards.
 
-    Of several that create at once one does it, and Cassandra shows the table to the others, and
-    tells them that it exists, before it can be used: a write in that moment would be confirmed and
-    forgotten. So whoever finds a young table waits until it answers.
+    Of several concurrent callers one creates a table. Cassandra tells the others that it exists
+    before it can be used: a write in that moment would be confirmed and lost. So each caller waits
+    until a young table answers.
     """
     existing = _changed(session, keyspace)
     missing = tuple(name for name in required if name not in existing)
@@ -149,14 +149,14 @@ def create_tables(
 def create_queue_tables(
     session: CassandraSession, names: Iterable[str], replication: str = ""
 ) -> tuple[str, ...]:
-    """Creates James' keyspace and these tables of the queue view where missing; the new tables."""
+    """Creates James' keyspace and these tables where missing; returns the new tables' names."""
     keyspace = session.settings.keyspace
     create_keyspace(session, keyspace, replication)
     return create_tables(session, keyspace, {name: _TABLES[name] for name in names})
 
 
 def _changed(session: CassandraSession, keyspace: str) -> dict[str, timedelta]:
-    """The tables of a keyspace, and how long ago each was made or altered, by Cassandra's clock."""
+    """Table -> time since it was created or altered, by Cassandra's clock."""
     query = (
         "SELECT table_name, WRITETIME(id), toUnixTimestamp(now()) "
         "FROM system_schema.tables WHERE keyspace_name = ?"
@@ -167,10 +167,10 @@ def _changed(session: CassandraSession, keyspace: str) -> dict[str, timedelta]:
 
 
 def _await_readable(session: CassandraSession, keyspace: str, names: Sequence[str]) -> None:
-    """Reads one token of each, which is cheap: the session waits for a table in the schema."""
+    """Reads one token of each, which is cheap: the session waits for a table of the schema."""
     columns = columns_of(session, keyspace.lower()) if names else {}
     for name in names:
-        if key := partition_key(columns.get(name, ())):  # another node may not have heard of it
+        if key := partition_key(columns.get(name, ())):  # else the node does not know it yet
             session.execute(f"SELECT * FROM {keyspace}.{name} WHERE token({', '.join(key)}) = 0")
 
 

@@ -20,15 +20,15 @@ from mailslice.stores.cassandra.table import Statement, Table, insert, select
 T = TypeVar("T")
 _TOKEN = "token(queuename, enqueueid)"  # noqa: S105 - of the partitioner
 ALL = None
-"""Every one of the ids that were asked for is marked."""
+"""A value of Marked: all the requested ids are marked."""
 Marked = frozenset[bytes] | None
-"""Those of some packed ids that are marked; ALL when all are, known without looking at each."""
+"""The packed ids that are marked; ALL when all requested ones are."""
 LISTS_BEFORE_SCAN, MARKS_A_LIST = 200, 600
-"""A long look-up scans all marks once its lists of ids have cost as much as the scan would: a list
-costs as much as so many marks. No sooner than after so many lists.
+"""A long look-up scans all marks once its lists of ids have cost as much as the scan would. One
+list costs as much as MARKS_A_LIST marks. The scan starts after LISTS_BEFORE_SCAN lists or later.
 """
 MARKS_SCANNED = 1_250_000
-"""Of all queues, at most: a mark takes 100 bytes of memory."""
+"""A scan reads at most so many marks, of all queues: a mark takes 100 bytes of memory."""
 _SAMPLES, _RANGES = 4096, 32
 
 
@@ -56,22 +56,22 @@ class DeletedMails(Table):
         return self._session.submit(self._mark, [queue, enqueue_id])
 
     def mark_many(self, queue: QueueName, ids: Iterable[EnqueueId]) -> int:
-        """Mark all; how many, once all are written. After an error some may be marked."""
+        """Marks all ids; returns how many. After an error some may be marked."""
         return self._session.run_many(self._mark, ([queue, enqueue_id] for enqueue_id in ids))
 
     def is_marked_future(self, queue: QueueName, enqueue_id: EnqueueId) -> ResponseFuture:
-        """A future whose rows are not empty when the mail is marked."""
+        """A future of one row if the mail is marked, else of none."""
         return self._session.submit(self._one, [queue, enqueue_id])
 
     def are_marked_future(self, queue: QueueName, ids: Sequence[EnqueueId]) -> ResponseFuture:
-        """A future whose rows begin with the ids of those that are marked; up to 100."""
+        """A future of a row (id) for each of the ids that is marked. At most 100 ids."""
         return self._session.submit(self._by_ids, [queue, ids])
 
     def is_marked(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
         return bool(self._session.execute(self._one, [queue, enqueue_id]))
 
     def is_marked_on_any_replica(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
-        """As `is_marked`, by all replicas: one may have the mark alone. Raises StoreUnavailable."""
+        """As `is_marked`, but reads all replicas: one alone may have it. StoreUnavailable."""
         return bool(self._of_all_replicas(self._one, [queue, enqueue_id]))
 
     def marked(
@@ -89,9 +89,9 @@ class DeletedMails(Table):
         *,
         ordered: bool = False,
     ) -> Iterator[tuple[T, bytes, Marked]]:
-        """Of each (what, packed ids; at most IDS_A_REQUEST): these two, and the marked ones.
+        """For each (tag, packed ids; at most IDS_A_REQUEST): (tag, packed ids, marked ids).
 
-        A mark that a scan has read stays one; an id without one is looked up, as all are before.
+        Before a scan, looks up all ids. After it, only those whose mark the scan has not read.
         """
         lists, how, more = iter(asked), {"in_flight": in_flight, "ordered": ordered}, None
         yield from self._looked_up(queue, islice(lists, LISTS_BEFORE_SCAN), **how)
@@ -100,35 +100,35 @@ class DeletedMails(Table):
             more = max(0, int(marks) // MARKS_A_LIST - LISTS_BEFORE_SCAN)
         lists, known = chain(following, lists), None
         yield from self._looked_up(queue, islice(lists, more), **how)
-        for some in batches(lists, LISTS_BEFORE_SCAN):
+        for batch in batches(lists, LISTS_BEFORE_SCAN):
             known = self._scan(queue) if known is None else known
             unknown = (
                 (at, packed)
-                for at, (_, packed) in enumerate(some)
+                for at, (_, packed) in enumerate(batch)
                 if not known.issuperset(each_in_order(packed))
             )
             marked = {at: ids for at, _, ids in self._looked_up(queue, unknown, **how)}
-            yield from ((tag, packed, marked.get(at, ALL)) for at, (tag, packed) in enumerate(some))
+            yield from ((tag, ids, marked.get(at, ALL)) for at, (tag, ids) in enumerate(batch))
 
     def _looked_up(
         self, queue: QueueName, asked: Iterable[tuple[T, bytes]], **how: Any
     ) -> Iterator[tuple[T, bytes, Marked]]:
         name = queue.encode()
-        requests = (_Asked(name, tag, packed) for tag, packed in asked)
-        for asked_for, page in self._session.packed.pages(self._by_ids, requests, raw=True, **how):
-            packed = asked_for.packed
+        requests = (_LookUp(name, tag, packed) for tag, packed in asked)
+        for request, page in self._session.packed.pages(self._by_ids, requests, raw=True, **how):
+            packed = request.packed
             is_all = page.rows * WIDTH == len(packed)
-            yield asked_for.tag, packed, ALL if is_all else each_of(page.data)
+            yield request.tag, packed, ALL if is_all else each_of(page.data)
 
     def _estimate(self) -> float:
-        """How many marks all queues have, by a sample; infinite where that cannot be read."""
+        """How many marks all queues have, by a sample; infinite if the sample cannot be read."""
         with suppress(MailsliceError):
             (sample,) = self._session.packed.pages(self._sample, [[0, 2**64 // _SAMPLES]], 1)
             return float(_SAMPLES * sample[1].rows)
         return math.inf
 
     def _scan(self, queue: QueueName) -> set[bytes]:
-        """Packed ids of the queue's marks, or of some, as far as the scan comes."""
+        """Packed ids of the queue's marks; of fewer, if the scan fails on the way."""
         known = set[bytes]()
         with suppress(MailsliceError):
             for page in self.packed_ids_of(queue, token_ranges(self._session, _RANGES), 8):
@@ -136,9 +136,9 @@ class DeletedMails(Table):
         return known
 
     def drop_packed(self, queue: QueueName, lists: Iterable[bytes], in_flight: int = 8) -> int:
-        """Deletes the marks of mails that cannot be handled again (I5); how many requests.
+        """Deletes the marks of mails that cannot be handled again (I5). Returns how many requests.
 
-        Each of `lists` are packed ids, at most IDS_A_REQUEST.
+        Each of `lists` holds packed ids, at most IDS_A_REQUEST.
         """
         name = queue.encode()
         params = ([name, as_list(packed)] for packed in lists)
@@ -148,15 +148,15 @@ class DeletedMails(Table):
     def packed_ids_of(
         self, queue: QueueName, ranges: Iterable[TokenRange], in_flight: int = 4
     ) -> Iterator[bytes]:
-        """Packed ids of the queue's marks in those ranges, by page. All queues' marks are read."""
-        asked = ([queue, low, high] for low, high in ranges)
-        for _, page in self._session.packed.pages(self._in_range, asked, in_flight):
+        """Packed ids of the queue's marks in those ranges, by page. Reads all queues' marks."""
+        params = ([queue, low, high] for low, high in ranges)
+        for _, page in self._session.packed.pages(self._in_range, params, in_flight):
             if page.rows:
                 yield page.data
 
 
-class _Asked(list[bytes], Generic[T]):
-    """The bound values of a request, which remember what they were asked for."""
+class _LookUp(list[bytes], Generic[T]):
+    """The bound values of a request, with its tag and its ids."""
 
     def __init__(self, queue: bytes, tag: T, packed: bytes) -> None:
         super().__init__([queue, as_list(packed)])

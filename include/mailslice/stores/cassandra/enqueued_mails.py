@@ -25,7 +25,7 @@ _PARTITION = "queuename = ? AND timerangestart = ? AND bucketid = ?"
 _SLICES = "queuename = ? AND bucketid = ? AND timerangestart IN ?"
 _BY_IDS = f"{_PARTITION} AND enqueueid IN ?"
 _KEY_COLUMNS = 4
-"""The first of COLUMNS are the key."""
+"""So many of the first COLUMNS are the primary key."""
 _WRITTEN = "WRITETIME(enqueuedtime)"
 _ROW_ID = ("enqueueid", "enqueuedtime", _WRITTEN)
 _TOKEN = "token(queuename, timerangestart, bucketid)"  # noqa: S105 - of the partitioner
@@ -37,7 +37,7 @@ IdsByPartition: TypeAlias = Iterable[tuple[Partition, Sequence[EnqueueId]]]
 
 @dataclass(frozen=True, slots=True)
 class RowId:
-    """Of a row. `written_us`: WRITETIME, µs since the epoch; None without an enqueued time."""
+    """A row's id and times. `written_us`: WRITETIME, µs since the epoch; None without a time."""
 
     enqueue_id: EnqueueId
     enqueued_time: datetime | None
@@ -45,15 +45,15 @@ class RowId:
 
 
 WrittenRow = tuple[ViewRow, int | None]
-"""A row and its write time, microseconds since the epoch; None where it has no enqueued time."""
+"""A row and its write time, microseconds since the epoch; None if it has no enqueued time."""
 
 
 ReadPages: TypeAlias = Callable[..., Iterator[tuple[Partition, Page]]]
-"""`EnqueuedMails.pages` of one kind of read."""
+"""`EnqueuedMails.pages` of one PartitionQuery."""
 
 
 class PartitionQuery(Generic[Page]):
-    """A method of EnqueuedMails: a SELECT of columns; `packed` pages come undecoded."""
+    """A method of EnqueuedMails that SELECTs columns. `packed`: `decode` gets undecoded pages."""
 
     def __init__(
         self, columns: Iterable[str], decode: Callable[[Any], Page], *, packed: bool = False
@@ -93,7 +93,7 @@ class EnqueuedMails(Table):
     )
     _read = Statement(select(COLUMNS, f"{_PARTITION} AND enqueueid = ?"))
     _find = Statement(select(COLUMNS, f"{_SLICES} AND enqueueid = ?"), paged=False)
-    # Paged: Cassandra reads one partition after the other, and no row beyond the limit.
+    # Paged: Cassandra then reads the partitions one by one, and no row beyond the limit.
     _first_ids = Statement(
         select(("timerangestart", "enqueueid", "enqueuedtime"), f"{_SLICES} LIMIT ?")
     )
@@ -111,15 +111,15 @@ class EnqueuedMails(Table):
         self.table = table
 
     def insert_future(self, row: ViewRow) -> ResponseFuture:
-        """Write the row. Nothing is bound for what is null: binding null writes a tombstone."""
+        """Writes the row. Leaves null values unbound: a bound null writes a tombstone."""
         return self._session.submit(self._insert, self._bound(row))
 
     def replace_future(self, row: ViewRow) -> ResponseFuture:
-        """Write the row's values over the row of its key, if there is one still.
+        """Overwrites the row, if it still exists.
 
-        A row that a cleanup deleted meanwhile must not come back. All columns that are not null, so
-        that the write time that a later cleanup reads is that of this write. An LWT, for rare
-        writes: it loses to a row that a clock ahead of Cassandra's has written.
+        A row that a cleanup deleted meanwhile must not come back. Writes all columns that are not
+        null, so that a later cleanup reads this write's time. It is an LWT, for rare writes: it
+        loses to a row that was written by a clock ahead of Cassandra's.
         """
         key = [*_key(row.queue, row.partition), row.enqueue_id]
         return self._session.submit(self._replace, [*self._bound(row)[_KEY_COLUMNS:], *key])
@@ -128,7 +128,7 @@ class EnqueuedMails(Table):
         return self._session.run_many(self._insert, (self._bound(row) for row in rows), in_flight)
 
     def copy_many(self, rows: Iterable[tuple[ViewRow, int]]) -> int:
-        """Write each row with the write time that it has elsewhere; how many. Later writes win."""
+        """Writes each row with its given write time; returns how many. Later writes win."""
         params = ([*self._bound(row), written_us] for row, written_us in rows)
         return self._session.run_many(self._copy, params)
 
@@ -144,7 +144,7 @@ class EnqueuedMails(Table):
     def find(
         self, queue: QueueName, partitions: Iterable[Partition], enqueue_id: EnqueueId
     ) -> Iterator[ViewRow]:
-        """The row of this id, wherever in `partitions` it is."""
+        """The rows of this id in `partitions`."""
         params = ([*slices, enqueue_id] for slices in _slices(queue, partitions))
         for _, rows in self._session.map(self._find, params, in_flight=8):
             yield from map(from_row, rows)
@@ -152,7 +152,7 @@ class EnqueuedMails(Table):
     def first_ids(
         self, queue: QueueName, partitions: Iterable[Partition], limit: int
     ) -> Iterator[tuple[Partition, TimedIds]]:
-        """Some rows of `partitions`: all of them, or `limit` at least."""
+        """Rows of `partitions`: all of them, or at least `limit`."""
         params = ([*slices, limit] for slices in _slices(queue, partitions))
         for (_, bucket, *_), rows in self._session.map(self._first_ids, params, in_flight=2):
             for start, group in groupby(rows, key=itemgetter(0)):
@@ -171,8 +171,8 @@ class EnqueuedMails(Table):
     def by_ids(
         self, queue: QueueName, ids_by_partition: IdsByPartition, in_flight: int = 8
     ) -> Iterator[ViewRow]:
-        """The rows of these ids that are there, at most 100 ids a request, in no order."""
-        keys = _hundreds(queue, ids_by_partition)
+        """The existing rows of these ids, in no order, at most 100 ids a request."""
+        keys = _id_batches(queue, ids_by_partition)
         for _, rows in self._session.map(self._by_ids, keys, in_flight):
             yield from map(from_row, rows)
 
@@ -180,7 +180,7 @@ class EnqueuedMails(Table):
         self, queue: QueueName, ids_by_partition: IdsByPartition, in_flight: int = 8
     ) -> Iterator[WrittenRow]:
         """As `by_ids`, each row with its write time."""
-        keys = _hundreds(queue, ids_by_partition)
+        keys = _id_batches(queue, ids_by_partition)
         for _, rows in self._session.map(self._written_by_ids, keys, in_flight):
             yield from map(_written_row, rows)
 
@@ -192,20 +192,20 @@ class EnqueuedMails(Table):
         *,
         ordered: bool = False,
     ) -> Iterator[tuple[Partition, list[RowId]]]:
-        """As `by_ids`, with `RowId`s: which of these ids have a row, without reading the others."""
-        keys = _hundreds(queue, ids_by_partition)
+        """As `by_ids`, but with `RowId`s: which of these ids have a row. Reads no other rows."""
+        keys = _id_batches(queue, ids_by_partition)
         for key, rows in self._session.map(self._row_ids_by_ids, keys, in_flight, ordered=ordered):
             yield key.partition, [_row_id(row) for row in rows]
 
     def delete_partition_future(
         self, queue: QueueName, partition: Partition, timestamp_us: int
     ) -> Pending:
-        """Delete what was written into the partition up to `timestamp_us`, and nothing later."""
+        """Deletes what was written into the partition up to `timestamp_us`, and nothing later."""
         return self._session.begin(self._delete_partition, [timestamp_us, *_key(queue, partition)])
 
     def partitions(self, queue: QueueName) -> Iterator[Partition]:
-        """Every partition of the queue, in no order: a scan of all partition keys of the table."""
-        # No key has the least token: the open bound loses none.
+        """Every partition of the queue, in no order. Scans all partition keys of the table."""
+        # No key has the least token, so the open bound excludes none.
         ring = split(LOWEST, HIGHEST, _RANGES)
         for _, rows in self._session.map(self._partitions, ring, in_flight=4):
             for name, start, bucket in rows:
@@ -221,7 +221,7 @@ class EnqueuedMails(Table):
         *,
         ordered: bool = False,
     ) -> Iterator[tuple[Partition, Page]]:
-        """Pages, one at least of each partition; in the order of these if `ordered`."""
+        """(partition, page), at least one page each; in the partitions' order if `ordered`."""
         keys = (_Key(queue, partition) for partition in partitions)
         ask: Any = self._session.packed.pages if read.packed else self._session.map
         statement = self.prepare_statement(read.cql)
@@ -234,14 +234,14 @@ class EnqueuedMails(Table):
 
 
 class _Key(list[object]):
-    """The bound key of a partition, with ids when some are requested; it keeps the partition."""
+    """The bound key of a partition, with ids if requested. It remembers the partition."""
 
     def __init__(self, queue: QueueName, partition: Partition, *ids: list[EnqueueId]) -> None:
         super().__init__([*_key(queue, partition), *ids])
         self.partition = partition
 
 
-def _hundreds(queue: QueueName, ids_by_partition: IdsByPartition) -> Iterator[_Key]:
+def _id_batches(queue: QueueName, ids_by_partition: IdsByPartition) -> Iterator[_Key]:
     return (
         _Key(queue, partition, list(ids[at : at + IDS_A_REQUEST]))
         for partition, ids in ids_by_partition
@@ -250,8 +250,8 @@ def _hundreds(queue: QueueName, ids_by_partition: IdsByPartition) -> Iterator[_K
 
 
 def _slices(queue: QueueName, partitions: Iterable[Partition]) -> Iterator[list[Any]]:
-    """Queue, bucket and the starts of at most 100 slices."""
-    starts = ((one.bucket, epoch_ms(one.slice_start)) for one in partitions)
+    """Bound values: queue, bucket and the starts of at most 100 slices."""
+    starts = ((partition.bucket, epoch_ms(partition.slice_start)) for partition in partitions)
     return ([queue, *batch] for batch in batches_by_key(starts, IDS_A_REQUEST))
 
 

@@ -1,4 +1,4 @@
-"""The driver's errors as mailslice's: try again, fix the settings, or a row that is too large."""
+"""Translates the driver's errors: try again, fix the settings, or a row that is too large."""
 
 import re
 import ssl
@@ -14,15 +14,15 @@ from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 
 _CREDENTIALS = "MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD"
 _UNAVAILABLE = (DriverException, ConnectionException, ErrorMessage, NoHostAvailable, OSError)
-"""Of the driver, and of sockets (TimeoutError is an OSError)."""
+"""Errors of the driver, and of sockets (TimeoutError is an OSError)."""
 _USERS_AWAY = re.compile("Unable to perform auth")
-"""Cassandra could not read its own tables of users and rights: their replicas are away."""
+"""Cassandra cannot read its tables of users and rights, because their replicas are away."""
 _TOO_LARGE = re.compile(r"Request is too big|is too large for the maximum size")
 
 
 def translated(error: BaseException, address: str) -> BaseException:
-    """StoreUnavailable, BadSetting or BadInput (a row that is too large) for a driver's error,
-    with the address; others as they are.
+    """The error for the driver's, with the address: StoreUnavailable, BadSetting, or BadInput (a
+    row that is too large). Returns other errors unchanged.
     """
     for cause in causes(error):
         if _USERS_AWAY.search(str(cause)):
@@ -49,7 +49,7 @@ def translated(error: BaseException, address: str) -> BaseException:
             words = "refuses a statement, is MAILSLICE_CASSANDRA_KEYSPACE right?"
         return kind(f"Cassandra at {address} {words} {_short(error)}")
     if isinstance(error, _UNAVAILABLE) and not isinstance(error, RequestValidationException):
-        # The last cause is the most telling one: of a host, else the error itself.
+        # The last cause says most: it is a node's, or else the error itself.
         return StoreUnavailable(
             f"Cassandra at {address} does not answer: {_short([*causes(error)][-1])}"
         )
@@ -57,7 +57,7 @@ def translated(error: BaseException, address: str) -> BaseException:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what each node said, where several were asked."""
+    """The error, and each node's error if several were asked."""
     yield error
     if isinstance(error, NoHostAvailable) and isinstance(error.errors, dict):
         yield from (cause for cause in error.errors.values() if isinstance(cause, BaseException))

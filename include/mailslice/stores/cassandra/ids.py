@@ -1,8 +1,8 @@
-"""Enqueue ids as the native protocol has them: 4 bytes of length and 16 of the id, in a page of
-rows as in a list that is bound.
+"""Enqueue ids as the native protocol packs them, both in a page of rows and in a bound list: 4
+bytes of length and 16 of the id.
 
-Looking up the marks of a million rows need not make a million UUIDs: what came in a page goes into
-the next request as it is.
+Looking up the marks of a million rows then makes no million UUIDs: the bytes of a page go into the
+next request unchanged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from mailslice.model.mail import EnqueueId
 WIDTH = 20
 """Bytes of a packed id."""
 IDS_A_REQUEST = 100
-"""Ten times faster than point reads (reference/hot-path.md)."""
+"""Ids of one `IN ?`: ten times faster than point reads (reference/hot-path.md)."""
 _HEAD = (16).to_bytes(4, "big")
 _EIGHT = (8).to_bytes(4, "big")
 _NULL = b"\xff\xff\xff\xff"
@@ -35,7 +35,7 @@ def unpack(packed: bytes) -> list[EnqueueId]:
 
 
 def cut(packed: bytes) -> Iterator[bytes]:
-    """At most IDS_A_REQUEST of them at a time."""
+    """Splits packed ids into pieces of at most IDS_A_REQUEST ids."""
     size = WIDTH * IDS_A_REQUEST
     return (packed[at : at + size] for at in range(0, len(packed), size))
 
@@ -55,7 +55,7 @@ def each_of(packed: bytes) -> frozenset[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class TimedIds:
-    """Rows of (enqueueid, enqueuedtime): `packed` ids, and bytes that `time_of` decodes."""
+    """Rows of (enqueueid, enqueuedtime): their `packed` ids, and bytes for `time_of` to decode."""
 
     packed: bytes
     _rows: bytes
@@ -78,12 +78,12 @@ class TimedIds:
 
     @classmethod
     def of_rows(cls, rows: Iterable[tuple[UUID, datetime | None]]) -> Self:
-        """The same of rows that are decoded already: a few, or a double's."""
+        """From decoded rows: a few, or those of a test double."""
         listed = list(rows)
         data = b"".join(
-            pack([one])
+            pack([row_id])
             + (_NULL if when is None else _EIGHT + epoch_ms(when).to_bytes(8, "big", signed=True))
-            for one, when in listed
+            for row_id, when in listed
         )
         return cls.of_page(len(listed), data)
 

@@ -1,4 +1,4 @@
-"""Cassandra's driver as it is where numpy is not installed."""
+"""Loads Cassandra's driver as if numpy were not installed."""
 
 import sys
 from importlib.util import find_spec
@@ -6,15 +6,15 @@ from types import ModuleType
 
 
 def without_numpy() -> None:
-    """Keeps the driver from importing numpy, for row parsers that nothing here uses: 12 MiB and a
-    tenth of a second in each process.
+    """Keeps the driver from importing numpy, which costs 12 MiB and 0.1 s in each process, for row
+    parsers that mailslice does not use.
 
-    For processes that are mailslice's own, before their first import of the driver (later it does
-    nothing): another program may want those parsers.
+    Call it in mailslice's own processes only, as another program may need those parsers; and before
+    the first import of the driver, as it does nothing later.
     """
     if "numpy" in sys.modules or "cassandra.cython_deps" in sys.modules:
         return
-    known = ModuleType("cassandra.cython_deps")  # the driver looks there alone for what there is
+    known = ModuleType("cassandra.cython_deps")  # the driver asks this module alone
     known.HAVE_CYTHON = find_spec("cassandra.row_parser") is not None  # type: ignore[attr-defined]
     known.HAVE_NUMPY = False  # type: ignore[attr-defined]
     sys.modules[known.__name__] = known

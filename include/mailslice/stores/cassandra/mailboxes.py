@@ -1,8 +1,8 @@
 """James' tables of mailboxes (James ADR-23).
 
-imapUidTable is the truth, messageIdTable its projection by mailbox, mailboxCounters what users are
-shown. They are James' own: mailslice never creates them. Of counters it writes one thing, a
-difference, once.
+imapUidTable is the truth, messageIdTable its projection by mailbox, mailboxCounters what users see.
+mailslice never creates these tables. It writes counters by one update only, which adds a
+difference and is sent once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,12 +39,12 @@ _KEYS = {
 }
 """The partition key of each table."""
 _MANY_CELLS = ("set<", "list<", "map<")
-"""Beginnings of types whose values are cells of their own, without one write time to ask for."""
+"""Prefixes of types with a cell for each member: their column has no single write time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """A mailbox's counters; without a row both are 0, as James reads it."""
+    """A mailbox's counters. Without a row both are 0, as in James."""
 
     count: int
     unseen: int
@@ -52,8 +52,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A message's row in the truth or in the projection: the columns that both have, and when the
-    newest of its cells was written (microseconds; 0: unknown). Cells of collections tell no time.
+    """A message's row in the truth or the projection: the columns that both have, and the newest
+    write time of its cells (microseconds; 0: unknown), collections excepted.
     """
 
     values: Mapping[str, Any]
@@ -61,20 +61,20 @@ class MessageRow:
 
     @property
     def message(self) -> UUID | None:
-        """The message's id; None for a row of the projection of which only later flags are left."""
+        """The message's id. None: a projection's row of which only later flags are left."""
         message_id: UUID | None = self.values["messageid"]
         return message_id
 
     @property
     def state(self) -> dict[str, object]:
-        """What must be equal in both tables: flags that are set, and modSeq."""
+        """What must be equal in both tables: flags and modSeq."""
         flags = {name: bool(self.values[name]) for name in FLAGS if name in self.values}
         user_flags = frozenset(self.values.get(USER_FLAGS) or ())
         return {**flags, USER_FLAGS: user_flags, "modseq": self.values["modseq"] or 0}
 
 
 class MailboxTables(Table):
-    """The four tables. Scans take (low, high) tokens, and give `message_columns`."""
+    """The mailbox tables. Scans take (low, high) tokens, and give `message_columns`."""
 
     _modseq = Statement(f"SELECT nextmodseq FROM {{keyspace}}.{MODSEQ} WHERE mailboxid = ?")
     _exists = Statement(f"SELECT id FROM {{keyspace}}.{MAILBOX} WHERE id = ?")
@@ -92,7 +92,7 @@ class MailboxTables(Table):
         super().__init__(session, session.settings.keyspace, MESSAGE_ID_TABLE)
 
     def require(self, *, truth: bool = True) -> None:
-        """Raises Refused naming tables (imapUidTable: with `truth`) or columns that are missing."""
+        """Raises Refused naming missing tables or columns. `truth`: imapUidTable is needed, too."""
         messages = {MESSAGE_ID_TABLE, *([IMAP_UID_TABLE] if truth else [])}
         existing = tables_of(self._session, self._keyspace)
         if missing := sorted({MAILBOX, MAILBOX_COUNTERS, *messages} - existing):
@@ -110,7 +110,7 @@ class MailboxTables(Table):
 
     @cached_property
     def flags(self) -> tuple[str, ...]:
-        """The flags, as columns, that both tables have (one of them, when the other is missing)."""
+        """Columns of the flags that both tables have; of one if the other is missing."""
         return tuple(name for name in FLAGS if name in self.common_columns)
 
     @cached_property
@@ -121,12 +121,12 @@ class MailboxTables(Table):
 
     @cached_property
     def message_columns(self) -> tuple[str, ...]:
-        """What scans give: message id, mailbox id, uid, modSeq, flags; last user flags, if any."""
+        """Columns of scans: message id, mailbox id, uid, modSeq, flags, and user flags if any."""
         user_flags = [USER_FLAGS] if USER_FLAGS in self.common_columns else []
         return ("messageid", "mailboxid", "uid", "modseq", *self.flags, *user_flags)
 
     def scan(self, table: str) -> PreparedStatement:
-        """Reads a token range of `table`: messages, or ids with counters or given modSeqs."""
+        """Reads a token range of `table`: messages, or ids with counters or highest modSeqs."""
         others = {
             MAILBOX: ("id",),
             MAILBOX_COUNTERS: ("mailboxid", "count", "unseen"),
@@ -146,26 +146,26 @@ class MailboxTables(Table):
 
     @cached_property
     def of_messages(self) -> PreparedStatement:
-        """The truth of some messages in one mailbox: (message ids, mailbox id)."""
+        """The truth's rows of messages in one mailbox: (message ids, mailbox id)."""
         where = "messageid IN ? AND mailboxid = ?"
         return self._select(IMAP_UID_TABLE, self.message_columns, where)
 
     def of_users(self, users: Iterable[str]) -> dict[UUID, str]:
-        """The mailboxes of these users, and whose: a scan. Names in lower case."""
+        """Mailbox -> user (lower case), of these users. Scans the table of mailboxes."""
         names = {user.lower() for user in users}
         statement = self.prepare_statement(f"SELECT id, mailboxbase FROM {{keyspace}}.{MAILBOX}")
         rows = self._session.stream(statement)
-        # The base is a user-defined type, a named tuple by the driver.
+        # The base is a user-defined type, which the driver gives as a named tuple.
         owned = ((mailbox, getattr(base, "user", None) or "") for mailbox, base in rows)
         return {mailbox: user.lower() for mailbox, user in owned if user.lower() in names}
 
     @cached_property
     def has_modseqs(self) -> bool:
-        """Whether James' table of given modSeqs is there."""
+        """Whether James' table of modSeqs exists."""
         return MODSEQ in tables_of(self._session, self._keyspace)
 
     def given_modseq(self, mailbox: UUID) -> int:
-        """The highest modSeq that James gave out in the mailbox; 0 where none is written."""
+        """The highest modSeq that James assigned in the mailbox; 0 if none is written."""
         rows = self._session.execute(self._modseq, [mailbox]) if self.has_modseqs else []
         return int(rows[0][0] or 0) if rows else 0
 
@@ -176,18 +176,18 @@ class MailboxTables(Table):
         return _counters(self._session.execute(self._counters, [mailbox]))
 
     def counters_of_all_replicas(self, mailbox: UUID) -> Counters:
-        """The counters as all replicas know them. StoreUnavailable: one is away, and may differ."""
+        """The counters at consistency ALL. StoreUnavailable: a replica is away, and may differ."""
         return _counters(self._of_all_replicas(self._counters, [mailbox]))
 
     def prepare_to_add(self) -> None:
-        """Prepare the update: what can fail before the request fails before the claim."""
+        """Prepares the update, so that a failure to prepare comes before the claim."""
         self._add  # noqa: B018 - a cached property
 
     def add(self, mailbox: UUID, count: int, unseen: int) -> None:
-        """Add to both counters, in one update that is sent once: no retry by the driver, on no
-        other host, and never a second, speculative one.
+        """Adds to both counters by one update that is sent once: the driver neither retries it, nor
+        tries another host, nor sends it speculatively.
 
-        Whatever this raises, the update may have been done, or may still be.
+        After any error the update may have been done, or may still be done.
         """
         self._session.execute(self._add, [count, unseen, mailbox])
 
@@ -198,12 +198,12 @@ class MailboxTables(Table):
         return self._message(self._session.execute(self._truth, [message, mailbox, uid]))
 
     def project(self, row: MessageRow, timestamp_us: int) -> None:
-        """Write a row of the projection, at this write time."""
+        """Writes a row of the projection with this write time."""
         values = [row.values[name] for name in self.common_columns]
         self._session.execute(self._project, [*values, timestamp_us])
 
     def unproject(self, mailbox: UUID, uid: int, timestamp_us: int) -> None:
-        """Delete a row of the projection, up to this write time."""
+        """Deletes what was written into a row of the projection up to this write time."""
         self._session.execute(self._unproject, [timestamp_us, mailbox, uid])
 
     def _message(self, rows: Sequence[tuple[Any, ...]]) -> MessageRow | None:
@@ -221,9 +221,9 @@ class MailboxTables(Table):
         return columns_of(self._session, self._keyspace.lower()).get(table, ())
 
     def _written(self, table: str) -> list[str]:
-        """A row with the write times of all its cells that have one: each may be written alone."""
-        cells = [one for one in self._schema(table) if one.kind == "regular"]
-        timed = [one.name for one in cells if not one.type.startswith(_MANY_CELLS)]
+        """Columns of a row with the write times of its cells: each may be written alone."""
+        regular = [column for column in self._schema(table) if column.kind == "regular"]
+        timed = [column.name for column in regular if not column.type.startswith(_MANY_CELLS)]
         return [*self.common_columns, *(f"WRITETIME({name})" for name in timed)]
 
     @cached_property

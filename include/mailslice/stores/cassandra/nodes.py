@@ -1,4 +1,4 @@
-"""The nodes one by one: what each keeps and compacts. Virtual tables speak of who answers."""
+"""Disk use and compactions of single nodes. A virtual table describes the node that answers."""
 
 import time
 from collections.abc import Iterable
@@ -12,14 +12,14 @@ COLLECTING = "remove deleted data"
 """The kind of a running garbagecollect in system_views.sstable_tasks."""
 _POOL = "CompactionExecutor"
 _POLL = 0.05
-"""Seconds between two looks at the connections."""
+"""Seconds between two checks of the connections."""
 MAX_CLOCK_SKEW = timedelta(minutes=1)
-"""A node's own clock may be behind by that."""
+"""A node's clock may be behind by so much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node, by the address that clients know. `asked` False: away, or of another data centre."""
+    """A node, by its client address. `asked`: reachable; False: away or in another data centre."""
 
     address: str
     datacenter: str
@@ -42,7 +42,7 @@ class Nodes:
         self._session = session
 
     def all(self) -> tuple[Node, ...]:
-        """Every node, by address. One that a new session may not have reached yet is waited for."""
+        """Every node, sorted by address. Waits for nodes that a new session has not reached yet."""
         until = time.monotonic() + self._session.settings.timeout.total_seconds()
         while True:
             connected = self._session.connected()
@@ -60,14 +60,14 @@ class Nodes:
         return tuple(sorted(nodes, key=lambda node: node.address))
 
     def disk_mib(self, address: str, keyspace: str, tables: Iterable[str]) -> dict[str, int]:
-        """MiB of each table on the node's disk, rounded up; nothing for what is in memory."""
+        """MiB of each table on the node's disk, rounded up. Memtables do not count."""
         query = "SELECT keyspace_name, table_name, mebibytes FROM system_views.disk_usage"
         rows = self._session.ask(self._host(address), query)
         sizes = {row[1]: int(row[2]) for row in rows if row[0] == keyspace.lower()}
         return {table: sizes.get(table, 0) for table in tables}
 
     def compacting(self, address: str) -> Compacting:
-        """What the node compacts, of all its tables."""
+        """The node's compaction tasks, of all tables."""
         host = self._host(address)
         query = "SELECT active_tasks, pending_tasks FROM system_views.thread_pools WHERE name = %s"
         pending = sum(map(sum, self._session.ask(host, query, [_POOL])))
@@ -75,7 +75,7 @@ class Nodes:
         return Compacting(pending, any(row[0] == COLLECTING for row in kinds))
 
     def compacted(self, address: str, keyspace: str, since: datetime) -> frozenset[str]:
-        """The tables of which the node rewrote files since then, by its own history and clock."""
+        """The tables whose files the node rewrote since then, by its own history and clock."""
         query = (
             "SELECT columnfamily_name, keyspace_name, compacted_at FROM system.compaction_history"
         )

@@ -1,7 +1,7 @@
-"""Pages of rows as they came over the wire, undecoded: for scans of millions of rows.
+"""Undecoded pages of rows, as bytes of the wire protocol, for scans of millions of rows.
 
-The driver makes one Python object of every value, which costs more than Cassandra's own work. A
-page here is its row count and its bytes; `mailslice.engine.page_decoder` decodes it by column.
+The driver makes a Python object of every value, which costs more than Cassandra's own work. A page
+here is a row count and bytes. `mailslice.engine.page_decoder` decodes it by column.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
-# The pure handler: the other decodes rows in C, where nothing can be put in its place.
+# The pure Python handler: the other one decodes rows in C, which cannot be replaced.
 from cassandra.protocol import ResultMessage, read_int
 from cassandra.protocol import _ProtocolHandler as ProtocolHandler
 from cassandra.query import BoundStatement, PreparedStatement
@@ -20,14 +20,14 @@ Asked = TypeVar("Asked", bound=Sequence[object])
 
 @dataclass(frozen=True, slots=True)
 class PackedPage:
-    """So many rows; a value is its length (4 bytes, -1 = null) and its bytes, as on the wire."""
+    """`rows` rows. `data` has each value as its length (4 bytes, -1 = null) and its bytes."""
 
     rows: int
     data: bytes
 
 
 NO_ROWS = PackedPage(0, b"")
-"""What a statement that writes gives."""
+"""The page of a writing statement."""
 
 
 class _PackedResult(ResultMessage):  # type: ignore[misc]  # the driver has no types
@@ -49,7 +49,7 @@ class _PackedResult(ResultMessage):  # type: ignore[misc]  # the driver has no t
 
 
 class _PackedProtocol(ProtocolHandler):  # type: ignore[misc]
-    """The driver's protocol with such results."""
+    """The driver's protocol with _PackedResult."""
 
     message_types_by_opcode = {  # noqa: RUF012 - as the driver's own
         **ProtocolHandler.message_types_by_opcode,
@@ -58,7 +58,7 @@ class _PackedProtocol(ProtocolHandler):  # type: ignore[misc]
 
 
 class PackedReader:
-    """Reads pages by a driver session of its own, connected when needed. Thread-safe."""
+    """Reads pages by its own driver session, which connects when needed. Thread-safe."""
 
     def __init__(
         self, connect: Callable[[], Any], pages: Callable[..., Iterator[tuple[Any, list[Any]]]]
@@ -77,15 +77,15 @@ class PackedReader:
         ordered: bool = False,
         raw: bool = False,
     ) -> Iterator[tuple[Asked, PackedPage]]:
-        """(params, page), as `CassandraSession.map`; `raw` params are the bytes of their values."""
+        """(params, page), as `CassandraSession.map`. `raw`: the params are serialized already."""
         bind = partial(_bound, statement) if raw else None
         with self._lock:
             if self._driver is None:
                 self._driver = self._connect()
                 self._driver.client_protocol_handler = _PackedProtocol
         pages = self._pages(self._driver, statement, params, in_flight, ordered=ordered, bind=bind)
-        for asked, rows in pages:
-            yield asked, rows[0] if rows else NO_ROWS
+        for values, rows in pages:
+            yield values, rows[0] if rows else NO_ROWS
 
 
 def _bound(statement: PreparedStatement, values: Sequence[object]) -> tuple[BoundStatement]:

@@ -1,4 +1,4 @@
-"""Many requests beside each other, bounded, by the driver's callbacks: no thread a request."""
+"""Many concurrent requests, bounded, by the driver's callbacks: without a thread each."""
 
 import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,15 +13,15 @@ Page = tuple[Sequence[object], list[tuple[Any, ...]]]
 Send: TypeAlias = Callable[..., ResponseFuture]
 RetryPage: TypeAlias = Callable[[BaseException, ResponseFuture, Send], ResultSet]
 Answer: TypeAlias = "tuple[Job, int, Any, BaseException | None]"
-"""Whose, to which of its requests, and the rows or an error."""
+"""The job, the number of its request, the rows, and the error."""
 Done: TypeAlias = Callable[[Answer], None]
 
 
 class Job:
     """One request and its pages.
 
-    The next page is asked for when the last one is taken: it comes while that one is worked on.
-    `send(paging_state=..., host=...)` asks for a page. Each page is a request of its own, with its
+    The next page is requested when the last one is taken, so it arrives while that is processed.
+    `send(paging_state=..., host=...)` requests a page. Each page is a request of its own, with its
     own time-out. `retry_page(error, future, send)` gives a page whose request failed, or raises.
     """
 
@@ -33,15 +33,15 @@ class Job:
         self._future: ResponseFuture = None
         self._turn = 0
         self._awaited = 0
-        self._done: Done = lambda _: None  # nobody hears of a job that is not started
+        self._done: Done = lambda _: None
 
     def start(self, done: Done) -> None:
-        """Send. `done` is called on the driver's thread for every answer."""
+        """Sends the request. Calls `done` on the driver's thread for every answer."""
         self._done = done
         self._ask()
 
     def ask_on(self) -> bool:
-        """Ask for the next page; False when that was the last."""
+        """Requests the next page. False: there is none."""
         if not self._future.has_more_pages:
             return False
         self._state = ResultSet(self._future, []).paging_state
@@ -49,14 +49,14 @@ class Job:
         return True
 
     def takes(self, turn: int) -> bool:
-        """Whether it is awaited: the driver can give a time-out, and late what came after all."""
+        """Whether request `turn` is awaited: the driver may answer late, after its time-out."""
         if self._awaited != turn:
             return False
         self._awaited = 0
         return True
 
     def retry(self, error: BaseException) -> Any:
-        """Waits for the rows of the page that ended with `error`. Raises when they do not come."""
+        """Waits for the rows of the page that failed with `error`. Raises if they do not come."""
         send = partial(self._send, paging_state=self._state)
         result = self._retry_page(error, self._future, send)
         self._future = result.response_future
@@ -73,8 +73,8 @@ class Job:
 
 
 def pages(jobs: Iterable[Job], in_flight: int, patience: float, *, ordered: bool) -> Iterator[Page]:
-    """Pages as they arrive; `ordered`: in the order of the jobs, and beyond its first, a job's are
-    asked for in its turn.
+    """Pages as they arrive. `ordered`: in the order of the jobs; further pages of a job are then
+    requested only when it is the first in order.
     """
     waiting = iter(jobs)
     arrived: queue.SimpleQueue[Answer] = queue.SimpleQueue()

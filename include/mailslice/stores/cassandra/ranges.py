@@ -1,4 +1,4 @@
-"""Token ranges that tile the ring: a reader of all of them has read the table whole."""
+"""Token ranges that tile the ring: reading all of them reads the whole table."""
 
 from collections.abc import Iterable
 from itertools import chain, pairwise
@@ -10,12 +10,12 @@ from mailslice.stores.cassandra.session import CassandraSession
 TokenRange: TypeAlias = tuple[int, int]
 """(low, high): every token with low < token <= high."""
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
-"""No key has the lowest token: Murmur3Partitioner gives the highest in its place."""
+"""No key has the lowest token: Murmur3Partitioner maps it to the highest."""
 
 
 def token_ranges(session: CassandraSession, least: int) -> list[TokenRange]:
-    """At least `least` ranges that tile the ring, each within one node's; fewer than two are one of
-    all nodes. Raises Refused for another partitioner than Murmur3Partitioner.
+    """At least `least` ranges that tile the ring, each within one node's range. `least` below 2
+    gives one range of all nodes. Raises Refused for partitioners other than Murmur3Partitioner.
     """
     metadata = session.cluster.metadata
     if metadata.partitioner and not metadata.partitioner.endswith("Murmur3Partitioner"):
@@ -33,7 +33,7 @@ def token_ranges(session: CassandraSession, least: int) -> list[TokenRange]:
 
 
 def holes(ranges: Iterable[TokenRange]) -> int:
-    """How often neighbours do not meet, or the ring's ends are missing. 0: they tile it."""
+    """Counts gaps, overlaps and missing ends. 0: the ranges tile the ring."""
     ordered = sorted(ranges)
     ends = [LOWEST, *(high for _, high in ordered)]
     starts = [*(low for low, _ in ordered), HIGHEST]
@@ -41,5 +41,5 @@ def holes(ranges: Iterable[TokenRange]) -> int:
 
 
 def split(low: int, high: int, parts: int) -> list[TokenRange]:
-    """Equal parts of (low, high], as nearly as tokens allow."""
+    """Splits (low, high] into parts as equal as tokens allow."""
     return list(pairwise(low + (high - low) * part // parts for part in range(parts + 1)))

@@ -1,4 +1,4 @@
-"""Blob ids in the columns of any table: its columns, and a scan of some by token range."""
+"""Blob ids in any table: lists a table's columns, and scans some of them by token range."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ _TEXTS = re.compile(r"\b(?:text|ascii|blob)\b")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `kind` is Cassandra's word; `position` counts within the partition key, else -1."""
+    """A column. `kind` is Cassandra's. `position` is that in the partition key, or else -1."""
 
     name: str
     type: str
@@ -22,12 +22,12 @@ class Column:
 
     @property
     def holds_text(self) -> bool:
-        """Whether a blob id can be read from it: text, bytes, or a collection of them."""
+        """Whether it can hold a blob id: text, bytes, or a collection of them."""
         return _TEXTS.search(self.type) is not None
 
 
 def columns_of(session: CassandraSession, keyspace: str) -> dict[str, tuple[Column, ...]]:
-    """The tables of a keyspace with their columns, as they are now; empty for no keyspace."""
+    """Table -> columns, as they are now; empty if the keyspace does not exist."""
     statement = session.prepare(
         "SELECT table_name, column_name, type, kind, position FROM system_schema.columns WHERE "
         "keyspace_name = ?"
@@ -40,7 +40,7 @@ def columns_of(session: CassandraSession, keyspace: str) -> dict[str, tuple[Colu
 
 
 def estimated_sizes(session: CassandraSession, keyspace: str) -> dict[str, tuple[int, int]]:
-    """About how many (partitions, bytes) each table has, by one node; none without an estimate."""
+    """Table -> (partitions, bytes), as one node estimates. Tables without estimate are absent."""
     statement = session.prepare(
         "SELECT table_name, partitions_count, mean_partition_size FROM system.size_estimates "
         "WHERE keyspace_name = ?"
@@ -54,14 +54,14 @@ def estimated_sizes(session: CassandraSession, keyspace: str) -> dict[str, tuple
 
 
 def partition_key(columns: Iterable[Column]) -> tuple[str, ...]:
-    """The names of the partition key, in its order."""
+    """The column names of the partition key, in its order."""
     ordered = sorted(columns, key=lambda column: column.position)
     return tuple(column.name for column in ordered if column.position >= 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceColumns:
-    """Columns of one table that hold blob ids. Names as they are on disk."""
+    """Columns of one table that hold blob ids. Names are unquoted and case-sensitive."""
 
     keyspace: str
     table: str
@@ -71,7 +71,7 @@ class ReferenceColumns:
     def rows(
         self, session: CassandraSession, ranges: Sequence[TokenRange], in_flight: int = 4
     ) -> Iterator[tuple[TokenRange, list[tuple[Any, ...]]]]:
-        """Pages, (range, rows), one at least a range. Raises if a range was not read whole."""
+        """Pages (range, rows), at least one a range. Raises if a range was not read completely."""
         token = f"token({', '.join(map(_quoted, self.key))})"
         names = ", ".join(map(_quoted, self.columns))
         statement = session.prepare(
@@ -83,7 +83,7 @@ class ReferenceColumns:
 
 
 def texts(value: object) -> Iterator[str | bytes]:
-    """The texts and bytes in a column's value: the value itself, or the members of a collection."""
+    """The texts and bytes in a column's value: itself, or the members of a collection."""
     if isinstance(value, str | bytes):
         yield value
     elif isinstance(value, Mapping):

@@ -1,9 +1,9 @@
 """When tables were last repaired (`nodetool repair` or a tool that drives it), by Cassandra itself.
 
-A node that missed a delete, or a deleted mark, gives the rows back once the other nodes have purged
-the tombstones. A repair between the delete and the purge prevents it. The table to read is
+A node that missed a delete, or a deleted mark, brings the rows back once the other nodes have
+purged the tombstones. A repair between the delete and the purge prevents that. This module reads
 system_distributed.parent_repair_history, which has all token ranges of a repair: repair_history
-keeps the last range of each session.
+keeps only the last range of each session.
 """
 
 import re
@@ -23,27 +23,27 @@ from mailslice.stores.cassandra.session import CassandraSession
 
 _RANGE = re.compile(r"\((-?\d+),(-?\d+)\]", re.ASCII)
 _PARTIAL = ("dataCenters", "hosts")
-"""Options of a repair that leave replicas out, when they name any."""
+"""Options that restrict a repair to some replicas, when they have a value."""
 _UNSOUND = ("forceRepair", "pullRepair", "paxosOnly")
-"""Options of a repair that skip replicas that are away, write to one only, or repair no rows."""
+"""Options by which a repair skips lost replicas, writes to one only, or repairs no rows."""
 _HISTORY = """SELECT keyspace_name, columnfamily_names, started_at, options, successful_ranges,
     finished_at, exception_message FROM system_distributed.parent_repair_history"""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRepair:
-    """One table. Repairs that began at `since` or later cover the ring; None: none known."""
+    """One table. Repairs that began at `since` or later cover the ring; None: no such repairs."""
 
     table: str
     gc_grace: timedelta
     since: datetime | None
 
     def is_recent(self, now: datetime, ahead: timedelta = timedelta(0)) -> bool:
-        """Whether all tombstones that may be purged until `now + ahead` are older than they."""
+        """Whether they began after all tombstones that may be purged until `now + ahead`."""
         return self.since is not None and self.since > now + ahead - self.gc_grace
 
     def sentence(self) -> str:
-        """For people."""
+        """The last repair and gc_grace, for people."""
         began = f"{self.since:%Y-%m-%d %H:%M} UTC" if self.since else "not known"
         grace = format_duration(self.gc_grace)
         return f"{self.table}: last repair of all ranges began: {began}, gc_grace: {grace}"
@@ -61,8 +61,8 @@ class Repair:
 def table_repairs(
     session: CassandraSession, keyspace: str, tables: Sequence[str]
 ) -> tuple[TableRepair, ...]:
-    """Each of these tables; none where a row has one replica. Raises StoreUnavailable, and
-    BadSetting where the role may not read system_distributed.
+    """The repairs of each table; empty if rows have one replica. Raises StoreUnavailable, and
+    BadSetting if the role may not read system_distributed.
     """
     nodes = len(session.cluster.metadata.all_hosts())
     if min(copies(replication_of(session, keyspace)), nodes) < 2:
@@ -73,9 +73,9 @@ def table_repairs(
 def repaired(
     session: CassandraSession, keyspace: str, tables: Sequence[str]
 ) -> tuple[TableRepair, ...]:
-    """As `table_repairs`, however many replicas there are."""
+    """As `table_repairs`, for any number of replicas."""
     seconds, known = gc_grace_of(session, keyspace), _repairs(session, keyspace.lower())
-    repairs = {table: [one for one in known if table in one.tables] for table in tables}
+    repairs = {table: [repair for repair in known if table in repair.tables] for table in tables}
     return tuple(
         TableRepair(table, timedelta(seconds=seconds[table]), complete_since(repairs[table]))
         for table in tables
@@ -83,7 +83,7 @@ def repaired(
 
 
 def complete_since(repairs: Iterable[Repair]) -> datetime | None:
-    """The latest time from which on repairs cover the token ring; None when all do not."""
+    """The latest time since which repairs cover the token ring; None if all together do not."""
     newest = sorted(repairs, key=lambda repair: repair.started, reverse=True)
     end = bisect_left(range(len(newest) + 1), True, key=lambda end: _cover_ring(newest[:end]))
     return newest[end - 1].started if end <= len(newest) else None
@@ -95,7 +95,7 @@ def copies(replication: str | None) -> int:
 
 
 def _repairs(session: CassandraSession, keyspace: str) -> list[Repair]:
-    """Sound repairs. One replica is asked: a row that it lacks makes a repair unknown."""
+    """The sound repairs. Reads one replica: a repair whose row it lacks stays unknown."""
     statement = session.prepare(_HISTORY)
     statement.consistency_level = ConsistencyLevel.ONE
     return [
@@ -106,7 +106,7 @@ def _repairs(session: CassandraSession, keyspace: str) -> list[Repair]:
 
 
 def _is_sound(options: Mapping[str, Any] | None) -> bool:
-    """Whether a repair with these options brings all replicas together."""
+    """Whether a repair with these options synchronises all replicas."""
     values = dict(options or {})
     return not any(str(values.get(name) or "").strip("[]{} ") for name in _PARTIAL) and not any(
         str(values.get(name)).lower() == "true" for name in _UNSOUND
@@ -114,7 +114,7 @@ def _is_sound(options: Mapping[str, Any] | None) -> bool:
 
 
 def _ranges(texts: Iterable[str]) -> tuple[TokenRange, ...]:
-    """Ranges as Cassandra writes them, `(low,high]`; one over the ring's end is cut there."""
+    """Parses Cassandra's ranges, `(low,high]`. Splits a range that wraps around the ring's end."""
     ranges: list[TokenRange] = []
     for match in filter(None, map(_RANGE.fullmatch, texts)):
         low, high = int(match[1]), int(match[2])
@@ -124,7 +124,7 @@ def _ranges(texts: Iterable[str]) -> tuple[TokenRange, ...]:
 
 def _cover_ring(repairs: Iterable[Repair]) -> bool:
     reached = LOWEST
-    for low, high in sorted(chain.from_iterable(one.ranges for one in repairs)):
+    for low, high in sorted(chain.from_iterable(repair.ranges for repair in repairs)):
         if low > reached:
             return False
         reached = max(reached, high)

@@ -1,6 +1,6 @@
-"""The one way to Cassandra: prepared statements, bounded parallel requests, errors of mailslice.
+"""The only way to Cassandra: prepared statements, bounded concurrent requests, mailslice's errors.
 
-Tables are always named with their keyspace, so that a missing keyspace is not a failure to connect.
+Statements name tables with their keyspace, so that a missing keyspace is no failure to connect.
 """
 
 import logging
@@ -37,19 +37,19 @@ Row = tuple[Any, ...]
 
 
 class CassandraSession:
-    """A connected session; thread-safe; close it. Rows are plain tuples.
+    """A connected session. Thread-safe; close it. Rows are plain tuples.
 
     Raises StoreUnavailable naming host:port within 15 s, BadSetting for refused credentials, an
     unknown data centre or bad TLS files.
     """
 
     def __init__(self, settings: CassandraSettings) -> None:
-        # What the driver warns of is raised here, or mends itself.
+        # What the driver logs is raised here, or needs no action.
         logging.getLogger("cassandra").setLevel(logging.CRITICAL)
         self.settings = settings
         self.address = connecting.address(settings)
         self.own_tables: dict[tuple[str, str], Any] = {}
-        """Those of `own.table` that are known to be there, by keyspace and name."""
+        """The tables of `own.table` that are known to exist, by keyspace and name."""
         self._prepared: dict[tuple[str, bool, bool, bool], PreparedStatement] = {}
         self._lock = threading.Lock()
         self.cluster, self._session = connecting.connect(settings)
@@ -63,42 +63,41 @@ class CassandraSession:
         self.close()
 
     def close(self) -> None:
-        """Close all connections. May be called twice."""
+        """Closes all connections. May be called twice."""
         self.cluster.shutdown()
 
     @property
     def longest_statement(self) -> timedelta:
-        """How long a statement that may be sent twice can take until it is done or has failed."""
+        """How long a repeatable statement can take until it is done or has failed."""
         once, several = self.settings.timeout, has_several_nodes(self.cluster)
         return once + timedelta(seconds=PATIENCE_SECONDS) + once if several else once
 
     @cached_property
     def packed(self) -> PackedReader:
-        """Rows as bytes, by a driver session of its own that is connected at its first use."""
+        """Reads rows as bytes, by its own driver session, which connects at the first use."""
         return PackedReader(self._connected_anew, self._pages)
 
     def prepare(
         self, cql: str, *, idempotent: bool = True, paged: bool = True, serial: bool = False
     ) -> PreparedStatement:
-        """The prepared statement of `cql`, from the second time on without a request. `idempotent`
-        False for LWT and counters: sent once, to one node.
+        """The prepared statement of `cql`; only the first call sends a request. `idempotent` False
+        is for LWT and counters: the statement is sent once, to one node.
 
-        `paged` False for an IN of partition keys, whose answer is small: Cassandra reads the
-        partitions of a paged one after each other, each by a pager of its own, and those of an
-        unpaged one beside each other.
+        `paged` False is for an IN of partition keys with a small answer. Cassandra reads the
+        partitions of a paged query one by one, and those of an unpaged query concurrently.
 
-        `serial` for a read of one partition that must see a conditional write (LWT) whose answer
-        did not come: a plain read may miss it, and the next LWT then finishes it.
+        `serial` is for a read of one partition that must see a conditional write (LWT) without an
+        answer: a plain read may miss it, and the next LWT then finishes it.
         """
         key = (cql, idempotent, paged, serial)
         if (known := self._prepared.get(key)) is not None:
             return known
-        # Not under the lock: a known statement must not wait for a node that hangs.
+        # Not under the lock: other statements must not wait for a node that hangs.
         statement = self._prepared_by_driver(cql)
         statement.is_idempotent = idempotent
         statement.serializers = [column.type.serialize for column in statement.column_metadata]
         if not idempotent:
-            # The driver's own policy repeats on the next node what the first may have done.
+            # The driver's default policy would repeat it at another node, and it may be done.
             statement.retry_policy = FallthroughRetryPolicy()
         statement.fetch_size = PAGE_ROWS if paged else None
         if serial:
@@ -110,23 +109,23 @@ class CassandraSession:
         with self.translating():
             try:
                 return self._session.prepare(cql)
-            except Exception as error:  # noqa: BLE001 - raised there, unless it mends
+            except Exception as error:  # noqa: BLE001 - `answer` raises it, unless a retry helps
                 return self.retry.answer(
                     error, cql, lambda _: self._session.prepare(cql), repeatable=True
                 )
 
     def execute(self, statement: Statement | str, params: Params = ()) -> list[Row]:
-        """All rows, of a small answer; asked again of other coordinators. Raises as `error`."""
+        """All rows of a small answer. Retries at other coordinators. Raises as `error`."""
         return self.begin(statement, params).result()
 
     def begin(self, statement: Statement | str, params: Params = ()) -> "Pending":
-        """As `execute`, without waiting: for the answer, ask for its `result()`."""
+        """As `execute`, without waiting: `result()` gives the answer."""
         with self.translating():
             send = partial(self._session.execute_async, statement, params or None)
             return Pending(self, statement, send)
 
     def ask(self, host: object, cql: str, params: Params = ()) -> list[Row]:
-        """As `execute`, of this node alone: virtual tables speak of the node that answers."""
+        """As `execute`, at this node alone: a virtual table describes the node that answers."""
         with self.translating():
             return list(self._session.execute(cql, params or None, host=host))
 
@@ -140,8 +139,8 @@ class CassandraSession:
             yield from rows
 
     def submit(self, statement: PreparedStatement, params: Params = ()) -> ResponseFuture:
-        """Sends without waiting, for the hot path. The future raises the driver's (see `error`),
-        and has no time-out: whoever waits for it ends it (`Bridge.rows`).
+        """Sends without waiting, for the hot path. The future raises the driver's errors (see
+        `error`) and has no time-out: the caller must add one (`Bridge.rows`).
         """
         with self.translating():
             return self._session.execute_async(_bound(statement, params), timeout=None)
@@ -154,13 +153,12 @@ class CassandraSession:
         *,
         ordered: bool = False,
     ) -> Iterator[tuple[Asked, list[Row]]]:
-        """Run the statement once for each of `params`, at most `in_flight` beside each other, and
-        give (params, rows) a page at a time, as they come.
+        """Runs the statement for each of `params`, at most `in_flight` at once. Gives each page as
+        (params, rows), as pages arrive; with `ordered`, in the order of `params`.
 
-        An answer of several pages gives several pairs; one without rows gives one, empty. With
-        `ordered`, in the order of `params`. Params are drawn as they are needed, and no more than a
-        page for each request in flight is held. A page that did not come is asked for again, as by
-        `execute`, and no page is given twice. The first error is raised, as by `execute`.
+        An answer of several pages gives several pairs; one without rows gives one, empty. Draws
+        params as needed, and holds at most one page for each request in flight. Retries a page that
+        failed, as `execute` does, and gives no page twice. Raises the first error, as `execute`.
         """
         yield from self._pages(self._session, statement, params, in_flight, ordered=ordered)
 
@@ -174,12 +172,12 @@ class CassandraSession:
         ordered: bool,
         bind: Callable[[Params], Sequence[object]] | None = None,
     ) -> Iterator[tuple[Asked, list[Any]]]:
-        """As `map`, by this session of the driver; `bind` makes its arguments of the params."""
+        """As `map`, by this driver session. `bind` makes the arguments of a request from params."""
         retry = partial(self.retry.page, statement)
-        arguments = bind or (lambda one: (statement, one or None))
+        arguments = bind or (lambda values: (statement, values or None))
         jobs = (
-            parallel.Job(one, partial(driver.execute_async, *arguments(one)), retry)
-            for one in params
+            parallel.Job(values, partial(driver.execute_async, *arguments(values)), retry)
+            for values in params
         )
         with self.translating():
             patience = self.settings.timeout.total_seconds() * 2 + 5
@@ -191,15 +189,15 @@ class CassandraSession:
             return self.cluster.connect()
 
     def run_many(self, statement: Statement, params: Iterable[Params], in_flight: int = 128) -> int:
-        """Runs a writing statement for each of `params`; how many. The first error is raised."""
+        """Runs a writing statement for all `params`; returns how many. Raises the first error."""
         return sum(1 for _ in self.map(statement, params, in_flight))
 
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
-        """How far the clock of that Cassandra node is ahead whose clock differs most from this
-        machine's; negative when behind.
+        """The largest difference between a Cassandra node's clock and this machine's; negative if
+        the node's is behind.
 
-        All nodes that can be asked are; one that goes away meanwhile has no say. Raises
-        StoreUnavailable when none answers.
+        Asks all connected nodes, and ignores one that goes away meanwhile. Raises StoreUnavailable
+        if none answers.
         """
         skews: list[timedelta] = []
         problem: StoreUnavailable | None = None
@@ -215,14 +213,14 @@ class CassandraSession:
         return max(skews, key=abs)
 
     def require_clock(self, clock: Clock, allowed: timedelta, remedy: str) -> None:
-        """Raises ClockSkew where `now_skew` is more than `allowed`, which `remedy` names."""
+        """Raises ClockSkew if `now_skew` exceeds `allowed`. `remedy` ends the message."""
         skew = self.now_skew(clock)
         if abs(skew) > allowed:
             seconds, side = abs(skew).total_seconds(), "ahead of" if skew == abs(skew) else "behind"
             raise ClockSkew(f"Cassandra's clock is {seconds:.3f} s {side} this machine's; {remedy}")
 
     def skew_of(self, host: object, clock: Clock) -> timedelta:
-        """How far this node's clock is ahead; zero within the time of the question."""
+        """How far this node's clock is ahead; zero if that is within the time of the request."""
         before = clock()
         ((millis,),) = self.ask(host, "SELECT toUnixTimestamp(now()) FROM system.local")
         after = clock()
@@ -232,12 +230,12 @@ class CassandraSession:
         return server_time - (before + (after - before) / 2)
 
     def error(self, error: BaseException) -> BaseException:
-        """The error of mailslice for one of the driver's; the same object for others."""
+        """Translates the driver's error into mailslice's. Returns other errors unchanged."""
         return translated(error, self.address)
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """What is raised within is mailslice's, as by `error`."""
+        """Errors in the block are raised as translated by `error`."""
         try:
             yield
         except Exception as error:
@@ -248,7 +246,7 @@ class CassandraSession:
 
 
 def _bound(statement: PreparedStatement, params: Params) -> BoundStatement:
-    """As the driver binds, at half the price: it is asked only what is wrong with a value."""
+    """As the driver binds, at half the cost. After an error the driver's bind raises the reason."""
     bound = BoundStatement(statement)
     try:
         bound.values = [
@@ -257,13 +255,13 @@ def _bound(statement: PreparedStatement, params: Params) -> BoundStatement:
             else serialize(value, connecting.PROTOCOL_VERSION)
             for serialize, value in zip(statement.serializers, params, strict=True)
         ]
-    except Exception:  # noqa: BLE001 - raised there
+    except Exception:  # noqa: BLE001 - the driver's bind raises it
         return bound.bind(params)
     return bound
 
 
 class Pending:
-    """What was sent, and whom to ask again."""
+    """A sent request, and how to repeat it."""
 
     def __init__(
         self, session: CassandraSession, statement: Statement | str, send: parallel.Send
@@ -278,6 +276,6 @@ class Pending:
         with self._session.translating():
             try:
                 return list(self._future.result())
-            except Exception as error:  # noqa: BLE001 - raised there, unless it mends
-                again = self._session.retry.page
-                return list(again(self._statement, error, self._future, self._send))
+            except Exception as error:  # noqa: BLE001 - `page` raises it, unless a retry helps
+                retry_page = self._session.retry.page
+                return list(retry_page(self._statement, error, self._future, self._send))

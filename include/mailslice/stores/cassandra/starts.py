@@ -1,4 +1,4 @@
-"""browseStart and contentStart: one row a queue. James writes both beside us."""
+"""browseStart and contentStart: one row a queue. James writes both, too."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +22,7 @@ class Start:
 
 
 class _Starts(Table):
-    """A table whose one column is called like the table itself."""
+    """A table whose only value column has the name of the table."""
 
     COLUMN: ClassVar[str]
 
@@ -36,7 +36,7 @@ class _Starts(Table):
         super().__init__(session, session.settings.keyspace, self.COLUMN)
 
     def prepare_statement(self, cql: str, **options: bool) -> PreparedStatement:
-        """As of any table; `{column}` is the start's."""
+        """As of any table. `{column}` stands for the start's column."""
         return super().prepare_statement(cql.replace("{column}", self.COLUMN), **options)
 
     def get(self, queue: QueueName) -> Start | None:
@@ -47,13 +47,13 @@ class _Starts(Table):
         return Start(instant(rows[0][0]), rows[0][1])
 
     def insert_first(self, queue: QueueName, value: datetime) -> bool:
-        """Write the start IF NOT EXISTS; whether it was. A read goes first: an LWT is dear."""
+        """Writes the start IF NOT EXISTS; returns whether it did. Reads first: an LWT is costly."""
         if self.get(queue) is not None:
             return False
         return applied(self._session.execute(self._insert_first, [queue, epoch_ms(value)]))
 
     def write(self, queue: QueueName, value: datetime, timestamp_us: int) -> None:
-        """Write the start with this write time; a value that was written later stays."""
+        """Writes the start with this write time. A value with a later write time stays."""
         self._session.execute(self._write, [queue, epoch_ms(value), timestamp_us])
 
 
@@ -64,6 +64,6 @@ class BrowseStarts(_Starts):
 
 
 class ContentStarts(_Starts):
-    """Before it, rows are deleted; never after browseStart."""
+    """The first slice that may still hold rows. It is never after browseStart."""
 
     COLUMN = CONTENT_START

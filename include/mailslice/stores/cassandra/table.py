@@ -1,4 +1,4 @@
-"""What classes of single tables share: CQL without a keyspace, prepared at its first use."""
+"""The base class of single tables: CQL without a keyspace, prepared at its first use."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -21,25 +21,25 @@ class Table:
         self._name = f"{keyspace}.{table}"
 
     def prepare(self) -> None:
-        """Prepare what an event loop will send: the first use would block it for a round trip."""
+        """Prepares ON_EVENT_LOOP: at its first use it would block the loop for a round trip."""
         for name in self.ON_EVENT_LOOP:
             getattr(self, name)
 
     def prepare_statement(self, cql: str, **options: bool) -> PreparedStatement:
-        """The statement of `cql` with `{table}` and `{keyspace}`. Options as of the session."""
+        """Prepares `cql` with `{table}` and `{keyspace}` filled in. Options as of the session."""
         cql = cql.replace("{table}", self._name).replace("{keyspace}", self._keyspace)
         return self._session.prepare(cql, **options)
 
     def _of_all_replicas(self, statement: PreparedStatement, params: Params) -> list[Row]:
-        """As all replicas know them. StoreUnavailable: one is away, and may differ."""
+        """The rows at consistency ALL. StoreUnavailable: a replica is away, and may differ."""
         bound = statement.bind(params)
         bound.consistency_level = ConsistencyLevel.ALL
-        bound.is_idempotent = False  # no other node could answer for the one that is away
+        bound.is_idempotent = False  # no repeat: another coordinator needs the same lost replica
         return self._session.execute(bound)
 
 
 class Statement:
-    """CQL as an attribute of a Table. Reading it prepares the statement, the first time only."""
+    """CQL as an attribute of a Table. The first access prepares the statement."""
 
     def __init__(self, cql: str, **options: bool) -> None:
         self._cql = cql
@@ -50,19 +50,19 @@ class Statement:
 
     def __get__(self, table: Table, _owner: type) -> PreparedStatement:
         prepared = table.prepare_statement(self._cql, **self._options)
-        table.__dict__[self._attribute] = prepared  # found before this descriptor from now on
+        table.__dict__[self._attribute] = prepared  # precedes this descriptor from now on
         return prepared
 
 
 def insert(columns: Iterable[str], using: str = "") -> str:
-    """INSERT of these columns; `using` is what follows the values."""
+    """INSERT of these columns. `using` follows the values."""
     names = tuple(columns)
     marks = ", ".join("?" * len(names))
     return f"INSERT INTO {{table}} ({', '.join(names)}) VALUES ({marks}) {using}".rstrip()
 
 
 def select(columns: Iterable[str], where: str = "") -> str:
-    """SELECT of these columns; `where` is the condition and what follows it."""
+    """SELECT of these columns. `where` is the condition, with further clauses."""
     return f"SELECT {', '.join(columns)} FROM {{table}}" + (f" WHERE {where}" if where else "")
 
 
@@ -72,5 +72,5 @@ def assignments(columns: Iterable[str]) -> str:
 
 
 def applied(rows: list[Row]) -> bool:
-    """Whether a conditional write was done, by its answer."""
+    """Whether a conditional write was applied, by its answer."""
     return bool(rows[0][0])

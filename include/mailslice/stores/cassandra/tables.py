@@ -1,4 +1,4 @@
-"""All tables of the queue view together, and which of V3 and V4 there are."""
+"""All tables of the queue view together, and which of V3 and V4 exist."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -23,7 +23,7 @@ from mailslice.stores.cassandra.table import Statement, Table, applied, insert
 
 
 class EventStore(Table):
-    """Lists of events as text, an aggregate each; what they mean is codec.events' business."""
+    """A list of events, as text, for each aggregate. `codec.events` decodes them."""
 
     _read = Statement("SELECT eventid, event FROM {table} WHERE aggregateid = ?")
     _append = Statement(
@@ -38,12 +38,12 @@ class EventStore(Table):
         return [(row[0], row[1]) for row in self._session.execute(self._read, [aggregate])]
 
     def append(self, aggregate: str, event_id: int, event: str) -> bool:
-        """Append IF NOT EXISTS; False when another writer has taken this event id."""
+        """Appends IF NOT EXISTS. False: another writer has taken this event id."""
         return applied(self._session.execute(self._append, [aggregate, event_id, event]))
 
 
 class QueueTables:
-    """James' tables over one session. `written`: where new rows go (MAILSLICE_QUEUE_TABLE)."""
+    """James' tables over one session. `written` gets new rows (MAILSLICE_QUEUE_TABLE)."""
 
     def __init__(self, session: CassandraSession, settings: Settings) -> None:
         self._session = session
@@ -58,11 +58,11 @@ class QueueTables:
 
     @cached_property
     def existing(self) -> tuple[EnqueuedMails, ...]:
-        """V3 and V4 as far as they exist, V3 first; looked up once. Neither: BadSetting."""
+        """Those of V3 and V4 that exist, V3 first; looked up once. BadSetting: neither exists."""
         return self.existing_now()
 
     def existing_now(self) -> tuple[EnqueuedMails, ...]:
-        """As `existing`, looked up again: a migration may have made V4 since."""
+        """As `existing`, but looked up again: a migration may have made V4 since."""
         names = tables_of(self._session, self._session.settings.keyspace)
         tables = tuple(rows for rows in (self.v3, self.v4) if rows.table.cql in names)
         if not tables:
@@ -75,11 +75,11 @@ class QueueTables:
         return tables
 
     def refresh(self) -> None:
-        """Look up `existing` again, in a process that outlives a migration."""
+        """Looks up `existing` again, for a process that outlives a migration."""
         self.__dict__["existing"] = self.existing_now()
 
     def extend(self) -> None:
-        """As `refresh`. A coordinator whose schema is late hides no table that was known."""
+        """As `refresh`, but keeps known tables: a coordinator's schema may be late."""
         known = {*self.existing, *self.existing_now()}
         for rows in known:
             rows.prepare()
@@ -99,12 +99,13 @@ class QueueTables:
         return tuple(name for name in queue_tables(self._settings.queue.table) if name not in names)
 
     def content_start(self, queue: QueueName) -> Start | None:
-        """None also of James 3.5 and 3.6, which have no such table: looking makes none."""
+        """contentStart, or None. James 3.5 and 3.6 have no such table; this creates none."""
         return None if CONTENT_START in self.missing() else self.content_starts.get(queue)
 
     def insert_starts(self, queue: QueueName, first: datetime) -> None:
-        """Both starts before a queue's first row: contentStart, the smaller, first. Where James 3.5
-        or 3.6 wrote browseStart alone, rows may be older: a cleanup writes contentStart by them.
+        """Writes both starts before a queue's first row: first contentStart, the smaller one. If
+        James 3.5 or 3.6 wrote browseStart alone, older rows may exist: a cleanup then writes
+        contentStart by them.
         """
         if self.browse_starts.get(queue) is None:
             self.content_starts.insert_first(queue, first)
@@ -112,8 +113,8 @@ class QueueTables:
         self.browse_starts.insert_first(queue, first)
 
     def create(self, names: Sequence[str] = ()) -> tuple[str, ...]:
-        """Create keyspace and tables (of these names; none: all), those that are missing; their
-        names.
+        """Creates the keyspace and those of `names` (empty: all tables) that are missing. Returns
+        the names of the created tables.
         """
         names = names or queue_tables(self._settings.queue.table)
         created = create_queue_tables(self._session, names, self._settings.own.replication)

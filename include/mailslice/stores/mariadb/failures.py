@@ -1,4 +1,4 @@
-"""PyMySQL's errors as mailslice's: which mean try again, which mean fix the settings."""
+"""Translates PyMySQL's errors into mailslice's: try again, fix the settings, and others."""
 
 import ssl
 
@@ -8,19 +8,19 @@ from mailslice.model.errors import BadSetting, MailsliceError, Refused, StoreUna
 
 
 class Contended(TryAgain):
-    """Another transaction had the row for too long, or the two waited for each other."""
+    """Another transaction locked the row for too long, or the two deadlocked."""
 
 
 class NoRight(Refused):
-    """The user lacks a grant: this says nothing about whether the thing is there."""
+    """The user lacks a grant. Whether the object exists is unknown."""
 
 
 class AlreadyThere(MailsliceError):
-    """A row of this key is there."""
+    """A row of this key exists."""
 
 
 class NoSuchObject(MailsliceError):
-    """A database, table or column is not there."""
+    """A database, table or column does not exist."""
 
 
 _LOGIN = {1045, 1130, 1251, 1524, 1698, 1820, 1862, 4151}
@@ -32,10 +32,10 @@ _KINDS: tuple[tuple[set[int], type[MailsliceError], str], ...] = (
     ({1049, 1054, 1059, 1102, 1103, 1109, 1146}, NoSuchObject, ""),
     ({1205, 1213}, Contended, ""),
     ({1062}, AlreadyThere, ""),
-    # It logs statements, and refuses READ COMMITTED.
+    # The server logs statements, so it refuses READ COMMITTED.
     ({1665}, Refused, ". Remedy: binlog_format=MIXED or ROW"),
 )
-"""Codes of the server, what they mean, and what ends the message."""
+"""Error codes of the server, the error class, and the end of its message."""
 
 
 def translated(error: BaseException, server: str, setting: str) -> BaseException:
@@ -48,7 +48,7 @@ def translated(error: BaseException, server: str, setting: str) -> BaseException
         return StoreUnavailable(words)
     if not isinstance(error, err.MySQLError | RuntimeError):
         return error
-    # RuntimeError: PyMySQL lacks a package that the user's plugin needs.
+    # RuntimeError: PyMySQL lacks a package that the user's authentication plugin needs.
     code = 2059 if isinstance(error, RuntimeError) else error.args[0] if error.args else 0
     for codes, kind, remedy in _KINDS:
         if code in codes:

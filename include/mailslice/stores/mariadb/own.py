@@ -1,7 +1,7 @@
 """Records of `stores.own` in a MariaDB database of mailslice's own.
 
-A row with an end (`expires_at`) is invisible after it, and goes when its key is written again or
-when the table is pruned. Ends are by the server's clock.
+A row is invisible after its `expires_at`, by the server's clock. It is deleted when its key is
+written again or when the table is pruned.
 """
 
 import threading
@@ -33,16 +33,16 @@ _KEY_TEXT = "VARCHAR(180) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 _ALIVE = "(expires_at IS NULL OR expires_at > UTC_TIMESTAMP(6))"
 _END = "UTC_TIMESTAMP(6) + INTERVAL %s SECOND"
 _LONGEST = timedelta(days=365 * 5)
-"""What lasts longer is for ever, as in Cassandra."""
+"""A longer TTL means no expiry, as in Cassandra."""
 _NEEDED_RIGHTS = ("ALTER", "CREATE", "DELETE", "INSERT", "SELECT", "UPDATE")
 _TRIES = 5
 PRUNED_AT_ONCE = 1000
-"""Rows of one statement, so that none takes long."""
+"""Rows of one DELETE, so that none takes long."""
 _PRUNINGS = 20
 
 
 class OwnDatabase:
-    """The database, over one connection that threads share. Nothing is created by opening it."""
+    """The database, by one connection that threads share. The constructor creates nothing."""
 
     def __init__(self, settings: Settings) -> None:
         self.url, setting = own_url(settings)
@@ -55,7 +55,7 @@ class OwnDatabase:
             self._db.close()
 
     def existing(self, shape: TableShape) -> "MariaDbRecords | None":
-        """A table, or None where it was never needed. NoRight: who may not look cannot tell."""
+        """A table, or None if it was never created. NoRight: the user may not read it."""
         names, table = _names(shape.columns), quoted(self.url.database, shape.name)
         try:
             self.rows(f"SELECT {names}, expires_at FROM {table} LIMIT 0")
@@ -65,7 +65,7 @@ class OwnDatabase:
         return MariaDbRecords(self, shape)
 
     def created(self) -> OwnRecords:
-        """All tables, created when missing. Raises BadSetting where that is not allowed."""
+        """All tables, created when missing. Raises BadSetting if the user may not create them."""
         self.require_own()
         try:
             if not self.exists():
@@ -84,14 +84,14 @@ class OwnDatabase:
         return OwnRecords(lambda shape: MariaDbRecords(self, shape))
 
     def prune(self) -> int:
-        """Deletes rows whose end is over, 20,000 of a table at most; how many. Others stay."""
+        """Deletes expired rows, at most 20,000 a table; returns how many."""
         return sum(self._pruned(quoted(self.url.database, shape.name)) for shape in SHAPES)
 
     def _pruned(self, table: str) -> int:
-        gone = f"DELETE FROM {table} WHERE expires_at <= UTC_TIMESTAMP(6)"
+        delete = f"DELETE FROM {table} WHERE expires_at <= UTC_TIMESTAMP(6)"
         total = 0
         for _ in range(_PRUNINGS):
-            count = self.execute(f"{gone} ORDER BY expires_at LIMIT {PRUNED_AT_ONCE}")
+            count = self.execute(f"{delete} ORDER BY expires_at LIMIT {PRUNED_AT_ONCE}")
             total += count
             if count < PRUNED_AT_ONCE:
                 break
@@ -103,27 +103,27 @@ class OwnDatabase:
 
     @retry(retry=retry_if_exception_type(Contended), stop=stop_after_attempt(_TRIES), reraise=True)
     def execute(self, sql: str, params: Sequence[object] = ()) -> int:
-        """As of MariaDb; a statement that met another one is sent again."""
+        """As MariaDb.execute, but repeats a statement that was Contended."""
         with self._lock:
             return self._db.execute(sql, params)
 
     def require_own(self) -> None:
-        """Raises BadSetting where the database is one of Postal's."""
-        found = self.rows(
+        """Raises BadSetting if the database is one of Postal's."""
+        postal_tables = self.rows(
             "SELECT table_name FROM information_schema.tables "
             "WHERE table_schema = %s AND table_name IN ('queued_messages', 'deliveries')",
             (self.url.database,),
         )
-        if found:
-            raise self._not_own(f"is Postal's (it has {found[0][0]})")
+        if postal_tables:
+            raise self._not_own(f"is Postal's (it has {postal_tables[0][0]})")
 
     def exists(self) -> bool:
-        """Whether the database is there, as far as the user may know."""
+        """Whether the database exists, as far as the user may see."""
         databases = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
         return bool(self.rows(databases, (self.url.database,)))
 
     def missing_rights(self) -> list[str] | None:
-        """Rights that making and using the tables needs; None where a role may give them."""
+        """Missing rights to create and use the tables; None if a role may grant them."""
         own = "REPLACE(grantee, '''', '') = CURRENT_USER()"
         rows = self.rows(
             f"SELECT privilege_type FROM information_schema.user_privileges WHERE {own} UNION "
@@ -138,8 +138,8 @@ class OwnDatabase:
         return missing
 
     def _add_missing(self, shapes: Sequence[TableShape]) -> Collection[str]:
-        """Adds columns to these tables where they are; the tables of the database. BadSetting: one
-        lacks a part of its key, or `expires_at`, so it is somebody else's.
+        """Adds missing columns to those of these tables that exist. Returns the database's tables.
+        BadSetting: one lacks a part of its key, or `expires_at`, so it is not mailslice's.
         """
         name, existing = self.url.database, defaultdict[str, set[str]](set)
         columns = "SELECT table_name, column_name FROM information_schema.columns"
@@ -192,14 +192,14 @@ class MariaDbRecords:
         return next(self._select(key, self._shape.columns), None)
 
     def rows(self, partition: Values, limit: int | None = None) -> Iterator[Values]:
-        end = " DESC" if self._shape.newest_first else ""  # of all: a mixed order is sorted
+        end = " DESC" if self._shape.newest_first else ""  # of all: a mixed order needs a sort
         order = ", ".join(quoted(name) + end for name in self._shape.clustering)
         more = (f" ORDER BY {order}" if order else "") + ("" if limit is None else " LIMIT %s")
         params = () if limit is None else (limit,)
         return self._select(partition, self._shape.columns, more, params)
 
     def first_rows(self, partitions: Iterable[Values], limit: int) -> Iterator[Values]:
-        return (row for of in partitions for row in self.rows(of, limit))
+        return (row for partition in partitions for row in self.rows(partition, limit))
 
     def each_key(self) -> Iterator[Values]:
         return self._select({}, self._shape.key)
@@ -245,7 +245,7 @@ class MariaDbRecords:
 
 
 def own_url(settings: Settings) -> tuple[MariaDbUrl, str]:
-    """The own tables' database, and the variable that names its server. BadSetting: none does."""
+    """The URL of the own tables' database, and the variable that sets it. BadSetting: none."""
     if settings.own.url is not None:
         return MariaDbUrl.parse(settings.own.url.get_secret_value()), "MAILSLICE_OWN_URL"
     if settings.postal.url is None:
@@ -279,8 +279,8 @@ def _end(ttl: timedelta | None) -> tuple[str, list[float]]:
 
 
 def _bound(values: Values) -> list[Any]:
-    """What is bound: a time that was read is milliseconds again."""
-    return [epoch_ms(one) if isinstance(one, datetime) else one for one in values.values()]
+    """The values to bind: a datetime that was read becomes milliseconds again."""
+    return [epoch_ms(value) if isinstance(value, datetime) else value for value in values.values()]
 
 
 def _where(columns: Iterable[str]) -> str:

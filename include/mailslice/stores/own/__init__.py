@@ -1,4 +1,4 @@
-"""What mailslice remembers whatever store it has: in Cassandra, or in MariaDB beside a Postal."""
+"""Records that every deployment keeps: in Cassandra, or in MariaDB where there is Postal alone."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ SHAPES = (RUNS, LOCKS, POSTAL_QUARANTINE, POSTAL_DECISIONS)
 
 
 class OwnRecords:
-    """Those tables in one store; `records` opens the table of a shape."""
+    """The tables of SHAPES in one store. `records` opens the table of a shape."""
 
     def __init__(self, records: Callable[[TableShape], Records]) -> None:
         self.runs = Runs(records(RUNS))

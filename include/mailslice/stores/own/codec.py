@@ -12,33 +12,33 @@ from mailslice.codec.row import epoch_ms, instant
 
 T = TypeVar("T")
 _EMPTY = (bool, int, str, bytes, timedelta, tuple)
-"""Types of which a null column without a default is the empty value."""
+"""Types for which a null column means the empty value, if the field has no default."""
 _MILLISECOND = timedelta(milliseconds=1)
 _CQL = {int: "int", datetime: "timestamp", timedelta: "bigint"}
 
 
 class RowCodec(Generic[T]):
-    """Maps each field to the column of its name, or to the one that is given for it.
+    """Maps each field to the column of its name, or to the column that `columns` gives for it.
 
-    A datetime is a timestamp, a timedelta is milliseconds, a tuple a list, an enum its value.
-    A null column is the field's default; None or empty where it has none.
+    Stores a datetime as a timestamp, a timedelta as milliseconds, a tuple as a list, an enum as
+    its value. Reads a null column as the field's default, else as None or the empty value.
     """
 
     def __init__(self, record: type[T], *, omit: Collection[str] = (), **columns: str) -> None:
         hints = get_type_hints(record)
-        every = fields(record)  # type: ignore[arg-type]
-        own = [field for field in every if field.name not in omit]
+        all_fields = fields(record)  # type: ignore[arg-type]
+        stored = [field for field in all_fields if field.name not in omit]
         self._record = record
-        self._names = tuple(field.name for field in own)
+        self._names = tuple(field.name for field in stored)
         self._encoders = [_encoder(_kind(hints[name])) for name in self._names]
-        self._decoders = [_decoder(hints[field.name], field) for field in own]
+        self._decoders = [_decoder(hints[field.name], field) for field in stored]
         self.columns = tuple(columns.get(name, name) for name in self._names)
         kinds = [_CQL.get(_kind(hints[name]), "text") for name in self._names]
         self.types = dict(zip(self.columns, kinds, strict=True))
-        """The columns by their type, for a TableShape."""
+        """Column -> CQL type, for a TableShape."""
 
     def values(self, record: T) -> list[Any]:
-        """What is bound for the columns, in their order."""
+        """The values to bind, in the order of `columns`."""
         values = zip(self._names, self._encoders, strict=True)
         return [
             None if (value := getattr(record, name)) is None else encode(value)
@@ -46,11 +46,11 @@ class RowCodec(Generic[T]):
         ]
 
     def mapping(self, record: T) -> dict[str, Any]:
-        """The same by their columns."""
+        """The values to bind, by column."""
         return dict(zip(self.columns, self.values(record), strict=True))
 
     def of_mapping(self, row: Mapping[str, Any]) -> T:
-        """The dataclass of a row's columns; others than its own are left out."""
+        """The dataclass of a row. Columns without a field are ignored."""
         return self.record([row[column] for column in self.columns])
 
     def record(self, values: Sequence[Any], **omitted: object) -> T:
@@ -60,7 +60,7 @@ class RowCodec(Generic[T]):
 
 
 def _kind(hint: Any) -> Any:
-    """The type itself: without None, and of a NewType what it stands for."""
+    """The type without None; for a NewType, the type that it is based on."""
     if NoneType in get_args(hint):
         (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)
     return getattr(hint, "__supertype__", get_origin(hint) or hint)

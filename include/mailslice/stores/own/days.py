@@ -1,4 +1,4 @@
-"""Days (UTC) as partitions of own tables name them."""
+"""Days (UTC) as partition keys of own tables."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

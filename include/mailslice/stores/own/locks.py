@@ -1,4 +1,4 @@
-"""locks: who works on what now. A lock is a row with a TTL: its owner's death frees it."""
+"""locks: named locks. A lock is a row with a TTL, so it expires after its owner has died."""
 
 from datetime import timedelta
 
@@ -10,26 +10,26 @@ LOCKS = TableShape(
 
 
 class Locks:
-    """Rows name -> owner, written on conditions. Calls may be repeated after an unknown outcome."""
+    """Rows name -> owner, written conditionally. A call with an unknown outcome may be repeated."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
 
     def acquire(self, name: str, owner: str, ttl: timedelta) -> str:
-        """Take the lock if nobody has it; who has it now: `owner` when it was or is its own."""
-        held = self._records.add({"name": name, "owner": owner}, ttl)
-        if held is None:
+        """Takes the lock if it is free, renews it if it is `owner`'s. Returns who holds it now."""
+        existing = self._records.add({"name": name, "owner": owner}, ttl)
+        if existing is None:
             return owner
-        if held["owner"] == owner and not self.renew(name, owner, ttl):
+        if existing["owner"] == owner and not self.renew(name, owner, ttl):
             return self.acquire(name, owner, ttl)  # it expired between the two
-        return str(held["owner"])
+        return str(existing["owner"])
 
     def renew(self, name: str, owner: str, ttl: timedelta) -> bool:
-        """Begin the TTL anew; False when the lock is lost, and with it the right to go on."""
+        """Restarts the TTL. False: the lock is lost, and the owner must stop its work."""
         return self._records.change({"name": name}, {"owner": owner}, {"owner": owner}, ttl)
 
     def release(self, name: str, owner: str) -> bool:
-        """Give the lock back; False when it was not the owner's any more."""
+        """Releases the lock. False: it was not the owner's any more."""
         return self._records.remove_if({"name": name}, {"owner": owner})
 
     def holder(self, name: str) -> str | None:
@@ -37,13 +37,13 @@ class Locks:
         return None if row is None or row["owner"] is None else str(row["owner"])
 
     def first(self, name: str, value: str) -> str:
-        """The value that was stored first under this name, for good: `value` or an earlier one."""
+        """Stores `value`, without a TTL, unless the name has one. Returns the stored value."""
         holder = self.holder(name)
         if holder is not None:
             return holder
-        held = self._records.add({"name": name, "owner": value})
-        return value if held is None else str(held["owner"])
+        existing = self._records.add({"name": name, "owner": value})
+        return value if existing is None else str(existing["owner"])
 
     def change(self, name: str, before: str, value: str) -> bool:
-        """Put `value` in the place of `before`, for good; False when it was another value."""
+        """Replaces `before` by `value`, without a TTL. False: another value was stored."""
         return self._records.change({"name": name}, {"owner": value}, {"owner": before})

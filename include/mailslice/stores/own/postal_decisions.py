@@ -1,4 +1,4 @@
-"""postal_decisions: what was decided about stuck messages of a Postal, by whom and why."""
+"""postal_decisions: the log of decisions on stuck messages of a Postal, with who and why."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from mailslice.stores.own.records import Records, TableShape
 
 @dataclass(frozen=True, slots=True)
 class PostalDecision:
-    """A decision on a row locked for `age`: state `verdict`; `log_id`: its name in deliveries."""
+    """A decision on a row locked for `age`, judged `verdict`; its delivery record has `log_id`."""
 
     server: int
     message: int
@@ -45,11 +45,11 @@ class PostalDecisions:
         self._records = records
 
     def save(self, row: PostalDecision, ttl: timedelta) -> None:
-        """Write the row; written twice it is one. A `ttl` of more than five years is for ever."""
+        """Writes the row; a repeat changes nothing. Beyond five years, `ttl` means no expiry."""
         self._records.put({"day": day_of(row.decided), **_ROWS.mapping(row)}, ttl)
 
     def of_run(self, run: str, since: datetime, until: datetime) -> Iterator[PostalDecision]:
-        """Those of one run on these days, the newest first."""
+        """The decisions of one run on these days, newest first."""
         for day in days_back(since, until):
             rows = map(_ROWS.of_mapping, self._records.rows({"day": day}))
             yield from (row for row in rows if row.run == run)

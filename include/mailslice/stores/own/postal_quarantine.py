@@ -1,4 +1,4 @@
-"""postal_quarantine: closed messages of a Postal. A write's version refuses another's."""
+"""postal_quarantine: closed messages of a Postal. Writes are conditional on a row's version."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,27 +11,27 @@ from mailslice.stores.own.records import Records, TableShape, Values
 
 
 class EntryState(StrEnum):
-    """How far the closing of a message, or its way back, has come."""
+    """The progress of a message's closing, or of its release."""
 
     NOTED = "noted"
-    """Its content is about to be copied; Postal's queue has it."""
+    """Its content is about to be copied. Its row is in Postal's queue."""
     CLOSING = "closing"
-    """The copy is whole; Postal's queue may have the message, or not any more."""
+    """The copy is complete. Its row may or may not be in Postal's queue still."""
     KEPT = "kept"
-    """It waits for a person."""
+    """It waits for a person's decision."""
     RELEASING = "releasing"
-    """It goes back to Postal's queue."""
+    """It is being put back into Postal's queue."""
     DISCARDING = "discarding"
 
 
 @dataclass(frozen=True, slots=True)
 class PostalEntry:
-    """A message in quarantine. The key is (server, message): ids are a server's own.
+    """A message in quarantine. The key is (server, message): each server numbers its messages.
 
-    `locked_at` is as Postal's database has it, naive UTC with microseconds. `row` is JSON of the
-    row that Postal's queue had. `log_id` names the decision in Postal's deliveries. `copy_id` names
-    the copy of the content, `size` and `sha256` are of it. `released_after`: id of the newest
-    delivery record when its way back began. `version` is of this write alone.
+    `locked_at` is Postal's value: naive UTC with microseconds. `row` is the row of Postal's queue
+    as JSON. `log_id` names the decision in Postal's deliveries. `copy_id` names the copy of the
+    content; `size` (bytes) and `sha256` describe that copy. `released_after` is the id of the
+    newest delivery record when the release began. Each write has a `version` of its own.
     """
 
     server: int
@@ -60,7 +60,7 @@ class PostalEntry:
 
 _ROWS = RowCodec(PostalEntry)
 _ALL = {"postal": "postal"}
-"""One partition: messages that wait for a person are few."""
+"""One partition is enough: few messages wait for a person."""
 POSTAL_QUARANTINE = TableShape(
     "postal_quarantine",
     {"postal": "text", **_ROWS.types, "size": "bigint"},
@@ -84,23 +84,23 @@ class PostalQuarantineTable:
         return map(_ROWS.of_mapping, self._records.rows(_ALL))
 
     def add(self, entry: PostalEntry) -> PostalEntry:
-        """Write the entry unless its message has one; the one that is there now."""
-        added = _anew(entry)
-        existing = self._records.add({**_ALL, **_ROWS.mapping(added)})
-        return added if existing is None else _ROWS.of_mapping(existing)
+        """Writes the entry unless its message has one. Returns the stored entry."""
+        stored = _with_new_version(entry)
+        existing = self._records.add({**_ALL, **_ROWS.mapping(stored)})
+        return stored if existing is None else _ROWS.of_mapping(existing)
 
     def replace(self, before: PostalEntry, after: PostalEntry) -> PostalEntry | None:
-        """Write `after` in place of `before`; None: somebody was faster."""
-        stored, key = _anew(after), _key(before.server, before.message)
+        """Writes `after` in place of `before`. None: another writer was faster."""
+        stored, key = _with_new_version(after), _key(before.server, before.message)
         changes = {n: v for n, v in _ROWS.mapping(stored).items() if n not in key}
         if self._records.change(key, changes, {"version": before.version}):
             return stored
-        # A write that was not answered, and was done, is done.
+        # A write without an answer may have been done: then its version is stored.
         now = self.get(before.server, before.message)
         return stored if now is not None and now.version == stored.version else None
 
     def remove(self, entry: PostalEntry) -> bool:
-        """Delete the entry; False: somebody changed it."""
+        """Deletes the entry. False: another writer changed it."""
         key = _key(entry.server, entry.message)
         done = self._records.remove_if(key, {"version": entry.version})
         return done or self.get(entry.server, entry.message) is None
@@ -110,6 +110,6 @@ def _key(server: int, message: int) -> Values:
     return {**_ALL, "server": server, "message": message}
 
 
-def _anew(entry: PostalEntry) -> PostalEntry:
-    """A new version of it, as it is read again: times are milliseconds."""
+def _with_new_version(entry: PostalEntry) -> PostalEntry:
+    """The entry as it is read back: with a new version, and times cut to milliseconds."""
     return _ROWS.of_mapping(_ROWS.mapping(replace(entry, version=uuid4().hex)))

@@ -1,4 +1,4 @@
-"""What a store must do for an own table: rows by key, conditional writes, an end by time.
+"""The interface of an own table in any store: rows by key, conditional writes, TTL.
 
 A row is a mapping of column to value. Times are milliseconds since the epoch when written, and
 naive UTC datetimes when read.
@@ -14,7 +14,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """A table: its columns by their type in CQL, and its key."""
+    """A table: its columns with their CQL types, and its primary key."""
 
     name: str
     columns: Mapping[str, str]
@@ -22,7 +22,7 @@ class TableShape:
     partition: tuple[str, ...]
     clustering: tuple[str, ...] = ()
     newest_first: bool = False
-    """Rows of a partition come by the first clustering column, largest first."""
+    """Whether the rows of a partition are sorted by the first clustering column, descending."""
     gc_grace_seconds: int = 864_000
 
     @property
@@ -31,22 +31,22 @@ class TableShape:
 
 
 class Records(Protocol):
-    """One table in one store. Raises StoreUnavailable where a write may or may not be done."""
+    """One table in one store. After StoreUnavailable a write may or may not have been done."""
 
     def put(self, values: Values, ttl: timedelta | None = None) -> None:
-        """Write the row over another of its key."""
+        """Writes the row, over an existing one of its key."""
 
     def add(self, values: Values, ttl: timedelta | None = None) -> Values | None:
-        """Writes the row unless its key has one: its columns of `values` and the key, else None."""
+        """Writes the row unless its key has one. Returns None, or the row that exists."""
 
     def get(self, key: Values) -> Values | None:
-        """The row, with every write that may have been done."""
+        """The row, or None. Includes a write that was done although its answer was lost."""
 
     def rows(self, partition: Values, limit: int | None = None) -> Iterator[Values]:
         """The rows of a partition, in their order."""
 
     def first_rows(self, partitions: Iterable[Values], limit: int) -> Iterator[Values]:
-        """The first rows of each of these partitions, those of one in their order."""
+        """The first `limit` rows of each partition, in the order of the partition."""
 
     def each_key(self) -> Iterator[Values]:
         """The keys of all rows, in any order."""
@@ -57,10 +57,10 @@ class Records(Protocol):
     def change(
         self, key: Values, changes: Values, expected: Values, ttl: timedelta | None = None
     ) -> bool:
-        """Write the changes where the row has the expected values; whether it had."""
+        """Writes the changes if the row has the expected values. Returns whether it had them."""
 
     def remove(self, key: Values) -> None:
         """Delete the row."""
 
     def remove_if(self, key: Values, expected: Values) -> bool:
-        """Delete the row where it has the expected values; whether it had."""
+        """Deletes the row if it has the expected values. Returns whether it had them."""

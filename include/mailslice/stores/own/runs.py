@@ -44,31 +44,31 @@ class Runs:
         self._records = records
 
     def save(self, row: RunRow, ttl: timedelta) -> None:
-        """Write the row over one of the same run and start. More than five years: for ever."""
+        """Writes the row, over one of the same key. Beyond five years, `ttl` means no expiry."""
         self._records.put(_ROWS.mapping(row), ttl)
 
     def list(
         self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20
     ) -> list[RunRow]:
-        """The newest runs first, of one duty or queue or of all; of both one partition is read."""
-        asked: Values = {"duty": duty, "queuename": queue}
+        """The newest runs first. With both `duty` and `queue`, reads their one partition only."""
+        requested: Values = {"duty": duty, "queuename": queue}
         rows = (
             _ROWS.of_mapping(row)
-            for of in ([asked] if duty and queue else self._records.partitions())
-            if duty in {None, of["duty"]} and queue in {None, of["queuename"]}
-            for row in self._records.rows(of, limit)
+            for partition in ([requested] if duty and queue else self._records.partitions())
+            if duty in {None, partition["duty"]} and queue in {None, partition["queuename"]}
+            for row in self._records.rows(partition, limit)
         )
         return nlargest(limit, rows, key=lambda row: (row.started, row.run))
 
     def queues(self, duty: str) -> Sequence[QueueName]:
-        """What the duty has run on, NO_QUEUE, too, and queues that are gone. No row is read."""
-        partitions = self._records.partitions()
-        return [QueueName(of["queuename"]) for of in partitions if of["duty"] == duty]
+        """The queues that the duty has run on, with NO_QUEUE and deleted ones. Reads keys only."""
+        keys = self._records.partitions()
+        return [QueueName(key["queuename"]) for key in keys if key["duty"] == duty]
 
     def newest(
         self, each: int, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
     ) -> Iterable[Sequence[RunRow]]:
-        """The newest rows, at most so many `each`, of these duties and queues, or of all."""
+        """The newest rows, at most `each` a duty and queue; of all partitions without `duties`."""
         partitions: Iterable[Values] = (
             self._records.partitions()
             if duties is None

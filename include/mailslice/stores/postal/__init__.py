@@ -1,1 +1,1 @@
-"""Postal's databases: all SQL about them. Reads here; `changes` has the writing transactions."""
+"""All SQL about Postal's databases. Reads here; `changes` has the writing transactions."""

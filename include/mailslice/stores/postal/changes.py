@@ -1,8 +1,8 @@
-"""What mailslice changes in Postal's databases: one short transaction a message.
+"""Changes to Postal's databases: one short transaction a message.
 
-The conditional change of the queue row comes first and holds that one row for a few milliseconds:
-whoever has it stops the next poll of every worker of Postal. Whoever waited in vain is told
-Contended after a few tries, and nothing was changed.
+The conditional change of the queue row comes first and locks that one row for a few milliseconds:
+while the row is locked, the next poll of every Postal worker waits. A caller that cannot lock the
+row in a few tries gets Contended, and nothing was changed.
 """
 
 from contextlib import ExitStack, suppress
@@ -23,47 +23,46 @@ from mailslice.stores.postal.schema import COUNTERS, STATISTICS
 
 TRIES = 4
 LONGEST_TEXT = 250
-"""Characters of `details`; Postal cuts there, too."""
+"""Characters of `details`. Postal cuts there, too."""
 _NOW = "SELECT UNIX_TIMESTAMP(UTC_TIMESTAMP(6))"
-"""Of the main database: it makes queue rows, and a record is compared with their times."""
+"""The main database's clock: it dates queue rows, with which a record's time is compared."""
 REMOVED = "Raw message has been removed. Cannot send message."
-"""What Postal itself says of a message without content."""
+"""Postal's own text for a message without content."""
 _AS_READ = " WHERE id = %s AND server_id = %s AND message_id = %s AND locked_by <=> %s AND "
 _LOCKED_AT = "locked_at <=> %s"
 _LOCKED_WITHOUT_TIME = (
     "COALESCE(locked_by, locked_at) IS NOT NULL "
     "AND COALESCE(MONTH(locked_at) * DAYOFMONTH(locked_at), 0) = 0"
 )
-# 1.3 to the power of 40 is a month and more: an attempts column that somebody filled by hand must
-# not overflow a date.
+# 300 s * 1.3 ** 40 is 125 days. A count of attempts set by hand must not overflow a date.
 _LATER = (
     "locked_by = NULL, locked_at = NULL, "
     "retry_after = UTC_TIMESTAMP() + INTERVAL "
     "ROUND(300 * POW(1.3, LEAST(COALESCE(attempts, 0), 40))) SECOND, "
     "attempts = COALESCE(attempts, 0) + 1"
 )
-"""As retry_later. The old attempts count: an UPDATE assigns from left to right."""
+"""As Postal's retry_later. Uses the old attempts: an UPDATE assigns from left to right."""
 
 
 class RowChanged(MailsliceError):
-    """The queue row is not as it was read: unlocked, locked anew, or gone. Nothing was changed."""
+    """The queue row was unlocked, locked again or deleted since the read. Nothing was changed."""
 
 
 class MessageChanged(MailsliceError):
-    """The message has a new delivery record, or is gone, since it was read. Nothing was changed."""
+    """Since it was read, the message got a delivery record or was deleted. Nothing was changed."""
 
 
 class RecordRefused(MailsliceError):
-    """The server's database takes no record (right, table, or it is away). Nothing was changed."""
+    """The record cannot be written (a right, a table, or the server is away). Nothing changed."""
 
 
 class RecordMissing(TryAgain):
-    """The row was taken, and the other MariaDB did not confirm the record of it."""
+    """The row's change is committed, but the other MariaDB did not confirm its record."""
 
 
 @dataclass(frozen=True, slots=True)
 class PostalRecord:
-    """A delivery record of ours. `counter` is the column of the statistics that counts it."""
+    """A delivery record of mailslice. `counter`: the statistics column that counts it."""
 
     status: str
     details: str
@@ -72,7 +71,7 @@ class PostalRecord:
 
     @classmethod
     def held(cls, details: str, log_id: str) -> Self:
-        """Set aside: a person decides, by Postal's own page or by ours."""
+        """Held: a person decides, on Postal's page or on mailslice's."""
         return cls("Held", details, log_id, "held")
 
     @classmethod
@@ -82,16 +81,16 @@ class PostalRecord:
 
     @classmethod
     def hold_cancelled(cls, details: str, log_id: str) -> Self:
-        """A person decided that it is not sent."""
+        """A person decided not to send it."""
         return cls("HoldCancelled", details, log_id)
 
     @classmethod
     def error(cls, details: str, log_id: str) -> Self:
-        """A lock was given up; the message is tried again."""
+        """A lock was released; Postal tries the message again."""
         return cls("Error", details, log_id)
 
 
-# Waits for the queue row are 3 s each; pauses keep two of us from meeting again.
+# A wait for the queue row takes up to 3 s. Pauses keep two mailslices from colliding again.
 _repeated = retry(
     retry=retry_if_exception_type(Contended),
     stop=stop_after_attempt(TRIES),
@@ -101,8 +100,8 @@ _repeated = retry(
 
 
 class PostalChanges:
-    """The writing transactions. `newest`: id of the newest delivery record that was read. A later
-    one ends a change by MessageChanged.
+    """The writing transactions. `newest` is the id of the newest delivery record that was read:
+    with a later one, a change raises MessageChanged.
     """
 
     def __init__(self, postal: PostalDatabases) -> None:
@@ -112,20 +111,20 @@ class PostalChanges:
         self._unlock = f"UPDATE {self._queue} SET {_LATER}"
 
     def close(self, row: QueuedMessage, record: PostalRecord, newest: int) -> None:
-        """Take the row out of the queue and say so. On two servers the row's end commits first."""
+        """Deletes the queue row, writes the record. On two servers the deletion commits first."""
         self._both(self._delete, row, record, newest, row_first=True)
 
     def fail(self, row: QueuedMessage, record: PostalRecord, newest: int) -> None:
-        """As `close`, of a message without content. On two servers the record commits first."""
+        """As `close`, for a message without content. On two servers the record commits first."""
         self._both(self._delete, row, record, newest, row_first=False)
 
     def retry(self, row: QueuedMessage, record: PostalRecord | None, newest: int) -> None:
-        """Gives the lock back as retry_later; on two servers the record commits first: deferred."""
+        """Releases the lock as Postal's retry_later. On two servers the record commits first."""
         self._both(self._unlock, row, record, newest, row_first=False)
 
     @_repeated
     def remove(self, row: QueuedMessage) -> None:
-        """Delete the row: its message is answered, or gone."""
+        """Deletes the row of a message that is done or gone."""
         with self._postal.main.transaction() as transaction:
             self._take(transaction, self._delete, row)
             crash.point("postal:taken")
@@ -134,31 +133,31 @@ class PostalChanges:
 
     @_repeated
     def record(self, server: int, message: int, record: PostalRecord) -> None:
-        """The record alone, of a row that was taken. MessageChanged: the message is gone."""
+        """Writes only the record, of a row changed before. MessageChanged: the message is gone."""
         same = f"FROM {self._table(server, 'deliveries')} WHERE message_id = %s AND log_id = %s"
         ((now,),) = self._postal.main.rows(_NOW)
         with suppress(AlreadyThere), self._postal.messages.transaction() as transaction:
             self._write(transaction, server, message, record, now)
-            # The message was waited for: a commit that was on its way has written the record.
+            # The write waited for the message's lock: a commit on its way has written the record.
             if len(transaction.rows(f"SELECT id {same}", (message, record.log_id))) > 1:
                 raise AlreadyThere
 
     def is_there(self, row: QueuedMessage) -> bool:
-        """Whether the row is as it was read; waits for a transaction that may yet commit."""
+        """Whether the row is as it was read. Waits for a transaction that may still commit."""
         where, values = _as_read(row)
         with self._postal.main.transaction() as transaction:
             return bool(transaction.rows(f"SELECT id FROM {self._queue}{where} FOR UPDATE", values))
 
     @_repeated
     def requeue(self, row: QueuedMessage) -> int | None:
-        """Put the row back without lock and retry time; its new id. None: the message has a row."""
+        """Reinserts the row, unlocked and due; returns its new id. None: the message has a row."""
         main = self._postal.main.url.database
         with self._postal.main.transaction() as transaction:
             known = f"SELECT id FROM {quoted(main, 'ip_addresses')} WHERE id = %s"
             address = row.ip_address
             if address is not None and not transaction.rows(known, (address,)):
                 address = None
-            found = transaction.execute(
+            inserted = transaction.execute(
                 f"INSERT INTO {self._queue} (server_id, message_id, domain, ip_address_id, "
                 "attempts, route_id, manual, batch_key, created_at, updated_at) "
                 "SELECT %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) "
@@ -169,14 +168,14 @@ class PostalChanges:
                     *(row.route, row.manual, row.batch_key, row.message, row.server),
                 ),
             )
-            if not found:
+            if not inserted:
                 return None
             ((number,),) = transaction.rows("SELECT LAST_INSERT_ID()")
         return int(number)
 
     @_repeated
     def cancel_hold(self, server: int, message: int, record: PostalRecord, newest: int) -> bool:
-        """Ends a hold as Postal's Cancel. False: not held, or a record is newer than `newest`."""
+        """Ends a hold as Postal's Cancel does. False: not held, or there is a newer record."""
         row = f"{self._table(server, 'messages')} WHERE id = %s AND status = 'Held' AND held = 1"
         later = f"{self._table(server, 'deliveries')} WHERE message_id = %s AND id > %s LIMIT 1"
         ((now,),) = self._postal.main.rows(_NOW)
@@ -197,7 +196,7 @@ class PostalChanges:
         *,
         row_first: bool,
     ) -> None:
-        """The transaction, or two of them, of which the one that is opened last commits first."""
+        """Changes row and record in one transaction, or two: the one opened last commits first."""
         main, messages = self._postal.main, self._postal.messages
         same_server, is_first_committed = self._postal.same_server, False
 
@@ -208,22 +207,22 @@ class PostalChanges:
         try:
             with ExitStack() as stack:
                 if same_server:
-                    of_row = of_record = stack.enter_context(main.transaction())
+                    row_tx = record_tx = stack.enter_context(main.transaction())
                 elif row_first:
-                    of_record = stack.enter_context(messages.transaction())
+                    record_tx = stack.enter_context(messages.transaction())
                     stack.push(first_ended)
-                    of_row = stack.enter_context(main.transaction())
+                    row_tx = stack.enter_context(main.transaction())
                 else:
-                    of_row = stack.enter_context(main.transaction())
-                    of_record = stack.enter_context(messages.transaction())
-                self._take(of_row, take, row)
-                ((now,),) = of_row.rows(_NOW)
-                of_record.hurry()
+                    row_tx = stack.enter_context(main.transaction())
+                    record_tx = stack.enter_context(messages.transaction())
+                self._take(row_tx, take, row)
+                ((now,),) = row_tx.rows(_NOW)
+                record_tx.hurry()
                 crash.point("postal:taken")
                 try:
-                    self._require_no_news(of_record, row, newest)
+                    self._require_no_news(record_tx, row, newest)
                     if record is not None:
-                        self._write(of_record, row.server, row.message, record, now)
+                        self._write(record_tx, row.server, row.message, record, now)
                 except (NoRight, NoSuchObject, StoreUnavailable) as error:
                     if same_server and isinstance(error, StoreUnavailable):
                         raise
@@ -251,19 +250,19 @@ class PostalChanges:
             )
 
     def _write(
-        self, to: MariaDbTransaction, server: int, message: int, record: PostalRecord, now: Decimal
+        self, tx: MariaDbTransaction, server: int, message: int, record: PostalRecord, now: Decimal
     ) -> None:
-        to.execute(
+        tx.execute(
             f"INSERT INTO {self._table(server, 'deliveries')} "
             "(message_id, status, details, log_id, timestamp) VALUES (%s, %s, %s, %s, %s)",
             (message, record.status, record.details[:LONGEST_TEXT], record.log_id, now),
         )
-        found = to.execute(
+        updated = tx.execute(
             f"UPDATE {self._table(server, 'messages')} SET status = %s, held = %s, "
             "hold_expiry = NULL, last_delivery_attempt = %s WHERE id = %s",
             (record.status, int(record.status == "Held"), now, message),
         )
-        if not found:
+        if not updated:
             raise MessageChanged(f"message {message} of server {server} is gone")
         if (counter := record.counter) is None:
             return
@@ -271,7 +270,7 @@ class PostalChanges:
         more = f"ON DUPLICATE KEY UPDATE {counter} = COALESCE({counter}, 0) + 1"
         for name, start in _periods(now):
             table = f"{self._table(server, name)} (time, {', '.join(COUNTERS)})"
-            to.execute(f"INSERT INTO {table} VALUES (%s, {values}) {more}", (start,))
+            tx.execute(f"INSERT INTO {table} VALUES (%s, {values}) {more}", (start,))
 
     def _table(self, server: int, name: str) -> str:
         return quoted(self._postal.database_of(server), name)
@@ -286,7 +285,7 @@ def _as_read(row: QueuedMessage) -> tuple[str, tuple[object, ...]]:
 
 
 def _periods(timestamp: Decimal) -> list[tuple[str, int]]:
-    """Tables of the statistics, and when the period began that a moment is in (UTC)."""
+    """Statistics table -> begin (UTC) of its period around the timestamp, in epoch seconds."""
     hour = datetime.fromtimestamp(int(timestamp), UTC).replace(minute=0, second=0, microsecond=0)
     day = hour.replace(hour=0)
     starts = hour, day, day.replace(day=1), day.replace(month=1, day=1)

@@ -11,10 +11,10 @@ URL, MESSAGE_URL = "MAILSLICE_POSTAL_URL", "MAILSLICE_POSTAL_MESSAGE_URL"
 
 
 class PostalDatabases:
-    """Both groups of databases, each connected at first use. One thread."""
+    """Both groups of databases, each connected at its first use. For one thread."""
 
     def __init__(self, settings: PostalSettings) -> None:
-        """Raises BadSetting where no URL is set."""
+        """Raises BadSetting if no URL is set."""
         if settings.url is None:
             raise BadSetting(
                 f"{URL} is not set; allowed is mysql://user:password@host:port/database"
@@ -45,7 +45,7 @@ class PostalDatabases:
         return f"{self.settings.message_prefix}-server-{server}"
 
     def close(self) -> None:
-        """Close what was opened. May be called twice."""
+        """Closes the open connections. May be called twice."""
         for name in ("messages", "main"):
             database = self.__dict__.pop(name, None)
             if database is not None:

@@ -1,7 +1,7 @@
-"""`messages`, `deliveries` and raw tables of one mail server, read by lists of ids.
+"""Reads `messages`, `deliveries` and raw tables of one mail server by lists of ids.
 
-A database, table or right that is missing raises. Only a raw table may be missing: retention drops
-it, and the content of its messages is lost.
+Raises for a missing database, table or right. Only a raw table may be missing: Postal's retention
+drops it, and the content of its messages is lost.
 """
 
 from collections import Counter, defaultdict
@@ -16,22 +16,22 @@ from mailslice.stores.mariadb.failures import NoSuchObject
 from mailslice.stores.postal.rows import PAGE
 
 OWN_LOG_ID = "mailslice-"
-"""How the log ids of mailslice's own delivery records begin; Postal's are random."""
+"""Prefix of the log ids of mailslice's delivery records. Postal's log ids are random."""
 _HEADER = "x-postal-msgid"
 _HAS_HEADER = " OR ".join(
     "LOCATE(CONCAT(CHAR(10), %s), CONCAT(CHAR(10), LOWER(CONVERT(data USING latin1))) "
     "COLLATE latin1_bin) > 0"
     for _ in range(3)
 )
-"""Whether a header block has a line of Postal's own, in any case, in any bytes (latin1). A blank
-before the colon counts, too: in doubt it is there.
+"""Whether a header block has Postal's own header, in any case and encoding (latin1). A blank before
+the colon counts, too: in doubt the header is there.
 """
 _LINES = tuple(f"{_HEADER}{end}" for end in (":", " ", "\t"))
 
 
 @dataclass(frozen=True, slots=True)
 class PostalMessage:
-    """A row of `messages`. `raw_table` is None once Postal's retention dropped the content."""
+    """A row of `messages`. `raw_table` is None after Postal's retention dropped the content."""
 
     id: int
     scope: str | None
@@ -45,7 +45,7 @@ class PostalMessage:
 
 @dataclass(frozen=True, slots=True)
 class PostalDelivery:
-    """A row of `deliveries`. `timestamp`: seconds since the epoch, by the clock of who wrote it."""
+    """A row of `deliveries`. `timestamp`: seconds since the epoch, by the writer's clock."""
 
     id: int
     status: str | None
@@ -54,7 +54,7 @@ class PostalDelivery:
 
     @property
     def is_own(self) -> bool:
-        """Whether mailslice wrote it: its time is by the database's clock, not by a worker's."""
+        """Whether mailslice wrote it. Then its time is by the database's clock, not a worker's."""
         return (self.log_id or "").startswith(OWN_LOG_ID)
 
 
@@ -65,16 +65,16 @@ class ServerMessages:
         self._db, self.database = db, database
 
     def exists(self) -> bool:
-        """Whether the table `messages` is there."""
+        """Whether the table `messages` exists."""
         try:
             return not self._db.rows(f"SELECT id FROM {self._table('messages')} LIMIT 0")
         except NoSuchObject:
             return False
 
     def gone(self, ids: Collection[int]) -> set[int]:
-        """Those of `ids` that were messages here, and are no more. Raises NoSuchObject where one is
-        beyond the newest: an old backup, or one that is being loaded (AUTO_INCREMENT comes before
-        the rows), or another server's database, proves nothing.
+        """Those of `ids` whose messages were deleted. Raises NoSuchObject if one is beyond the
+        newest message: an old backup, one that is being restored (AUTO_INCREMENT comes before the
+        rows), or another server's database proves nothing.
         """
         gone = set(ids) - {row[0] for row in self._by_list("id", "messages", "id", ids)}
         rows = self._db.rows(f"SELECT MAX(id) FROM {self._table('messages')}") if gone else []
@@ -93,7 +93,7 @@ class ServerMessages:
         return {row[0]: PostalMessage(*row) for row in rows}
 
     def deliveries(self, ids: Iterable[int]) -> dict[int, list[PostalDelivery]]:
-        """PostalDelivery records by message, the oldest first; messages without one are absent."""
+        """Delivery records by message, the oldest first. Messages without one are absent."""
         records: defaultdict[int, list[PostalDelivery]] = defaultdict(list)
         columns = "message_id, id, status, timestamp, log_id"
         for message, *values in self._by_list(columns, "deliveries", "message_id", ids):
@@ -103,45 +103,45 @@ class ServerMessages:
         return dict(records)
 
     def has_own_header(self, rows: Iterable[PostalMessage]) -> dict[int, bool]:
-        """Whether raw headers have X-Postal-MsgID, by message; absent where content is gone."""
-        kept = (row for row in rows if row.raw_headers_id is not None)
-        by_table = ((row.raw_table, row) for row in kept if row.raw_table is not None)
+        """Message -> whether its raw headers have X-Postal-MsgID; absent if the content is gone."""
+        existing = (row for row in rows if row.raw_headers_id is not None)
+        by_table = ((row.raw_table, row) for row in existing if row.raw_table is not None)
         answers: dict[int, bool] = {}
         for table, page in batches_by_key(by_table, PAGE):
             answers.update(self._headers_of(table, page))
         return answers
 
     def content(self, row: PostalMessage) -> bytes | None:
-        """The message as Postal's Download gives it; None where it is gone, in part or whole."""
+        """The message as Postal's Download gives it; None if it is gone in part or whole."""
         if row.raw_table is None or row.raw_headers_id is None:
             return None
-        ids = [one for one in (row.raw_headers_id, row.raw_body_id) if one is not None]
-        parts = {one: data or b"" for one, data in self._raw("id, data", row.raw_table, ids)}
+        ids = [raw_id for raw_id in (row.raw_headers_id, row.raw_body_id) if raw_id is not None]
+        parts = {raw_id: data or b"" for raw_id, data in self._raw("id, data", row.raw_table, ids)}
         if set(ids) - parts.keys():
             return None
         body = b"" if row.raw_body_id is None else parts[row.raw_body_id]
         return bytes(parts[row.raw_headers_id] + b"\r\n\r\n" + body)
 
     def sending_times(self, newest: int) -> Counter[Decimal]:
-        """Seconds that sendings took, of the `newest` delivery records by id that measured it."""
+        """How many sendings took how many seconds, by the `newest` delivery records with a time."""
         times: Counter[Decimal] = Counter()
-        table, last, left = self._table("deliveries"), 2**63 - 1, newest
+        table, last, remaining = self._table("deliveries"), 2**63 - 1, newest
         sql = f"SELECT id, time FROM {table} WHERE id < %s ORDER BY id DESC LIMIT %s"
-        while left > 0:
-            page = self._db.rows(sql, (last, min(PAGE, left)))
+        while remaining > 0:
+            page = self._db.rows(sql, (last, min(PAGE, remaining)))
             times.update(time for _, time in page if time is not None)
-            if len(page) < min(PAGE, left):
+            if len(page) < min(PAGE, remaining):
                 break
-            last, left = page[-1][0], left - len(page)
+            last, remaining = page[-1][0], remaining - len(page)
         return times
 
     def _headers_of(self, table: str, rows: Collection[PostalMessage]) -> dict[int, bool]:
         ids = [row.raw_headers_id for row in rows if row.raw_headers_id is not None]
         headers = dict(self._raw(f"id, {_HAS_HEADER}", table, ids, _LINES))
         bodies = [row.raw_body_id for row in rows if row.raw_body_id is not None]
-        present = {one for (one,) in self._raw("id", table, bodies)}
+        present = {body for (body,) in self._raw("id", table, bodies)}
         return {
-            row.id: headers[row.raw_headers_id] != 0  # NULL: not known, so it may be there
+            row.id: headers[row.raw_headers_id] != 0  # NULL is unknown: the header may be there
             for row in rows
             if row.raw_headers_id in headers
             and (row.raw_body_id is None or row.raw_body_id in present)
@@ -150,22 +150,22 @@ class ServerMessages:
     def _raw(
         self, columns: str, table: str, ids: Collection[int], params: tuple[Any, ...] = ()
     ) -> list[tuple[Any, ...]]:
-        """Rows of a raw table; none where the table itself is gone."""
+        """Rows of a raw table; empty if the table itself is gone."""
         try:
             return self._by_list(columns, table, "id", ids, params)
         except NoSuchObject:
-            if not self.exists():  # the database, not the table alone
+            if not self.exists():  # the whole database is gone
                 raise
             return []
 
     def _by_list(
         self, columns: str, table: str, key: str, ids: Iterable[int], params: tuple[Any, ...] = ()
     ) -> list[tuple[Any, ...]]:
-        # By old statistics MariaDB would read a whole raw table, contents and all.
+        # With stale statistics MariaDB would scan a whole raw table with its contents.
         by = "FORCE INDEX (PRIMARY)" if key == "id" else ""
         sql = f"SELECT {columns} FROM {self._table(table)} {by} WHERE {key} IN %s"
-        every = batches(dict.fromkeys(ids), PAGE)
-        return [row for page in every for row in self._db.rows(sql, (*params, page))]
+        pages = batches(dict.fromkeys(ids), PAGE)
+        return [row for page in pages for row in self._db.rows(sql, (*params, page))]
 
     def _table(self, name: str) -> str:
         return quoted(self.database, name)

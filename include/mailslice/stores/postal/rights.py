@@ -1,4 +1,4 @@
-"""Which grants of docs/postal.md the user has, by a SELECT without rows, or EXPLAIN of a change."""
+"""Tests the grants of docs/postal.md by a SELECT without rows, or an EXPLAIN of a change."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from mailslice.stores.mariadb.failures import NoRight, NoSuchObject
 from mailslice.stores.postal.schema import STATISTICS
 
 _SELECTS = {"queued_messages": "", "servers": "id", "ip_addresses": "id"}
-"""The columns that are read of each table; all of them where none is named."""
+"""Table -> the columns that mailslice reads; empty: all of them."""
 _OF_QUEUE = "locked_by, locked_at, retry_after, attempts"
 _OF_MESSAGE = "status, held, hold_expiry, last_delivery_attempt"
 _NO_TABLE = "mailslice-has-no-such-table"
@@ -16,7 +16,7 @@ _NO_TABLE = "mailslice-has-no-such-table"
 
 @dataclass(frozen=True, slots=True)
 class PostalRight:
-    """`grant`: what to write between GRANT and TO. `changes`: looking does without it."""
+    """`grant`: the text between GRANT and TO. `changes`: only needed to change something."""
 
     grant: str
     statement: str
@@ -35,7 +35,7 @@ def rights_of_main(database: str) -> Iterator[PostalRight]:
 
 
 def rights_of_server(database: str) -> Iterator[PostalRight]:
-    # Raw tables come and go. Whoever may read every table hears that this one is not there.
+    # Raw tables come and go. A user who may read every table gets "no such table" for this one.
     missing = f"SELECT 1 FROM {quoted(database, _NO_TABLE)} LIMIT 0"
     yield PostalRight(f"SELECT ON {quoted(database)}.*", missing)
     yield _insert(quoted(database, "deliveries"), "status")
@@ -46,7 +46,7 @@ def rights_of_server(database: str) -> Iterator[PostalRight]:
 
 
 def has_right(db: MariaDb, right: PostalRight) -> bool:
-    """Whether the user has it. A table that is not there takes no right away."""
+    """Whether the user has the right. A missing table does not count as a missing right."""
     try:
         db.rows(right.statement)
     except (NoRight, NoSuchObject) as error:

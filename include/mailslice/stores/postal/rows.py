@@ -10,23 +10,23 @@ from mailslice.stores.mariadb.client import MariaDb, quoted
 
 PAGE = 900
 """Rows, or ids, of one statement. MariaDB makes a subquery of an IN with 1,000 values and more
-(in_predicate_conversion_threshold), and by old statistics reads the whole table for it.
+(in_predicate_conversion_threshold), and with stale statistics scans the whole table for it.
 """
 NO_TIME = datetime.min  # noqa: DTZ901
-"""When a lock began whose time is missing or a zero date; no worker of Postal writes such."""
+"""The time of a lock without a time, or with a zero date. Postal's workers write no such lock."""
 QUEUE_COLUMNS = tuple(
     """
     id server_id message_id domain locked_by locked_at retry_after created_at updated_at
     ip_address_id attempts route_id manual batch_key
     """.split()
 )
-"""Of `queued_messages`, in the order of the fields of QueuedMessage."""
+"""Columns of `queued_messages`, in the order of the fields of QueuedMessage."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedMessage:
-    """A row of `queued_messages`. Times are naive, in UTC, as they were read: conditions compare
-    them; `locked_at` may be NO_TIME. `server` and `message` are 0 where the row has NULL.
+    """A row of `queued_messages`. Times are naive UTC, exactly as read, because conditions compare
+    them. `locked_at` may be NO_TIME. `server` and `message` are 0 if the row has NULL.
     """
 
     id: int
@@ -46,17 +46,17 @@ class QueuedMessage:
 
     @property
     def is_locked(self) -> bool:
-        """Whether Postal's workers take it for locked."""
+        """Whether the row is locked for Postal's workers."""
         return self.locked_at is not None
 
     @property
     def locked_since(self) -> datetime | None:
-        """None without a lock, and where its time is not known."""
+        """When it was locked; None without a lock, or if the time is unknown."""
         return None if self.locked_at == NO_TIME else self.locked_at
 
     @property
     def lock(self) -> tuple[str | None, datetime | None]:
-        """What the rows of one batch have in common."""
+        """The lock, which all rows of one batch share."""
         return self.locked_by, self.locked_at
 
 
@@ -80,16 +80,16 @@ class PostalQueue:
 
     def by_id(self, ids: Iterable[int]) -> dict[int, QueuedMessage]:
         sql = f"{self._rows} WHERE id IN %s"
-        every = (values for page in batches(ids, PAGE) for values in self._db.rows(sql, (page,)))
-        return {row.id: row for row in map(_queued_message, every)}
+        rows = (values for page in batches(ids, PAGE) for values in self._db.rows(sql, (page,)))
+        return {row.id: row for row in map(_queued_message, rows)}
 
     def of_messages(self, server: int, messages: Iterable[int]) -> dict[int, QueuedMessage]:
-        """A row of each of these messages of one server that has one."""
+        """Message -> a queue row of it, of these messages of one server that have one."""
         sql = f"{self._rows} WHERE message_id IN %s AND server_id = %s"
-        every = (
-            one for page in batches(messages, PAGE) for one in self._db.rows(sql, (page, server))
+        rows = (
+            row for page in batches(messages, PAGE) for row in self._db.rows(sql, (page, server))
         )
-        return {row.message: row for row in map(_queued_message, every)}
+        return {row.message: row for row in map(_queued_message, rows)}
 
     def has_other(self, row: QueuedMessage) -> bool:
         """Whether the message of `row` has one more row in the queue."""
@@ -97,7 +97,7 @@ class PostalQueue:
         return bool(self._db.rows(sql, (row.message, row.server, row.id)))
 
     def servers(self) -> Iterator[int]:
-        """Ids of all mail servers, those too that are deleted softly."""
+        """Ids of all mail servers, also of softly deleted ones."""
         return (server for (server,) in self._by_pages(self._servers))
 
     def has_server(self, server: int) -> bool:

@@ -1,7 +1,7 @@
 """The tables and columns of Postal that mailslice relies on: the same from 2.0 to 3.3.
 
-They are asked for by a SELECT that reads no row. information_schema hides what a user has no right
-to, so it cannot tell a missing table from a missing right; the error of a SELECT can.
+A SELECT that reads no row checks them: its error tells a missing table from a missing right.
+information_schema cannot, because it hides objects without a right.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,18 +32,18 @@ MESSAGES: Tables = {
 
 
 class SchemaDiffers(Refused):
-    """A database is not one of Postal 2.0 to 3.3: a table or column that is needed is missing."""
+    """A database is not Postal's 2.0 to 3.3: it lacks a table or column that mailslice needs."""
 
 
 def check_main(db: MariaDb) -> None:
-    """Raises SchemaDiffers with all that is missing, NoRight for what the user may not read."""
+    """Raises SchemaDiffers naming all missing columns; NoRight if the user may not read them."""
     database = db.url.database
     if not _is_complete(db, MAIN, database) and (missing := [*_missing(db, MAIN, database)]):
         raise _differs(db, database, missing)
 
 
 def check_messages(db: MariaDb, database: str) -> None:
-    """As `check_main`, of a message database. NoSuchObject: a table is missing, as in a restore."""
+    """As `check_main`, for a message database. NoSuchObject: it lacks a table, as in a restore."""
     if _is_complete(db, MESSAGES, database):
         return
     missing = [*_missing(db, MESSAGES, database)]
@@ -62,19 +62,19 @@ def _differs(db: MariaDb, where: str, missing: list[str]) -> SchemaDiffers:
 
 def _is_complete(db: MariaDb, tables: Tables, database: str) -> bool:
     """One statement for all tables. LIMIT 0 reads none of them."""
-    columns = (f"{quoted(table)}.{quoted(one)}" for table, all_ in tables.items() for one in all_)
+    columns = (f"{quoted(table)}.{quoted(col)}" for table, all_ in tables.items() for col in all_)
     names = (f"{quoted(database, name)} AS {quoted(name)}" for name in tables)
     return _answers(db, f"SELECT {', '.join(columns)} FROM {', '.join(names)} LIMIT 0")
 
 
 def _missing(db: MariaDb, tables: Tables, database: str) -> Iterator[str]:
-    """What is missing, by name: TABLE or TABLE.COLUMN."""
+    """The names of missing objects: TABLE or TABLE.COLUMN."""
     for name, columns in tables.items():
         table = quoted(database, name)
         if _answers(db, f"SELECT {', '.join(map(quoted, columns))} FROM {table} LIMIT 0"):
             continue
-        asked = {column: f"SELECT {quoted(column)} FROM {table} LIMIT 0" for column in columns}
-        lacking = [column for column, sql in asked.items() if not _answers(db, sql)]
+        checks = {column: f"SELECT {quoted(column)} FROM {table} LIMIT 0" for column in columns}
+        lacking = [column for column, sql in checks.items() if not _answers(db, sql)]
         if len(lacking) == len(columns):
             yield name
         else:

@@ -1,16 +1,16 @@
-"""Look through a RabbitMQ queue by checking its messages out on one channel.
+"""Reads a RabbitMQ queue by checking its messages out on one channel.
 
-What is not acknowledged goes back when the channel closes, killed or not.
+Messages that are not acknowledged go back when the channel closes, also after a kill.
 
-A classic queue (James declares its dead letter queues so, always) takes messages back in their old
-order and sets `redelivered`. A quorum queue puts them at its back and counts each return. One with
-a delivery limit would drop what was checked out too often: it is refused. Never nack one by one.
+A classic queue (by default, dead letter queues of James before 3.9) takes messages back in their
+old order and sets `redelivered`. A quorum queue appends them and counts each return. With a
+delivery limit it would drop messages that are checked out too often, so it is refused. Never nack
+one by one.
 
-Messages come a window at a time: a consumer with a prefetch count, cancelled once it was given that
-many, and followed by another on the same channel. Whatever the broker sends is taken in each time
-that the connection is served (a publish, a pause). Without windows all of a queue would come into
-memory while its first letters are worked on. A prefetch count is 16 bits wide; with windows that
-does not limit a checkout.
+Messages come a window at a time. A consumer with a prefetch count is cancelled once it has got that
+many, and another follows on the same channel. pika reads all that the broker has sent whenever the
+connection is served (a publish, a pause). Without windows a whole queue would come into memory
+while its first letters are processed. Windows also lift the limit of a prefetch count (16 bits).
 """
 
 import time
@@ -42,7 +42,7 @@ _IN_USE = 403
 
 
 class Windows(NamedTuple):
-    """Messages of a window; after the first one the size of messages is known."""
+    """Messages of a window. After the first window the average size of messages is known."""
 
     first: int = 50
     least: int = 10
@@ -56,7 +56,7 @@ _WINDOWS = Windows()
 
 @dataclass(frozen=True, slots=True)
 class CheckedOutMessage:
-    """One message. `tag` is known to the channel of its checkout only."""
+    """One message. `tag` is valid on the channel of its checkout only."""
 
     tag: int
     body: bytes
@@ -87,22 +87,22 @@ class Checkout:
     def messages(
         self, most: int = MAX_CHECKED_OUT, *, patience: float = _PATIENCE
     ) -> Iterator[CheckedOutMessage]:
-        """The messages from the head on, at most `most`, until nothing is ready, and of a quorum
-        queue until nothing came for a second.
+        """At most `most` messages, from the head on. Ends when none is ready, and on a quorum queue
+        when none has come for a second.
 
-        What arrives meanwhile may be among them. Raises StoreUnavailable when something is ready
-        and does not come for `patience` seconds.
+        Messages that arrive meanwhile may be among them. Raises StoreUnavailable when a message is
+        ready and none comes for `patience` seconds.
         """
         count = 0
         while count < most:
-            if not self._arrived and not self._more(patience):
+            if not self._arrived and not self._wait_for_message(patience):
                 return
             if time.monotonic() - self._listened > _DEAF_SECONDS:
                 self._listen(0)
             count += 1
             yield self._arrived.popleft()
 
-    def _more(self, patience: float) -> bool:
+    def _wait_for_message(self, patience: float) -> bool:
         since = time.monotonic()
         while not self._arrived and self._received < self.most:
             if self._unsettled >= self._window:
@@ -111,7 +111,7 @@ class Checkout:
             waited = time.monotonic() - since
             if self._arrived or waited < self.quiet:
                 continue
-            # The answer to the second comes after what was handed out before the first.
+            # The second answer comes after all messages that were handed out before the first.
             if not (self.ready_count() or self.ready_count()):
                 self._listen(min(_SOON, self.quiet))
                 break
@@ -120,18 +120,18 @@ class Checkout:
         return bool(self._arrived)
 
     def ready_count(self) -> int:
-        """How many more messages are ready in the queue: they were not given."""
+        """How many messages are still ready in the queue, so not checked out."""
         return ready_messages(self.channel, self.name)
 
     def ack(self, message: CheckedOutMessage) -> None:
-        """The queue forgets the message, for sure once `check_out` has ended without an error."""
+        """Acknowledges the message. The ack is certain once `check_out` ended without an error."""
         self.channel.basic_ack(message.tag)
         self._acked = True
         if message.tag >= self._first_tag:
             self._unsettled -= 1
 
     def require_acks_taken(self) -> None:
-        """An ack gets no answer. That to a later question on the channel shows it was taken."""
+        """Makes sure that the broker took the acks. They get no answer; a later method gets one."""
         if self._acked:
             self.channel.basic_qos(prefetch_count=self._window)
 
@@ -140,9 +140,9 @@ class Checkout:
     ) -> None:
         """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
 
-        Raises StoreUnavailable when it was refused or routed to no queue: an error is not "not
-        sent". On this connection, not on one of its own: a broker with an alarm then delays the
-        acks, too, which come after publishes anyway.
+        Raises StoreUnavailable when the broker refused it or routed it to no queue. After an error
+        it may have been sent. It uses the checkout's connection: a broker in alarm then delays the
+        acks, too, but they come after the publishes anyway.
         """
         if self._publishing is None:
             self._publishing = self.channel.connection.channel()
@@ -150,29 +150,29 @@ class Checkout:
         publish_on(self._publishing, exchange, body, james_properties(headers, timestamp))
 
     def sleep(self, seconds: float) -> None:
-        """Wait, and let the connection live."""
+        """Waits, and serves the connection meanwhile."""
         self.channel.connection.sleep(max(0.0, seconds))
 
     def _listen(self, seconds: float) -> None:
-        """Take what the broker has sent, heartbeats too."""
+        """Reads what the broker has sent, heartbeats too."""
         self.channel.connection.process_data_events(time_limit=seconds)
         self._listened = time.monotonic()
 
     def consume(self) -> None:
-        """Ask for a window of messages."""
+        """Starts a consumer for the next window of messages."""
         self._window = min(self.most - self._received, self._fitting())
         self.channel.basic_qos(prefetch_count=self._window)
         self._consumer = self.channel.basic_consume(self.name, self._arrive, exclusive=True)
 
     def _fitting(self) -> int:
-        """As many messages as fit into a window, by the size of those that came."""
+        """How many messages fit into a window, by the average size of those that came."""
         first, least, largest, content = self.windows
         if not self._received:
             return first
         return max(least, min(largest, content * self._received // max(1, self._bytes)))
 
     def _next_window(self) -> None:
-        """Replaces the consumer, which was given its window. The channel keeps the messages."""
+        """Replaces the consumer, which has got its window. The channel keeps the messages."""
         self.channel.basic_cancel(self._consumer)
         self._first_tag, self._unsettled = self._received + 1, 0
         try:
@@ -202,12 +202,12 @@ def check_out(
     patience: float = _PATIENCE,
     windows: Windows = _WINDOWS,
 ) -> Iterator[Checkout | None]:
-    """Check out up to `most` messages of the queue `name`; None when there is no such queue.
+    """Checks out up to `most` messages of the queue `name`; gives None if there is no such queue.
 
-    At the end the rest goes back. Costs 5 KB a message in the broker while it lasts. Raises
-    StoreUnavailable when somebody else consumes the queue for `patience` seconds, and at the end
-    when nobody knows whether the broker took the acks; Refused for a quorum queue with a delivery
-    limit, which each checkout would use up.
+    Messages without an ack go back at the end. Costs the broker 5 KB a message meanwhile. Raises
+    StoreUnavailable when another consumer has the queue for `patience` seconds, and at the end when
+    it is unknown whether the broker took the acks. Raises Refused for a quorum queue with a
+    delivery limit, which each checkout would use up.
     """
     management = Management(settings)
     if (limit := management.delivery_limit(name)) is not None:
@@ -216,7 +216,7 @@ def check_out(
             "counts as a delivery, and past the limit its messages are dropped; "
             "`mailslice config check` shows the command that lifts the limit"
         )
-    # Of a quorum queue a follower hands out what its leader counts as handed out already.
+    # The leader of a quorum queue counts messages as handed out before its follower sends them.
     quiet = 0.0 if management.keeps_order(name) else _QUORUM_QUIET
     with blocking_connection(settings) as connection:
         deadline = time.monotonic() + patience
@@ -231,7 +231,7 @@ def check_out(
                     yield None
                     return
                 if closed.reply_code != _IN_USE or "refused for user" in closed.reply_text:
-                    raise  # the same code says that somebody consumes, and that we may not
+                    raise  # 403 means that another consumer has it, or that we lack the right
                 if time.monotonic() > deadline:
                     raise StoreUnavailable(
                         f"queue {name} has a consumer: it cannot be looked through beside it "
@@ -254,10 +254,10 @@ def dead_letter_ids(settings: Settings, queue: QueueName) -> set[EnqueueId]:
 
 
 def dead_letters(settings: Settings, queue: QueueName) -> Iterator[bytes]:
-    """The bodies of all messages on the dead letter queue, if there is one. To be read to the end.
+    """The bodies of all messages on the dead letter queue, if there is one. Read it to the end.
 
-    They stay there. Raises StoreUnavailable, after the last one, when not all could be checked out
-    (another consumer, or more than MAX_CHECKED_OUT): half a census proves nothing.
+    The messages stay there. Raises StoreUnavailable, after the last one, when not all could be
+    checked out (another consumer, or more than MAX_CHECKED_OUT): half a census proves nothing.
     """
     name = RabbitNames(queue).dead_letter_queue
     with check_out(settings.rabbitmq, name, patience=2.0) as checkout:

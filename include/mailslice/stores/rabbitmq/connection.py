@@ -1,4 +1,4 @@
-"""Where the broker is, how to connect to it, and what its errors mean. Passwords stay here."""
+"""The broker's address, connections to it, and its errors. Passwords do not leave this module."""
 
 import logging
 import re
@@ -21,10 +21,10 @@ from mailslice.stores.tls import client_tls
 
 HEARTBEAT_SECONDS = 30
 SHORT_HEARTBEAT_SECONDS = 8
-"""Of blocking connections, which have no time-out: a frozen broker is left after two of them."""
+"""Of blocking connections, which have no time-out: they leave a frozen broker after two beats."""
 _URL = "MAILSLICE_RABBITMQ_URL"
 _MISSING = re.compile(r"(?:b[\"'])?NOT_FOUND - no (?:queue|exchange) '")
-"""A text that was cut within a character comes from pika as the repr of its bytes."""
+"""pika gives a text that was cut within a character as the repr of its bytes."""
 _NO_MECHANISM = re.compile(r"\bAuthenticationError\b")
 _SIZES = {b"T": 8, b"d": 8, b"f": 4}
 _NESTED = (b"F", b"A")
@@ -32,8 +32,8 @@ _decode_value: Callable[[bytes, int], tuple[Any, int]] = pika.data.decode_value
 
 
 def _tolerant_value(encoded: bytes, offset: int) -> tuple[Any, int]:
-    """As pika's `decode_value`, with None for times and floats that Python has no object for, and
-    for a table in hundreds of others.
+    """As pika's `decode_value`, with None for times and floats that Python cannot represent, and
+    for a table nested in hundreds of others.
 
     RabbitMQ passes on a time beyond the year 9999, and an infinite float. pika would raise while it
     reads the frame, which ends the connection: one message would stop its queue for ever.
@@ -49,7 +49,7 @@ def _tolerant_value(encoded: bytes, offset: int) -> tuple[Any, int]:
         return None, at + _SIZES[kind]
 
 
-pika.data.decode_value = _tolerant_value  # arrays and tables look it up there
+pika.data.decode_value = _tolerant_value  # pika looks it up there for arrays and tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ def url_parts(name: str, url: str, schemes: Collection[str], allowed: str) -> Sp
     try:
         parts = urlsplit(url)
         _ = parts.port, (parts.hostname or "").encode("idna")
-    except ValueError:  # its words hold parts of the URL: of a password with an unquoted # or /
+    except ValueError:  # its text has parts of the URL, so of a password with an unquoted # or /
         raise BadSetting(
             f"{name} is not a URL: its host or port cannot be read, or a character of its password "
             f"is not %-encoded; allowed: {allowed}"
         ) from None
     if parts.scheme not in schemes or not parts.hostname:
-        scheme = parts.scheme if "://" in url else ""  # what else is before a colon may be a user
+        scheme = parts.scheme if "://" in url else ""  # else a user may stand before the colon
         raise BadSetting(
             f"{name} has scheme {scheme!r} and host {parts.hostname!r}; allowed: {allowed}"
         )
@@ -103,8 +103,8 @@ def url_parts(name: str, url: str, schemes: Collection[str], allowed: str) -> Sp
 def parameters(
     settings: RabbitSettings, heartbeat: int = HEARTBEAT_SECONDS
 ) -> pika.ConnectionParameters:
-    """What pika needs to connect: one attempt, all time-outs from the settings, heartbeats on."""
-    logging.getLogger("pika").setLevel(logging.CRITICAL)  # what it warns of is raised here
+    """Parameters for pika: one attempt, all time-outs from the settings, heartbeats on."""
+    logging.getLogger("pika").setLevel(logging.CRITICAL)  # we raise what pika would log
     address = broker_address(settings)
     seconds = settings.timeout.total_seconds()
     tls = pika.SSLOptions(client_tls(settings, "RABBITMQ"), address.host) if address.tls else None
@@ -124,17 +124,17 @@ def parameters(
 
 
 def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
-    """The error of ours that a failure of pika or of the socket stands for."""
+    """Our error for a failure of pika or of the socket."""
     address = broker_address(settings)
     text = " ".join(_causes(error))
-    # Only what the broker said counts. pika calls every connection that breaks off in the handshake
-    # a "probable" authentication error.
+    # Only the broker's own text counts. pika reports every connection that breaks off during the
+    # handshake as a "probable" authentication error.
     if "ACCESS_REFUSED" in text or _NO_MECHANISM.search(text):
         return BadSetting(
             f"RabbitMQ at {address} refuses user {address.user!r} of {_URL} (vhost "
             f"{address.vhost!r}): wrong password, or no permission"
         )
-    # "connection limit (N) is reached" is no such error: others may leave.
+    # "connection limit (N) is reached" is no setting's fault: other connections may close.
     if "NOT_ALLOWED" in text and "limit" not in text:
         return BadSetting(
             f"RabbitMQ at {address}: user {address.user!r} of {_URL} may not use vhost "
@@ -148,19 +148,19 @@ def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
 
 
 def is_missing(closed: pika.exceptions.ChannelClosedByBroker) -> bool:
-    """Whether no such queue or exchange exists. 404 is the code for a queue that is down, too."""
+    """Whether no such queue or exchange exists. A queue that is down has the code 404, too."""
     return _MISSING.match(closed.reply_text) is not None
 
 
 def _causes(error: BaseException) -> Iterator[str]:
-    """Names and texts of an error and of all it wraps: pika hides the broker's words in it."""
+    """Names and texts of an error and of all that it wraps: pika wraps the broker's text."""
     yield f"{type(error).__name__} {error}"
     for wrapped in [*_within(error), *([error.__cause__] if error.__cause__ is not None else [])]:
         yield from _causes(wrapped)
 
 
 def _last_words(error: BaseException) -> str:
-    """What the innermost error says: pika wraps the socket's in two or three of its own."""
+    """The text of the innermost error: pika wraps the socket's in two or three of its own."""
     inner = error
     while wrapped := _within(inner):
         inner = wrapped[-1]
@@ -169,23 +169,23 @@ def _last_words(error: BaseException) -> str:
 
 
 def _within(error: BaseException) -> list[BaseException]:
-    several, one = getattr(error, "exceptions", ()), getattr(error, "exception", None)
-    inner = (*several, one, *error.args)
-    return [each for each in inner if isinstance(each, BaseException) and each is not error]
+    several, single = getattr(error, "exceptions", ()), getattr(error, "exception", None)
+    inner = (*several, single, *error.args)
+    return [item for item in inner if isinstance(item, BaseException) and item is not error]
 
 
 PIKA_ERRORS = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
-"""What a call of pika may raise when the broker, or the connection, fails."""
+"""The errors of a pika call when the broker or the connection fails."""
 
 
 @contextmanager
 def blocking_connection(
     settings: RabbitSettings, *, heartbeat: int = SHORT_HEARTBEAT_SECONDS
 ) -> Iterator[BlockingConnection]:
-    """A short connection for administration; errors in the body are translated, too.
+    """A short connection for administration. Errors in the body are translated, too.
 
-    Two heartbeats (seconds) is how long its owner may be busy otherwise. A close that fails raises
-    nothing: what the body asked for was answered. An ack is not: ask something after it.
+    Its owner may leave it unserved for two heartbeats (seconds). A close that fails raises nothing,
+    as the body's requests were answered. An ack has no answer: send a request after it.
     """
     try:
         connection = BlockingConnection(parameters(settings, heartbeat))

@@ -19,12 +19,12 @@ from mailslice.stores.rabbitmq.link import Link
 
 log = logging.getLogger(__name__)
 LONGEST_PAUSE = 5.0
-"""Seconds between two attempts to connect: a broker that is back soon has its consumers."""
+"""Seconds between two attempts to connect: short, so that a broker soon has its consumers back."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """One delivery, and the link it came by: its tag means nothing, or another, elsewhere."""
+    """One delivery, and its link. On any other link its tag is invalid, or another delivery's."""
 
     link: Link
     tag: int
@@ -33,7 +33,7 @@ class Message:
     timestamp: datetime | None
     redelivered: bool
     arrived: float
-    """By the loop's clock, seconds."""
+    """Seconds, by the loop's clock."""
 
     def ack(self) -> bool:
         """Acknowledges. False: the link is gone, and the broker hands the message out again."""
@@ -58,8 +58,8 @@ class Consumer:
     """Consumes `queue` until stopped. Callbacks run on the loop: `on_message(message)`,
     `on_lost(link, why)`, `on_ready()`.
 
-    `prepare()` is awaited before each attempt to connect. A queue that is deleted under it, and
-    comes back, is consumed again.
+    Awaits `prepare()` before each attempt to connect. Consumes a queue again that is deleted
+    meanwhile and comes back.
     """
 
     settings: RabbitSettings
@@ -71,44 +71,44 @@ class Consumer:
     on_ready: Callable[[], None] = lambda: None
     prepare: Callable[[], Awaitable[None]] | None = None
     link: Link | None = field(default=None, init=False)
-    """What it consumes by, or did last."""
+    """The current link, or the last one."""
     _tag: str | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
     _deliver: Callable[..., None] = field(default=lambda *_: None, init=False)
     _paused: bool = field(default=False, init=False)
     _subscribing: bool = field(default=False, init=False)
     _is_set_up: bool = field(default=False, init=False)
-    """Whether it consumes by its link, or would if it were not paused."""
+    """Whether it consumes on its link, or would if it were not paused."""
     _running: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Begins to connect, in a task."""
+        """Starts a task that connects and consumes."""
         self._running = asyncio.create_task(self._run(), name=f"consume-{self.queue}")
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the consumer for good (a setting that is wrong), if anything did."""
+        """The error that ended the consumer for good (a wrong setting, say), or None."""
         running = self._running
         if running is None or not running.done() or running.cancelled():
             return None
         return running.exception()
 
     async def pause(self) -> None:
-        """No more deliveries until `resume`; the channel stays open for those in hand."""
+        """Stops deliveries until `resume`. The channel stays open for unsettled messages."""
         self._paused = True
         await self._unsubscribe()
 
     async def resume(self) -> None:
-        """Deliveries again, at once or when it is connected."""
+        """Resumes deliveries, at once or when it is connected."""
         self._paused = False
         if self._is_set_up and self.link is not None and self.link.is_open and not self._tag:
             try:
                 await self._begin(self.link)
             except TryAgain as error:
-                self.link.end(error)  # it may consume yet, by no known tag; the next link does
+                self.link.end(error)  # it may consume by an unknown tag; the next link consumes
 
     async def stop(self) -> None:
-        """No more deliveries; the channel stays open for the settlement of those in hand."""
+        """Stops deliveries. The channel stays open to settle the messages in hand."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait({self._running})
@@ -118,15 +118,15 @@ class Consumer:
         if self._paused and not self._subscribing:
             return
         if self._tag is None:
-            # It may have asked to consume and not been told the tag yet: nothing is in hand, but
-            # the broker would deliver from then on.
+            # Its basic_consume may have no answer yet, so no tag. No message is in hand, but the
+            # broker would deliver from then on.
             await self.link.close()
             return
         with suppress(MailsliceError):
             await self.link.call(self.link.channel.basic_cancel, self._tag)
 
     async def close(self) -> None:
-        """Stops and closes: what is not settled goes back to the broker."""
+        """Stops and closes. Unsettled messages go back to the broker."""
         await self.stop()
         if self.link is not None:
             await self.link.close()
@@ -148,7 +148,7 @@ class Consumer:
             else:
                 self.on_ready()
                 done, _ = await asyncio.wait({link.lost}, timeout=LONGEST_PAUSE)
-                if not done:  # it is no connection that is lost as often as it is opened
+                if not done:  # a connection that lasts ends the back-off
                     attempt = 0
                     await asyncio.wait({link.lost})
                 why = link.lost.result()
@@ -171,7 +171,7 @@ class Consumer:
             self.on_message(Message(link, tag, body, headers, when, repeated, loop.time()))
 
         def cancelled(_frame: object) -> None:
-            # The channel stays open and silent for ever.
+            # After the broker's Basic.Cancel the channel would stay open and silent for ever.
             who = f"RabbitMQ at {broker_address(self.settings)} cancelled the consumer"
             why = "the queue was deleted, or has moved"
             link.end(QueueMissing(f"{who} of {self.queue}: {why}"))
@@ -197,9 +197,9 @@ class Consumer:
         try:
             await self.link.call(self.link.channel.basic_cancel, tag)
         except TryAgain as error:
-            self.link.end(error)  # it may deliver still; the next link does not consume
+            self.link.end(error)  # it may still deliver; the next link does not consume
 
     async def subscribe(self, link: Link, deliver: Callable[..., None]) -> str:
-        """Begins to consume; the broker's tag of the consumer."""
+        """Starts to consume. Returns the consumer tag."""
         ok = await link.call(link.channel.basic_consume, self.queue, deliver)
         return str(ok.method.consumer_tag)

@@ -1,8 +1,8 @@
 """How often a message may return to its queue, and what RabbitMQ does with it after that.
 
 A quorum queue counts returns: a nack with requeue, and a connection that is closed while it holds
-the message. RabbitMQ 4 limits them to 20 where nobody names a limit. Past the limit a message is
-dead-lettered, or dropped where that leads nowhere. Classic queues count nothing.
+the message. RabbitMQ 4 limits returns to 20 by default. Past the limit a message is dead-lettered,
+or dropped if dead-lettering leads to no queue. Classic queues count nothing.
 """
 
 import json
@@ -19,11 +19,12 @@ from mailslice.stores.rabbitmq.management import NO_LIMIT, Management, delivery_
 
 _COLUMNS = ("name", "type", "arguments", "policy", "effective_policy_definition")
 _OWN_POLICY = "mailslice-returns"
+_ARGUMENT = "its argument x-delivery-limit"
 _UNKNOWN_PRIORITY = 999
 
 
 class AtLimit(StrEnum):
-    """What becomes of a message that returns once more than the limit allows."""
+    """What RabbitMQ does with a message that returns once more than the limit allows."""
 
     RETURNED = "returned"
     """There is no limit."""
@@ -41,10 +42,10 @@ class QueueLimit:
     limit: int | None
     """Returns that are allowed; None: any number."""
     source: str | None
-    """Who set the limit."""
+    """What sets the limit: an argument, a policy, or RabbitMQ's default."""
     at_limit: AtLimit
     remedy: str | None
-    """What keeps such a mail: one command, or a sentence. None where nothing is to be done."""
+    """How to keep such a mail: one command, or a sentence. None: nothing to do."""
 
     @property
     def sentence(self) -> str:
@@ -63,7 +64,7 @@ def queue_limits(management: Management) -> list[QueueLimit]:
 
 
 class _Vhost:
-    """What the management API says of one vhost, read once."""
+    """Queues, bindings and exchanges of one vhost, read once from the management API."""
 
     def __init__(self, management: Management) -> None:
         self._vhost = management.vhost
@@ -74,7 +75,7 @@ class _Vhost:
         self._management = management
 
     def limits(self) -> list[QueueLimit]:
-        names = sorted(one for one in self._queues if one.startswith((JAMES_PREFIX, OWN_PREFIX)))
+        names = sorted(name for name in self._queues if name.startswith((JAMES_PREFIX, OWN_PREFIX)))
         return [self._limit(name, self._queues[name]) for name in names]
 
     def _limit(self, name: str, queue: Mapping[str, Any]) -> QueueLimit:
@@ -82,8 +83,9 @@ class _Vhost:
         if limit is None:
             return QueueLimit(name, kind_of(queue), None, None, AtLimit.RETURNED, None)
         at_limit = AtLimit.DEAD_LETTERED if self._has_dead_letters(queue) else AtLimit.DROPPED
-        remedy = self._remedy(name, queue, at_limit)
-        return QueueLimit(name, kind_of(queue), limit, self._source(queue, limit), at_limit, remedy)
+        source = self._source(queue, limit)
+        remedy = self._remedy(name, queue, at_limit, source)
+        return QueueLimit(name, kind_of(queue), limit, source, at_limit, remedy)
 
     def _source(self, queue: Mapping[str, Any], limit: int) -> str:
         argument = _arguments(queue).get("x-delivery-limit")
@@ -91,7 +93,7 @@ class _Vhost:
         if argument is None and policy is None:
             return f"the default of RabbitMQ {self._version}"
         if policy is None or (argument is not None and max(argument, 0) == limit):
-            return "its argument x-delivery-limit"
+            return _ARGUMENT
         return f"policy {queue.get('policy') or 'of the operator'}"
 
     def _has_dead_letters(self, queue: Mapping[str, Any]) -> bool:
@@ -102,26 +104,27 @@ class _Vhost:
             return False
         if exchange == "":
             return key in self._queues
-        bindings = [one for one in self._bindings if one.get("source") == exchange]
+        bindings = [row for row in self._bindings if row.get("source") == exchange]
         if self._types.get(exchange) == "direct":
-            return any(one.get("routing_key") == key for one in bindings)
+            return any(row.get("routing_key") == key for row in bindings)
         return bool(bindings)
 
     def _priority(self, policy: str) -> int:
-        """Of a policy; only a user with the tag policymaker may read it."""
+        """The priority of a policy. Only a user with the tag policymaker may read it."""
         try:
             return self._management.policy_priorities().get(policy, 0)
         except BadSetting:
             return _UNKNOWN_PRIORITY
 
-    def _remedy(self, name: str, queue: Mapping[str, Any], at_limit: AtLimit) -> str | None:
-        argument = _arguments(queue).get("x-delivery-limit")
-        if argument is not None and argument < NO_LIMIT:  # a policy cannot lift it
+    def _remedy(
+        self, name: str, queue: Mapping[str, Any], at_limit: AtLimit, source: str
+    ) -> str | None:
+        if source == _ARGUMENT:  # a policy cannot lift it
             return _other_arguments(name, queue) if at_limit is AtLimit.DROPPED else None
         policy = queue.get("policy")
         definition = {**_policy(queue), "delivery-limit": NO_LIMIT}
         if policy:
-            # One policy applies to a queue, that of the highest priority: it repeats the other's.
+            # Only the policy of the highest priority applies: ours repeats the other's definition.
             pattern, priority = _exactly(name), self._priority(str(policy)) + 1
             new = f"{_OWN_POLICY}-{name}"
         elif name.startswith(OWN_PREFIX):

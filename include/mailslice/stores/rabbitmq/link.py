@@ -1,7 +1,7 @@
 """One connection with one channel, on the running asyncio loop: pika's callbacks made awaitable.
 
-A channel that the broker closes takes its connection with it here: whoever uses the link opens a
-new one, and never acks with a tag of the old.
+When the broker closes the channel, the link closes its connection, too. The user of the link opens
+a new one, and never acks with a tag of the old one.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, me
 log = logging.getLogger(__name__)
 _SPINS = 50
 _LAST_WAIT = 2.0
-"""Seconds for the broker to say goodbye."""
+"""Seconds to wait for the broker's part of closing the connection."""
 _ONE_SEND = 16384
-"""Bytes: a record of TLS, and more than the frames of most publishes."""
+"""Bytes: a TLS record, and more than the frames of most publishes."""
 
 
 class JoiningConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
-    """Sends together what was written before the socket was asked: pika sends each frame alone.
+    """Joins frames that wait for the socket into one send: pika sends each frame alone.
 
-    pika has no public way; the version that is pinned puts what a send left over in its place.
+    pika has no public way to do so. The pinned version puts the unsent rest of a send back first.
     """
 
     def _adapter_emit_data(self, data: bytes) -> None:
@@ -43,8 +43,8 @@ class JoiningConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no
 
 
 class Link:
-    """An open connection and its channel. `lost`: done, with the reason, when either is gone;
-    `blocked`: why the broker takes no publishes.
+    """An open connection and its channel. `lost` gets the reason as its result when either is
+    gone. `blocked`: why the broker takes no publishes, or None.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Link:
         """Connects and opens the channel.
 
         Raises StoreUnavailable or BadSetting naming host:port, within the time-out of the settings.
-        Cancelled, it waits `last_wait` seconds for the attempt to end: pika fails when a handshake
-        is cut short. What comes of it, then or later, is closed.
+        A cancelled call waits `last_wait` seconds for the attempt to end, because pika fails when a
+        handshake is cut short. A connection that the attempt opens, then or later, is closed.
         """
         attempt = asyncio.create_task(_open(settings), name="amqp-connect")
         try:
             return await asyncio.shield(attempt)
         except asyncio.CancelledError:
-            attempt.add_done_callback(_unwanted)  # it may end when nobody waits here any more
+            attempt.add_done_callback(_close_unwanted)  # it may end after the wait below
             await asyncio.wait({attempt}, timeout=last_wait)
             if attempt.done() and not (attempt.cancelled() or attempt.exception()):
                 await attempt.result().close()
@@ -88,7 +88,7 @@ class Link:
         return bool(self.channel.is_open and not self.lost.done())
 
     async def call(self, method: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
-        """A channel's method that answers by `callback=`, awaited. Raises StoreUnavailable."""
+        """Calls a method of the channel and awaits its `callback=`. Raises StoreUnavailable."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             method(*args, callback=partial(_set_result, answered), **kwargs)
@@ -113,17 +113,17 @@ class Link:
             waiting.cancel()
 
     def end(self, why: MailsliceError) -> None:
-        """Gives the link up although the broker is there: lost from now on, closed in order."""
+        """Gives up a link whose broker is there: sets `lost` now, and closes in order."""
         _set_result(self.lost, why)
         _abandon(self.connection)
 
     def fail(self, why: MailsliceError) -> None:
-        """The other side is gone unsaid: the link is lost now, and no goodbye is waited for."""
-        self.end(why)  # pika can bury only what it was told to close
+        """Gives up a link whose broker is silent: sets `lost` now, and aborts the socket."""
+        self.end(why)  # pika cleans up only a connection that was told to close
         self._abort()
 
     async def flushed(self) -> None:
-        """Returns when all that was written went to the socket, or the link is lost."""
+        """Returns when the socket has taken all written bytes, or the link is lost."""
         for spin in range(10_000):
             # pika's public classes do not say what is unsent.
             transport = self.connection._transport  # noqa: SLF001
@@ -132,7 +132,7 @@ class Link:
             await asyncio.sleep(0 if spin < _SPINS else 0.001)
 
     async def close(self) -> None:
-        """Closes; waits for no silent broker, which has back what was not acknowledged."""
+        """Closes. Waits 2 s for a silent broker, which takes unacknowledged messages back."""
         _abandon(self.connection)
         if not self.lost.done():
             await asyncio.wait({self.lost}, timeout=_LAST_WAIT)
@@ -140,7 +140,7 @@ class Link:
             self._abort()
 
     def _abort(self) -> None:
-        # The only way to be rid of a dead socket at once.
+        # The only way to drop a dead socket at once.
         transport = self.connection._transport  # noqa: SLF001
         if transport is not None:
             transport.abort()
@@ -148,14 +148,14 @@ class Link:
     def _block(self, _connection: object, frame: Any) -> None:
         self.blocked = str(frame.method.reason) or "no reason given"
         self._unblocked.clear()
-        what = {"action": "blocked"}
-        log.warning("RabbitMQ at %s blocks publishers: %s", self._address, self.blocked, extra=what)
+        tags = {"action": "blocked"}
+        log.warning("RabbitMQ at %s blocks publishers: %s", self._address, self.blocked, extra=tags)
 
     def _unblock(self, _connection: object, _frame: object) -> None:
         self.blocked = None
         self._unblocked.set()
-        what = {"action": "unblocked"}
-        log.info("RabbitMQ at %s takes publishes again", self._address, extra=what)
+        tags = {"action": "unblocked"}
+        log.info("RabbitMQ at %s takes publishes again", self._address, extra=tags)
 
 
 async def _open(settings: RabbitSettings) -> Link:
@@ -167,14 +167,14 @@ async def _open(settings: RabbitSettings) -> Link:
         _set_result(lost, meaning(error, settings))
 
     options = parameters(settings)
-    # A publisher waits out a block (Publisher): a new connection would be blocked as well, and what
-    # this one has written may still be taken.
+    # A Publisher waits until the broker unblocks it: a new connection would be blocked as well, and
+    # the broker may still take what this one has written.
     options.blocked_connection_timeout = None
     try:
         JoiningConnection(options, partial(_set_result, opened), failed, failed, custom_ioloop=loop)
     except PIKA_ERRORS as error:
         raise meaning(error, settings) from error
-    await asyncio.wait({opened, lost}, return_when=FIRST_COMPLETED)  # pika's time-outs end it
+    await asyncio.wait({opened, lost}, return_when=FIRST_COMPLETED)  # pika has time-outs for it
     if lost.done():
         raise lost.result()
     connection = opened.result()
@@ -195,7 +195,7 @@ async def _open(settings: RabbitSettings) -> Link:
     raise StoreUnavailable(f"RabbitMQ at {broker_address(settings)} opens no channel")
 
 
-def _unwanted(attempt: asyncio.Task[Link]) -> None:
+def _close_unwanted(attempt: asyncio.Task[Link]) -> None:
     if not attempt.cancelled() and attempt.exception() is None:
         _abandon(attempt.result().connection)
 
@@ -206,6 +206,6 @@ def _set_result(future: asyncio.Future[Any], value: object) -> None:
 
 
 def _abandon(connection: AsyncioConnection) -> None:
-    """Begins to close, without waiting."""
+    """Starts to close the connection, without waiting."""
     if not (connection.is_closing or connection.is_closed):
         connection.close()

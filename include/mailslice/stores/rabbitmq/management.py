@@ -19,13 +19,13 @@ from mailslice.stores.tls import client_tls
 
 _URL = "MAILSLICE_RABBITMQ_MANAGEMENT_URL"
 NO_LIMIT = 1_000_000_000
-"""A delivery limit that no message reaches. (-1, before RabbitMQ 4: the first return drops it.)"""
+"""A delivery limit that no message reaches. (Before RabbitMQ 4, -1 drops at the first return.)"""
 _DEFAULT_LIMIT = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """One queue. `dlx`: on their way in at-least-once dead-lettering."""
+    """Messages and consumers of one queue. `dlx`: messages in at-least-once dead-lettering."""
 
     ready: int
     unacknowledged: int
@@ -34,7 +34,7 @@ class Depth:
 
     @property
     def total(self) -> int:
-        """Messages that the queue still answers for."""
+        """All messages that the queue is still responsible for."""
         return self.ready + self.unacknowledged + self.dlx
 
 
@@ -56,7 +56,7 @@ class Management:
         seconds = settings.timeout.total_seconds()
         context = client_tls(settings, "RABBITMQ") if parts.scheme == "https" else None
         self._pool = pool or urllib3.PoolManager(
-            # Not by urllib3.make_headers, which knows Latin-1 alone: RabbitMQ's names are UTF-8.
+            # urllib3.make_headers encodes Latin-1 only, and RabbitMQ's names are UTF-8.
             headers={"authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"},
             timeout=urllib3.Timeout(connect=seconds, read=seconds),
             retries=False,
@@ -76,7 +76,7 @@ class Management:
     def delivery_limit(self, name: str) -> int | None:
         """How often a message of the quorum queue may come back; None: without limit."""
         if (queue := self._queue(name)) is None or kind_of(queue) != "quorum":
-            return None  # the version costs the broker an overview of all that it has
+            return None  # asking for the version costs the broker an overview of everything
         return delivery_limit_of(queue, self.version)
 
     @property
@@ -90,15 +90,16 @@ class Management:
         return self._address.vhost
 
     def keeps_order(self, name: str) -> bool:
-        """Whether messages that come back return to their place: a quorum queue appends them."""
+        """Whether returned messages get their old place. A quorum queue appends them instead."""
         queue = self._queue(name)
         return queue is None or kind_of(queue) != "quorum"
 
     def unacked_elsewhere(self, name: str, but: str) -> int | None:
         """Unacknowledged messages on channels that consume the queue `name`, or consume nothing.
 
-        Without the channel of the consumer `but`. A channel that cancelled its consumer still holds
-        what it was given. Up to 10 s late; None when figures are missing, such as those of `but`.
+        Leaves out the channel of the consumer `but`. A channel without a consumer counts, as it may
+        hold messages of one that it cancelled. Up to 10 s late; None when figures are missing, such
+        as those of `but`.
         """
         vhost = self._vhost
         consumers = [
@@ -116,7 +117,7 @@ class Management:
         return None if figures is None else sum(figures)
 
     def default_queue_type(self) -> str:
-        """Of queues of the vhost that are declared without a type."""
+        """The type of the vhost's queues that are declared without a type."""
         vhost = self._get(f"/api/vhosts/{self._vhost}") or {}
         kind = str(vhost.get("default_queue_type") or "undefined")
         return "classic" if kind == "undefined" else kind
@@ -125,7 +126,7 @@ class Management:
         return self._queue(name) is not None
 
     def mail_queues(self) -> list[QueueName]:
-        """The names of mail queues, sorted: those of which exchange and work queue exist."""
+        """The names of mail queues whose exchange and work queue both exist, sorted."""
         exchanges = set(self._names("exchanges"))
         return sorted(
             QueueName(name)
@@ -134,12 +135,12 @@ class Management:
         )
 
     def dead_letter_queues(self) -> list[QueueName]:
-        """Mail queues with a dead letter queue, sorted; some may have no work queue any more."""
+        """Mail queues with a dead letter queue, sorted. Some may have no work queue any more."""
         prefix = RabbitNames(QueueName("")).dead_letter_queue
         return sorted(map(QueueName, self._names("queues", prefix)))
 
     def delay_queues(self, queue: QueueName) -> list[str]:
-        """The delay levels of a mail queue that exist, whatever their seconds."""
+        """The existing delay levels of a mail queue, whatever their TTL."""
         return sorted(filter(RabbitNames(queue).is_delay_queue, self._names("queues")))
 
     def messages(self, name: str) -> int | None:
@@ -149,7 +150,7 @@ class Management:
         return None if self.queue_exists(name) else 0
 
     def waiting_queues(self, queue: QueueName) -> list[str]:
-        """Beside the work queue: hop, delay levels, park queue. Some may not exist."""
+        """The hop queue, the delay levels and the park queue. Some may not exist."""
         names = RabbitNames(queue)
         return [names.hop_queue, *self.delay_queues(queue), names.park_queue]
 
@@ -176,9 +177,9 @@ class Management:
         disk = [f"disk alarm on {node['name']}" for node in nodes if node.get("disk_free_alarm")]
         down = [f"{node['name']} is down" for node in nodes if not node.get("running", True)]
         blocked = [
-            f"connection {one.get('name')} is {one['state']}"
-            for one in self._list("/api/connections?columns=name,state")
-            if one.get("state") in ("blocked", "blocking")
+            f"connection {row.get('name')} is {row['state']}"
+            for row in self._list("/api/connections?columns=name,state")
+            if row.get("state") in ("blocked", "blocking")
         ]
         return memory + disk + down + blocked
 
@@ -187,7 +188,7 @@ class Management:
         return queue if isinstance(queue, dict) else None
 
     def _names(self, kind: str, prefix: str = "") -> Iterator[str]:
-        """What follows `prefix` in the names of the vhost's `queues` or `exchanges`."""
+        """Names of the vhost's `queues` or `exchanges` that begin with `prefix`, without it."""
         for entry in self._list(f"/api/{kind}/{self._vhost}?columns=name"):
             if str(entry["name"]).startswith(prefix):
                 yield str(entry["name"]).removeprefix(prefix)
@@ -239,15 +240,15 @@ def _known(figures: Sequence[object]) -> list[int] | None:
 
 
 def kind_of(queue: Mapping[str, Any]) -> str:
-    """A queue's type; `classic` where nothing is said."""
+    """A queue's type, `classic` by default."""
     return str(queue.get("type") or (queue.get("arguments") or {}).get("x-queue-type") or "classic")
 
 
 def delivery_limit_of(queue: Mapping[str, Any], version: str) -> int | None:
-    """The returns that a queue allows each message; None: any number.
+    """How often a queue lets each message return; None: any number.
 
-    `version` is RabbitMQ's. From 4 on there is a default, and -1 is no limit. Of argument and
-    policy the smaller counts; from 4 on a number counts more than -1 (docs/reference/rabbitmq.md).
+    `version` is RabbitMQ's. The smaller of argument and policy counts. From 4 on there is a
+    default, -1 means no limit, and a number overrules -1 (docs/reference/rabbitmq.md).
     """
     if kind_of(queue) != "quorum":
         return None
@@ -273,9 +274,9 @@ def depth_of(queue: Mapping[str, Any]) -> Depth | None:
 def seen_empty(management: Management, queue: QueueName) -> bool:
     """Whether this sample shows no message in the work queue and in all `waiting_queues`.
 
-    None ready, unacknowledged or in dead-lettering. Unknown is not empty, nor is anything while the
-    broker has an alarm or a blocked connection: a publish that raised there is delivered later.
-    Dead letters are left out (see `checkout.dead_letter_ids`). One sample is about 15 s old.
+    Ready, unacknowledged and dead-lettering messages count. False when a figure is unknown. False
+    while the broker has an alarm or a blocked connection: a publish that raised is delivered later.
+    Dead letters do not count (see `checkout.dead_letter_ids`). One sample is about 15 s old.
     """
     if management.alarms():
         return False

@@ -1,12 +1,11 @@
 """Confirmed, mandatory, persistent publishes, many in flight on one connection of their own.
 
-An error here is not "not sent": a publish whose confirm is outstanding when the connection goes, or
-which waits behind a memory alarm, may still be delivered.
+An error does not mean "not sent". A publish may still be delivered if the connection is lost before
+its confirm, or if it waits behind a memory alarm.
 
-A broker in alarm (memory, disk) reads nothing more of a connection that publishes: what has not
-been written then waits here, for as long as a publish may take. A broker that confirms nothing at
-all for so long is taken for dead, long before its heartbeats stay out. Attempts to connect back
-off.
+A broker in alarm (memory, disk) stops reading from connections that publish. Publishes that are not
+written yet then wait here, up to the time-out of a publish. A broker that confirms nothing for that
+long counts as dead, long before its heartbeats fail. Attempts to connect back off.
 """
 
 import asyncio
@@ -28,9 +27,9 @@ from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, me
 from mailslice.stores.rabbitmq.link import Link
 
 LONGEST_PAUSE = 3.0
-"""Seconds between two attempts to connect: less than a publish waits, so that it says why."""
+"""Seconds between two attempts to connect: shorter than a publish waits, which then says why."""
 _RECHECK_SECONDS = 1.0
-"""Seconds for confirms that have come and were not read, because this process stood still."""
+"""Seconds to read confirms that arrived while this process stood still."""
 
 
 def james_properties(headers: Mapping[str, Any], timestamp: datetime | None) -> BasicProperties:
@@ -53,12 +52,12 @@ class _Pending:
     body: bytes
     tag: int
     of_link: "dict[int, _Pending]"
-    """All of its link: tags mean nothing elsewhere."""
+    """All pending publishes of its link: a tag is valid on its link only."""
     returned: str | None = None
 
 
 class Publisher:
-    """Connects at the first publish, and anew at the next one after a loss. For one event loop."""
+    """Connects at the first publish, and at the first one after a loss. For one event loop."""
 
     def __init__(self, settings: RabbitSettings) -> None:
         self._settings = settings
@@ -86,9 +85,9 @@ class Publisher:
     ) -> None:
         """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
 
-        Raises StoreUnavailable: it was not sent, was routed to no queue (QueueMissing), or nobody
-        knows (Unconfirmed). `kept_in`: a queue to be there after the confirm (else QueueMissing):
-        RabbitMQ confirms what it drops with a queue that is deleted at that moment.
+        Raises StoreUnavailable: it was not sent, no queue took it (QueueMissing), or the outcome is
+        unknown (Unconfirmed). `kept_in`: a queue that must exist after the confirm, else raises
+        QueueMissing: RabbitMQ confirms a message that it drops with a queue being deleted.
         """
         properties = james_properties(headers, timestamp)
         confirms, before = self._confirms, self._link
@@ -117,7 +116,7 @@ class Publisher:
                 await link.call(link.channel.queue_declare, kept_in, passive=True)
 
     def _too_late(self, confirms: int, before: Link | None) -> StoreUnavailable:
-        """Why it was not confirmed in time; the confirms and the link when it began."""
+        """The error of a publish that timed out. It began with `confirms` and the link `before`."""
         link = self._open_link
         if link is None:
             unknown = f"{self._broker} does not answer within {self._seconds:g} s"
@@ -158,12 +157,12 @@ class Publisher:
         return self._link if self._link is not None and self._link.is_open else None
 
     async def connect(self) -> None:
-        """Connects now: for start-up, where a bad address is to be told at once."""
+        """Connects now: at start-up, a bad address must raise at once."""
         if self._open_link is None:
             await self._connected()
 
     async def close(self) -> None:
-        """Closes the connection; what waits for a confirm fails."""
+        """Closes the connection. Publishes that wait for a confirm fail."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening})
@@ -179,7 +178,7 @@ class Publisher:
             await link.unblocked()
 
     async def _connected(self) -> Link:
-        """The link; all that wait for it share one attempt."""
+        """A new link. All publishes that wait for it share one attempt."""
         if self._opening is None or self._opening.done():
             self._opening = asyncio.create_task(self._open(), name="publisher-connect")
             self._opening.add_done_callback(lambda end: end.cancelled() or end.exception())
@@ -188,7 +187,7 @@ class Publisher:
     async def _open(self) -> Link:
         if self._fruitless:
             await asyncio.sleep(pause_seconds(self._fruitless, 0.1, LONGEST_PAUSE))
-        # Until something is confirmed: an exchange that is gone costs the channel, too.
+        # The first confirm resets it: a publish to a deleted exchange closes the channel, too.
         self._fruitless += 1
         try:
             link = await Link.open(self._settings)
@@ -224,15 +223,15 @@ class Publisher:
                 pending.confirmed.set_result(None)
 
     def _returned(self, _channel: object, method: Any, _properties: object, body: bytes) -> None:
-        """A return names no delivery tag: it is matched by exchange and body (enqueue id)."""
+        """Matches a Basic.Return, which has no delivery tag, by exchange and body (enqueue id)."""
         for pending in self._pending.values():
             if pending.exchange == method.exchange and pending.body == body:
                 pending.returned = f"{method.reply_code} {method.reply_text}"
 
     def _lost(self, lost: asyncio.Future[MailsliceError]) -> None:
         self._trouble = lost.result()
-        pending, self._pending = self._pending, {}
-        for one in pending.values():
-            if not one.confirmed.done():
+        unconfirmed, self._pending = self._pending, {}
+        for pending in unconfirmed.values():
+            if not pending.confirmed.done():
                 error = Unconfirmed(f"connection lost before a confirm: {self._trouble}")
-                one.confirmed.set_exception(error)
+                pending.confirmed.set_exception(error)

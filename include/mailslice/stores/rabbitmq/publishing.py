@@ -1,4 +1,4 @@
-"""What administration asks of the broker, without an event loop: mails are few there."""
+"""Blocking publishes and look-ups for administration, which has few mails: no event loop."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -43,7 +43,7 @@ def publish_confirmed(
     *,
     routing_key: str = ROUTING_KEY,
 ) -> None:
-    """Returns when confirmed. StoreUnavailable: maybe sent. Exchange "": queue `routing_key`."""
+    """Returns when confirmed. StoreUnavailable: maybe sent. Exchange "" is queue `routing_key`."""
     with blocking_connection(settings) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -53,12 +53,12 @@ def publish_confirmed(
 
 
 def ready_messages(channel: BlockingChannel, queue: str) -> int:
-    """How many messages of a RabbitMQ queue are ready, now. Raises ChannelClosedByBroker (404)."""
+    """How many messages of a RabbitMQ queue are ready now. Raises ChannelClosedByBroker (404)."""
     return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
 def has_consumers(settings: RabbitSettings, queue: str) -> bool:
-    """Whether somebody consumes a RabbitMQ queue, now. Raises QueueMissing."""
+    """Whether a RabbitMQ queue has a consumer now. Raises QueueMissing."""
     with blocking_connection(settings) as connection:
         declared = connection.channel().queue_declare(queue, passive=True)
         return int(declared.method.consumer_count) > 0

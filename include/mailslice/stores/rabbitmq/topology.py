@@ -1,9 +1,9 @@
-"""James' exchanges, queues and bindings of a mail queue, and mailslice's own for delays: declared
-only when they are missing.
+"""Declares James' exchanges, queues and bindings of a mail queue, and mailslice's own for delays,
+where they are missing.
 
-A declaration with other arguments than the existing queue's is refused by RabbitMQ (406) and would
-break a live James, so everything is declared passively first. A passive declare compares nothing:
-`check` reads the arguments by the management API.
+RabbitMQ refuses (406) a declaration with other arguments than the existing queue's, which would
+break a live James. So everything is declared passively first. A passive declare compares no
+arguments: `check` reads them from the management API.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +26,7 @@ _DIFFERS = 406
 _QUEUE_VERSION = "x-queue-version"
 
 AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
-"""Of a quorum queue that dead-letters to another: without the second the first is not heeded."""
+"""Of a quorum queue that dead-letters. RabbitMQ ignores the first argument without the second."""
 
 
 def work_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[str, Any]:
@@ -55,9 +55,8 @@ def delay_queue_arguments(
 ) -> dict[str, Any]:
     """The arguments of one delay level.
 
-    Never `x-expires`, which deletes what is inside. A quorum level needs at-least-once
-    dead-lettering: with the default strategy a broker killed at the wrong moment lost up to all of
-    it.
+    Never `x-expires`, which deletes a queue with its messages. A quorum level needs at-least-once
+    dead-lettering: with the default strategy a kill of the broker could lose all its messages.
     """
     return {
         "x-message-ttl": seconds * 1000,
@@ -69,17 +68,17 @@ def delay_queue_arguments(
 
 
 def park_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[str, Any]:
-    """As of a delay level, but what is parked goes back to the mail exchange: it is due already."""
+    """As of a delay level, but to the mail exchange: a parked mail is due already."""
     to_mails = {"x-dead-letter-exchange": names.exchange}
     return delay_queue_arguments(names, settings, PARK_SECONDS) | to_mails
 
 
 def own_queue_arguments(settings: QueueSettings) -> dict[str, Any]:
-    """The type of a queue of our own, always said: else a vhost may have another default, and its
-    quorum queues dead-letter at most once.
+    """The arguments of a queue of our own. The type is always given: the vhost's default may be
+    quorum, and such a queue would dead-letter at most once.
 
-    No delivery limit that matters: the hop queue has no dead letters, so RabbitMQ 4 would drop
-    what workers were killed over 21 times (ADR 81).
+    The delivery limit is out of reach: the hop queue has no dead letter exchange, so RabbitMQ 4
+    would drop a message over which workers were killed 21 times (ADR 81).
     """
     if not settings.quorum:
         return {"x-queue-type": "classic"}
@@ -98,49 +97,49 @@ class Topology:
         self.management = Management(settings.rabbitmq)
 
     def declare(self, queue: QueueName) -> None:
-        """James' four exchanges and queues with their bindings; what exists is left as it is."""
+        """Declares James' two exchanges and two queues with bindings. Existing ones stay as is."""
         names = RabbitNames(queue)
         arguments = work_queue_arguments(names, self._settings.queue)
         with blocking_connection(self._settings.rabbitmq) as connection:
-            made = _Missing(connection)
-            made.exchange(names.exchange)
-            made.queue(names.work_queue, arguments, names.exchange)
-            self._declare_dead_letter(made, names)
+            declarer = _Declarer(connection)
+            declarer.exchange(names.exchange)
+            declarer.queue(names.work_queue, arguments, names.exchange)
+            self._declare_dead_letter(declarer, names)
 
     def declare_dead_letter(self, queue: QueueName) -> None:
-        """The dead letter exchange and queue alone: James 3.5 declares none."""
+        """Declares the dead letter exchange and queue alone: James 3.5 declares none."""
         with blocking_connection(self._settings.rabbitmq) as connection:
-            self._declare_dead_letter(_Missing(connection), RabbitNames(queue))
+            self._declare_dead_letter(_Declarer(connection), RabbitNames(queue))
 
-    def _declare_dead_letter(self, made: "_Missing", names: RabbitNames) -> None:
-        made.exchange(names.dead_letter_exchange)
+    def _declare_dead_letter(self, declarer: "_Declarer", names: RabbitNames) -> None:
+        declarer.exchange(names.dead_letter_exchange)
         arguments = dead_letter_queue_arguments(self._settings.queue)
-        made.queue(names.dead_letter_queue, arguments, names.dead_letter_exchange)
+        declarer.queue(names.dead_letter_queue, arguments, names.dead_letter_exchange)
 
     def declare_delays(self, queue: QueueName, levels: Iterable[int]) -> None:
-        """What is mailslice's: hop exchange and queue, those delay levels, the park queue."""
+        """Declares mailslice's own: hop exchange and queue, these delay levels, the park queue."""
         names, settings = RabbitNames(queue), self._settings.queue
         with blocking_connection(self._settings.rabbitmq) as connection:
-            made = _Missing(connection)
-            made.exchange(names.hop_exchange)
-            made.queue(names.hop_queue, own_queue_arguments(settings), names.hop_exchange)
+            declarer = _Declarer(connection)
+            declarer.exchange(names.hop_exchange)
+            declarer.queue(names.hop_queue, own_queue_arguments(settings), names.hop_exchange)
             for seconds in levels:
                 arguments = delay_queue_arguments(names, settings, seconds)
-                made.queue(names.delay_queue(seconds), arguments, None)
-            made.queue(names.park_queue, park_queue_arguments(names, settings), None)
+                declarer.queue(names.delay_queue(seconds), arguments, None)
+            declarer.queue(names.park_queue, park_queue_arguments(names, settings), None)
 
     def exists(self, queue: QueueName) -> bool:
         """Whether RabbitMQ has both the exchange and the work queue of this name."""
         names = RabbitNames(queue)
         with blocking_connection(self._settings.rabbitmq) as connection:
-            made = _Missing(connection)
-            return made.has_exchange(names.exchange) and made.has_queue(names.work_queue)
+            declarer = _Declarer(connection)
+            return declarer.has_exchange(names.exchange) and declarer.has_queue(names.work_queue)
 
     def names(self) -> list[QueueName]:
         return self.management.mail_queues()
 
     def check(self, queue: QueueName) -> None:
-        """Raises TopologyDiffers where the work queue has other arguments than the settings."""
+        """Raises TopologyDiffers if the work queue's arguments are not those of the settings."""
         names = RabbitNames(queue)
         stored = self.management.arguments(names.work_queue)
         expected = work_queue_arguments(names, self._settings.queue)
@@ -155,13 +154,13 @@ class Topology:
             )
 
     def delivery_limits(self) -> list[QueueLimit]:
-        """How often messages of each queue may return, and what then. Raises StoreUnavailable."""
+        """How often each queue's messages may return, and what follows. StoreUnavailable."""
         return queue_limits(self.management)
 
     def unsafe_queues(self) -> list[str]:
-        """Queues in which RabbitMQ may lose a mail, a sentence each. Raises StoreUnavailable."""
-        dropping = (one for one in self.delivery_limits() if one.at_limit is AtLimit.DROPPED)
-        return self._unsafe_own_queues() + [limit.sentence for limit in dropping]
+        """A sentence for each queue in which RabbitMQ may lose a mail. Raises StoreUnavailable."""
+        limits = (limit for limit in self.delivery_limits() if limit.at_limit is AtLimit.DROPPED)
+        return self._unsafe_own_queues() + [limit.sentence for limit in limits]
 
     def _unsafe_own_queues(self) -> list[str]:
         kind = own_queue_arguments(self._settings.queue)["x-queue-type"]
@@ -176,7 +175,7 @@ class Topology:
 
 
 def _unsafe(queue: Mapping[str, Any], expected: str) -> str | None:
-    """What `own_queue_arguments` would have made otherwise. What a policy says counts, too."""
+    """How the queue differs from `own_queue_arguments`, with its policy; None: it does not."""
     arguments: Arguments = queue.get("arguments") or {}
     policy: Arguments = queue.get("effective_policy_definition") or {}
     kind = kind_of(queue)
@@ -192,7 +191,7 @@ def _unsafe(queue: Mapping[str, Any], expected: str) -> str | None:
 
 
 def _comparable(arguments: Arguments) -> dict[str, Any]:
-    """Without what changes nothing for users: an explicit type `classic`, and the queue version."""
+    """Without a type `classic` and the queue version: neither makes a difference for users."""
     return {
         name: value
         for name, value in arguments.items()
@@ -204,8 +203,8 @@ def _shown(arguments: Arguments) -> str:
     return "{" + ", ".join(f"{name}={value}" for name, value in sorted(arguments.items())) + "}"
 
 
-class _Missing:
-    """Declares what a passive declare misses, each on a channel of its own: a miss closes it."""
+class _Declarer:
+    """Declares what a passive declare misses. A miss closes the channel, so each has its own."""
 
     def __init__(self, connection: BlockingConnection) -> None:
         self._connection = connection
@@ -223,7 +222,7 @@ class _Missing:
             )
 
     def queue(self, name: str, arguments: dict[str, Any], exchange: str | None) -> None:
-        """The queue, bound to `exchange` also when it was there: a declaration may have died."""
+        """Declares the queue. Binds an existing one, too: its declarer may have died before."""
         if not self.has_queue(name):
             self._do(lambda channel: channel.queue_declare(name, durable=True, arguments=arguments))
         if exchange is not None:

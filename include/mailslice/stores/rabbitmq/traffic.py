@@ -1,4 +1,4 @@
-"""What moves through all queues of the vhost: figures 3 to 10 s late; absent is unknown."""
+"""Depth and rates of all queues of the vhost. Figures are 3 to 10 s late; absent is unknown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _COLUMNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One RabbitMQ queue: messages a second (None: not given); `oldest` in memory: a hint."""
+    """One RabbitMQ queue, in messages a second (None: unknown). `oldest`: in memory, so a hint."""
 
     depth: Depth | None
     published: float | None
@@ -30,7 +30,7 @@ class Traffic:
 
     @property
     def moving(self) -> float:
-        """Messages a second, in and out, as far as they are given."""
+        """Messages a second, in and out, as far as they are known."""
         return (self.published or 0.0) + (self.delivered or 0.0)
 
 
@@ -40,20 +40,20 @@ def traffic(management: Management) -> dict[str, Traffic]:
 
 
 def delayed(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None:
-    """Messages in delay levels and on the hop; None where one of them has no figures yet."""
-    waiting = [one for one in all_traffic if one == names.hop_queue or names.is_delay_queue(one)]
-    depths = [all_traffic[name].depth for name in waiting]
+    """Messages in the delay levels and the hop queue; None while one of them has no figures."""
+    queues = [name for name in all_traffic if name == names.hop_queue or names.is_delay_queue(name)]
+    depths = [all_traffic[name].depth for name in queues]
     return None if None in depths else sum(depth.total for depth in depths if depth)
 
 
 def parked(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None:
-    """Messages that are parked until a store answers for them; None without figures."""
+    """Messages in the park queue, which wait until a store answers; None without figures."""
     queue = all_traffic.get(names.park_queue)
     return 0 if queue is None else queue.depth.total if queue.depth is not None else None
 
 
 def in_delay_queues(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None:
-    """Messages in the delay levels, on their hop between them, and parked; None: unknown."""
+    """Messages in the delay levels, the hop queue and the park queue; None: unknown."""
     counts = delayed(all_traffic, names), parked(all_traffic, names)
     return None if None in counts else sum(filter(None, counts))
 
@@ -73,7 +73,7 @@ def _traffic(queue: Mapping[str, Any]) -> Traffic:
 
 
 def _rate(moved: Mapping[str, Any] | None, counter: str) -> float | None:
-    """What is not mentioned never happened; without a rate it is not measured (`rates_mode`)."""
+    """0.0: the counter is absent, so it never counted. None: no rate is measured (`rates_mode`)."""
     if moved is None:
         return None
     if counter not in moved:

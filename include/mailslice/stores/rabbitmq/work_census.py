@@ -1,12 +1,12 @@
-"""Which mails are in the work queue: a census by holding every ready message on one channel, beside
-its consumers, and then closing that.
+"""A census of the work queue: which mails it holds. A channel of its own takes every ready message,
+beside the queue's consumers, and is closed at the end.
 
-Nothing is acknowledged or returned one by one: whatever ends the hold, a kill too, the broker takes
-everything back. A classic queue puts it where it was and sets `redelivered`; a quorum queue puts it
-at its back (reference/rabbitmq.md). The hold has a higher priority than any consumer, so that what
-a consumer gives back meanwhile, and what a delay or a redrive puts in, comes here too: a message
-that is not seen here while the hold lasts is with a consumer that has held it since before, or it
-is in no work queue.
+The census acknowledges and returns nothing one by one. However it ends, even by a kill, the broker
+takes all messages back. A classic queue puts them in their old place and sets `redelivered`; a
+quorum queue appends them (reference/rabbitmq.md). The census has a higher priority than any
+consumer. So it also gets what consumers give back meanwhile, and what a delay or a redrive puts in.
+A message that it does not get is with a consumer that took it before the census, or in no work
+queue.
 """
 
 import time
@@ -39,7 +39,7 @@ _EMPTY_READINGS = 10
 
 
 class WorkHold:
-    """The hold of one work queue. For one thread, which serves it every half minute at least."""
+    """The census of one work queue. For one thread, which must serve it twice a minute or more."""
 
     def __init__(
         self, channel: BlockingChannel, names: RabbitNames, management: Management
@@ -55,12 +55,12 @@ class WorkHold:
         self._tag = f"mailslice-census-{uuid4()}"
 
     def drain(self) -> None:
-        """Take what is ready, until nothing is. Raises StoreUnavailable when that does not come
-        about: then nothing is proved.
+        """Takes ready messages until none is left. Raises StoreUnavailable if that does not happen:
+        the census then proves nothing.
 
-        On a busy queue some mail comes at every look. Then it is enough that nothing was ready at
-        several looks in a row: the answer to each follows, on the same channel, what was handed out
-        before it was asked for.
+        On a busy queue mails keep coming. There it is enough that several readings in a row show
+        nothing ready: on one channel, each answer follows all messages that the broker handed out
+        before the question.
         """
         deadline = time.monotonic() + _DRAIN_SECONDS
         empty_readings = 0
@@ -82,25 +82,25 @@ class WorkHold:
                 )
 
     def wait(self, seconds: float) -> None:
-        """Keep holding, and take what is given back meanwhile."""
+        """Holds the messages for `seconds`, and takes what consumers give back meanwhile."""
         end = time.monotonic() + seconds
         while (remaining := end - time.monotonic()) > 0:
             self._connection.process_data_events(time_limit=min(remaining, 0.5))
 
     def beside(self, work: Callable[[], T]) -> T:
-        """What `work` gives, in minutes maybe: on another thread, while the hold stays alive."""
+        """Runs `work`, for minutes maybe, on another thread, while this one serves the census."""
         with ThreadPoolExecutor(1) as thread:
-            doing = thread.submit(work)
-            while not doing.done():
+            future = thread.submit(work)
+            while not future.done():
                 self._connection.process_data_events(time_limit=0.1)
-        return doing.result()
+        return future.result()
 
     def elsewhere(self) -> int | None:
-        """Messages that other consumers hold, by figures up to 10 s old; None: not known."""
+        """Messages that other consumers hold, by figures up to 10 s old; None: unknown."""
         return self._management.unacked_elsewhere(self._name, self._tag)
 
     def parked(self) -> int | None:
-        """Messages that are parked, back within a minute: the most there may be, None: unknown."""
+        """The most messages that may be parked (for up to a minute); None: unknown."""
         try:
             with self._connection.channel() as channel:
                 ready = ready_messages(channel, self._park_queue)
@@ -108,8 +108,8 @@ class WorkHold:
             if not is_missing(closed):
                 raise
             return 0
-        # What is on its way in at-least-once dead-lettering is not ready any more; the figures tell
-        # of it, late.
+        # A message on its way in at-least-once dead-lettering is not ready any more. The figures
+        # count it, late.
         figure = self._management.messages(self._park_queue)
         return None if figure is None else max(ready, figure)
 
@@ -118,9 +118,9 @@ class WorkHold:
 
     def begin(self, prefetch: int) -> None:
         self._channel.basic_qos(prefetch_count=prefetch)
-        first: dict[str, Any] = {"x-priority": _PRIORITY}
+        priority: dict[str, Any] = {"x-priority": _PRIORITY}
         self._channel.basic_consume(
-            self._name, self._on_message, consumer_tag=self._tag, arguments=first
+            self._name, self._on_message, consumer_tag=self._tag, arguments=priority
         )
 
     def _on_message(
@@ -138,7 +138,7 @@ class WorkHold:
 def hold_work_queue(
     settings: Settings, queue: QueueName, management: Management
 ) -> Iterator[WorkHold]:
-    """Hold what is ready; all goes back. Raises Refused, StoreUnavailable."""
+    """Holds the ready messages; all go back at the end. Raises Refused, StoreUnavailable."""
     names = RabbitNames(queue)
     with blocking_connection(settings.rabbitmq, heartbeat=HEARTBEAT_SECONDS) as connection:
         census = WorkHold(connection.channel(), names, management)

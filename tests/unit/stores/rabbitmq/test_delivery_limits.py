@@ -163,10 +163,11 @@ def test_a_user_who_may_not_read_policies_is_told_the_limits_all_the_same() -> N
 
 
 @pytest.mark.parametrize("version", ["3.10.8", "4.0.5"])
-def test_a_policy_over_a_queue_of_ours_is_overruled_by_another(version: str) -> None:
+@pytest.mark.parametrize("argument", [10**9, 10])
+def test_a_policy_over_a_queue_of_ours_is_overruled_by_another(version: str, argument: int) -> None:
     queue = quorum(
         NAMES.hop_queue,
-        arguments={"x-delivery-limit": 10**9},
+        arguments={"x-delivery-limit": argument},
         policy="ops",
         effective_policy_definition={"delivery-limit": 7},
     )

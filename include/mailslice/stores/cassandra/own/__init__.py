@@ -1,4 +1,4 @@
-"""mailslice's own keyspace: what it must remember. James' tables get no column added."""
+"""Tables in mailslice's own keyspace. mailslice adds no columns to James' tables."""
 
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.own.decisions import DecisionRow, Decisions
@@ -36,7 +36,7 @@ from mailslice.stores.own import OwnRecords
 
 
 class OwnTables(OwnRecords):
-    """The own tables of one session, created when missing. Raises as `table.create`."""
+    """The own tables of one session, created when missing. Raises the errors of `table.create`."""
 
     def __init__(self, session: CassandraSession, settings: Settings) -> None:
         keyspace = create(session, settings, TABLES.values())

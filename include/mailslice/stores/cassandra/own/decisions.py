@@ -1,4 +1,4 @@
-"""decisions: what was decided about mails whose holder hung, by whom and why; kept by TTL."""
+"""decisions: the log of decisions on mails whose worker hung, with who and why. Rows have a TTL."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from mailslice.stores.own.codec import RowCodec
 from mailslice.stores.own.days import day_of, days_back
 
 BY_A_PERSON = "a person decided"
-"""The verdict of a decision that no duty and no worker took."""
+"""The verdict of a decision that neither a duty nor a worker took."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """One decision. `age`: how long it was held; `verdict`: its state; `action`: what is done."""
+    """One decision. The mail was held for `age` and judged `verdict`; `action` follows."""
 
     enqueue_id: EnqueueId
     name: str
@@ -52,24 +52,24 @@ class Decisions(OwnTable):
     _days = Statement("SELECT DISTINCT queuename, day FROM {table}")
 
     def save(self, queue: QueueName, row: DecisionRow, ttl: timedelta) -> None:
-        """Write the row; written twice it is one. A `ttl` of more than five years is for ever."""
+        """Writes the row; a repeat changes nothing. Beyond five years, `ttl` means no expiry."""
         values = [queue, day_of(row.decided), *_ROWS.values(row), ttl_seconds(ttl)]
         self._session.execute(self._insert, values)
 
     def days(self, since: datetime, until: datetime) -> Mapping[QueueName, Sequence[str]]:
-        """Those of each queue that have decisions, newest first: a scan of all partition keys."""
+        """The days with decisions of each queue, newest first. Scans all partition keys."""
         first, last = day_of(since), day_of(until)
-        found: dict[QueueName, list[str]] = {}
+        by_queue: dict[QueueName, list[str]] = {}
         for name, day in self._session.stream(self._days, []):
             if first <= day <= last:
-                found.setdefault(QueueName(name), []).append(day)
-        return {queue: sorted(days, reverse=True) for queue, days in found.items()}
+                by_queue.setdefault(QueueName(name), []).append(day)
+        return {queue: sorted(days, reverse=True) for queue, days in by_queue.items()}
 
     def list(
         self, queue: QueueName, since: datetime, until: datetime, days: Iterable[str] | None = None
     ) -> Iterator[DecisionRow]:
-        """The decisions from `since` to `until`, newest first: a read for each of its days, or for
-        those that are known to have any.
+        """The decisions from `since` to `until`, newest first. Reads a partition for each of
+        `days`, or for each day between the two.
         """
         for day in days_back(since, until) if days is None else days:
             rows = map(_ROWS.record, self._session.stream(self._list, [queue, day]))

@@ -1,8 +1,8 @@
-"""delayed_mails: when a delayed mail is due, and which copy on the broker is the true one (token).
+"""delayed_mails: when a delayed mail is due, and which copy on the broker is valid (token).
 
-A row is written only by who has read it before. Writes go USING TIMESTAMP max(now, what was
-read + 1): with the writers' clocks alone, the step of a worker whose clock is behind would be lost,
-its copy's token would not be the row's, and the copy would be dropped.
+A writer reads the row first, and writes USING TIMESTAMP max(now, the write time read + 1). By its
+clock alone, the write of a worker whose clock is behind would be lost. Then the row would not have
+the token of the worker's copy, and the copy would be dropped.
 """
 
 import time
@@ -25,19 +25,19 @@ from mailslice.stores.own.codec import RowCodec
 
 _SHARDS = 16
 _CLOSED_TTL_SECONDS = 30 * 86400
-"""How long a closed row is remembered, so that a late copy finds it and is dropped."""
+"""How long a closed row stays: a late copy that meets it is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedMail:
     """A delayed mail.
 
-    `published`: it was given to the mail exchange; copies that still come are left-overs.
-    `written_us` is the write time that was read. `failures`, `redrives` and `enqueued` are as in
-    its message (headers and timestamp), for who publishes it without a copy at hand. `throttled`:
-    it waits for a destination that takes no more. `leased`: it is in a handler, and delivered
-    again when that has died. `held`: a domain of it is held. `answer`: what the last attempt was
-    answered, redacted. A row that is closed keeps `failures` and `answer`.
+    `published`: it was published to the mail exchange; copies that still arrive are obsolete.
+    `written_us` is the row's write time when it was read. `failures`, `redrives` and `enqueued` are
+    those of its message (headers, timestamp), to publish it without a copy. `throttled`: it waits
+    for a destination's rate limit. `leased`: a handler has it, and it is delivered again when the
+    worker dies. `held`: one of its domains is held. `answer`: the server's answer to the last
+    attempt, redacted. A closed row keeps `failures` and `answer`.
     """
 
     enqueue_id: EnqueueId
@@ -58,9 +58,9 @@ class DelayedMail:
 
 @dataclass(frozen=True, slots=True)
 class DelayState:
-    """Attempts at a mail that was delayed once. `due` None: it waits for no time any more.
+    """Attempts at a mail that was delayed before. `due` None: it is not delayed now.
 
-    `throttled`: it waits, if it does, for its destination. `written_us`: when it was delayed last.
+    `throttled`: if delayed, it waits for its destination. `written_us`: when it was delayed last.
     """
 
     due: datetime | None = None
@@ -81,7 +81,7 @@ _KEY = f"{_PARTITION} AND enqueueid = ?"
 
 
 class DelayedMails(OwnTable):
-    """The table. Futures are the driver's: `row` reads what `read_future` gives."""
+    """The table. Futures are the driver's: `row` decodes the rows of `read_future`."""
 
     TABLE = "delayed_mails"
     ON_EVENT_LOOP = ("_read", "_write", "_close")
@@ -109,19 +109,19 @@ class DelayedMails(OwnTable):
 
     @staticmethod
     def row(values: Row) -> DelayedMail:
-        """A row of `read_future`."""
+        """Decodes a row of `read_future`."""
         enqueue_id, written, start, bucket, *rest = values
         partition = None if start is None or bucket is None else Partition(instant(start), bucket)
         us = written or 0
         return _ROWS.record(rest, enqueue_id=enqueue_id, partition=partition, written_us=us)
 
     def write_future(self, queue: QueueName, mail: DelayedMail) -> ResponseFuture:
-        """Write the row over what was read (`written_us`), and over a closing of what was read."""
-        return self._session.submit(self._write, _writing(queue, mail))
+        """Writes the row over the one that was read (`written_us`), and over a close of it."""
+        return self._session.submit(self._write, _write_params(queue, mail))
 
     def save(self, queue: QueueName, mail: DelayedMail) -> None:
         """As `write_future`, done when it returns."""
-        self._session.execute(self._write, _writing(queue, mail))
+        self._session.execute(self._write, _write_params(queue, mail))
 
     def close_future(
         self,
@@ -133,20 +133,20 @@ class DelayedMails(OwnTable):
         failures: int = 0,
         answer: str = "",
     ) -> ResponseFuture:
-        """Record that the mail was published; the message goes, the row stays for 30 days.
+        """Records that the mail was published. Deletes the message; the row stays for 30 days.
 
-        `after_us` is the write time of the row that was read. Written at `after_us` + 1 and not
-        now: the mail may have been handled and delayed anew since, and that row must win.
+        `after_us` is the write time of the row that was read. The write time is `after_us` + 1, not
+        now: the mail may have been handled and delayed again since, and that row must win.
         """
         attempts = {"failures": failures, "answer": answer or None}
-        values = _closing(queue, enqueue_id, token, after_us, **attempts)
+        values = _close_params(queue, enqueue_id, token, after_us, **attempts)
         return self._session.submit(self._close, values)
 
     def close(
         self, queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int = 0
     ) -> None:
         """As `close_future`, done when it returns."""
-        self._session.execute(self._close, _closing(queue, enqueue_id, token, after_us))
+        self._session.execute(self._close, _close_params(queue, enqueue_id, token, after_us))
 
     def rows(self, queue: QueueName) -> Iterator[DelayedMail]:
         """Every row of the queue, closed ones too, a page at a time."""
@@ -155,13 +155,13 @@ class DelayedMails(OwnTable):
             yield from map(self.row, rows)
 
     def waiting(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, datetime]:
-        """Enqueue id -> due, of those of `ids` that wait in a delay level; 100 a request."""
-        return {one: state.due for one, state in self.states(queue, ids).items() if state.due}
+        """Enqueue id -> due, for the mails that wait in a delay level; 100 ids a request."""
+        return {key: state.due for key, state in self.states(queue, ids).items() if state.due}
 
     def states(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, DelayState]:
-        """Of those of `ids` that were delayed within 30 days: attempts, and when they are due."""
+        """Enqueue id -> state, for the mails that were delayed within 30 days."""
         states: dict[EnqueueId, DelayState] = {}
-        by_shard = batches_by_key(((_shard(one), one) for one in ids), IDS_A_REQUEST)
+        by_shard = batches_by_key(((_shard(mail_id), mail_id) for mail_id in ids), IDS_A_REQUEST)
         params = ([queue, shard, batch] for shard, batch in by_shard)
         for _, rows in self._session.map(self._by_ids, params, in_flight=8):
             for enqueue_id, written, due, published, throttled, failures, answer in rows:
@@ -179,17 +179,17 @@ def _key(queue: QueueName, enqueue_id: EnqueueId) -> list[Any]:
     return [queue, _shard(enqueue_id), enqueue_id]
 
 
-def _writing(queue: QueueName, mail: DelayedMail) -> list[Any]:
+def _write_params(queue: QueueName, mail: DelayedMail) -> list[Any]:
     partition = mail.partition
     where = partition and (epoch_ms(partition.slice_start), partition.bucket)
-    after_us = max(time.time_ns() // 1000, mail.written_us + 2)  # a closing of it is 1 later
+    after_us = max(time.time_ns() // 1000, mail.written_us + 2)  # a close is written at + 1
     values = [*(where or (None, None)), *_ROWS.values(mail), after_us]
     return [*_key(queue, mail.enqueue_id), *values]
 
 
-def _closing(
+def _close_params(
     queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int, **attempts: object
 ) -> list[Any]:
-    """Of the values, token, `published` and the attempts alone are not null."""
+    """The bound values of a close: all null but token, `published` and the attempts."""
     known = {"copy_token": token, "published": True, **attempts}
     return [*_key(queue, enqueue_id), *(known.get(name) for name in _VALUES), after_us + 1]

@@ -1,8 +1,8 @@
-"""deletions: batches of mails that people deleted and may take back (`admin.deletions`), and
-undeleted_mails: which of them were brought back, each once.
+"""deletions: batches of mails that people deleted and may restore (`admin.deletions`), and
+undeleted_mails: the mails that were restored, each once.
 
 A row is claimed, with the enqueue id of the new entry, before anything of that entry is written.
-All writes are conditional batches within one partition: of two who act on a mail one is refused.
+Claims and their changes are conditional batches in one partition: of two writers one is refused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,10 +21,10 @@ from mailslice.stores.own.codec import RowCodec
 
 @dataclass(frozen=True, slots=True)
 class DeletedBatch:
-    """Some mails of one delete or clear, the run. `place` is how the keys of its objects begin.
+    """Mails of one delete or clear (the run). `place` is the key prefix of the batch's objects.
 
-    `marked`: all their deleted marks are written. A batch without it was cut off there: some of its
-    mails may be in the queue yet. `size` in bytes; `lost` mails had no content any more.
+    `marked`: all their deleted marks are written. If not, the run was cut off, and some of the
+    mails may still be in the queue. `size` is in bytes; `lost` counts mails without content.
     """
 
     run: str
@@ -44,7 +44,7 @@ _BATCHES = RowCodec(DeletedBatch, size="bytes")
 
 
 class Deletions(OwnTable):
-    """The batches of each queue, the newest run first. A row ends with its batch, by TTL."""
+    """The batches of each queue, the newest run first. A row expires with its batch, by TTL."""
 
     TABLE = "deletions"
     SCHEMA = """
@@ -59,7 +59,7 @@ class Deletions(OwnTable):
     _of_run = Statement(select(_BATCHES.columns, "queuename = ? AND run = ?"))
 
     def save(self, queue: QueueName, batch: DeletedBatch, ttl: timedelta) -> None:
-        """Write the row, over an earlier one of this batch."""
+        """Writes the row, over an earlier one of this batch."""
         self._session.execute(self._insert, [queue, *_BATCHES.values(batch), ttl_seconds(ttl)])
 
     def list(self, queue: QueueName, run: str | None = None) -> Iterator[DeletedBatch]:
@@ -68,18 +68,18 @@ class Deletions(OwnTable):
 
 
 class UndeleteStep(StrEnum):
-    """How far the way back has come."""
+    """The progress of a restore."""
 
     CLAIMED = "claimed"
-    """Nothing, or a part, of the new entry is written."""
+    """Nothing or a part of the new entry is written."""
     ENTERED = "entered"
-    """Its row is in the view; its message may be out."""
+    """The row of the new entry is in the view. Its message may be published."""
     DONE = "done"
 
 
 @dataclass(frozen=True, slots=True)
 class UndeletedMail:
-    """The way back of one deleted mail. `voided`: new ids of attempts that were cut off."""
+    """The restore of one deleted mail. `voided`: new ids of attempts that were cut off."""
 
     enqueue_id: EnqueueId
     step: UndeleteStep
@@ -92,11 +92,11 @@ _KEY = ("queuename", "part")
 _WHERE = "queuename = ? AND part = ? AND enqueueid"
 PARTITIONS = 8
 _TTL = ttl_seconds(timedelta(days=366))
-"""MAILSLICE_ADMIN_UNDO_FOR allows 365 days: no run that has the mail outlives its row."""
+"""MAILSLICE_ADMIN_UNDO_FOR allows 365 days: the row outlives every run with its mail."""
 
 
 class UndeletedMails(OwnTable):
-    """One row a mail, for longer than any run keeps it: a mail may be in several."""
+    """One row a mail, which may be in several runs. The row outlives them."""
 
     TABLE = "undeleted_mails"
     SCHEMA = """
@@ -112,26 +112,26 @@ class UndeletedMails(OwnTable):
     _by_ids = Statement(select(_ROWS.columns, f"{_WHERE} IN ?"), serial=True)
 
     def by_ids(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, UndeletedMail]:
-        """Those of `ids` that have a row. SERIAL: a write that was not answered shows."""
-        asked = ([queue, part, chosen] for part, chosen in _by_part(ids).items())
-        pages = self._session.map(self._by_ids, asked, in_flight=PARTITIONS)
+        """The rows of `ids`. Reads SERIAL, which shows a write without an answer, too."""
+        params = ([queue, part, part_ids] for part, part_ids in _by_part(ids).items())
+        pages = self._session.map(self._by_ids, params, in_flight=PARTITIONS)
         mails = (_ROWS.record(row) for _, rows in pages for row in rows)
         return {mail.enqueue_id: mail for mail in mails}
 
     def claim(
         self, queue: QueueName, wanted: Mapping[EnqueueId, EnqueueId]
     ) -> dict[EnqueueId, UndeletedMail]:
-        """Claim each mail, as its new id, unless it is claimed already; the rows there are now."""
+        """Claims each mail for its new id, unless it is claimed already. Returns all their rows."""
         rows: dict[EnqueueId, UndeletedMail] = {}
-        claims = {one: UndeletedMail(one, UndeleteStep.CLAIMED, new) for one, new in wanted.items()}
-        bound = {one: [*_ROWS.values(row), _TTL] for one, row in claims.items()}
-        while parts := _by_part(one for one in wanted if one not in rows):
+        claims = {old: UndeletedMail(old, UndeleteStep.CLAIMED, new) for old, new in wanted.items()}
+        bound = {old: [*_ROWS.values(row), _TTL] for old, row in claims.items()}
+        while parts := _by_part(old for old in wanted if old not in rows):
             values = {
-                part: [[queue, part, *bound[one]] for one in of] for part, of in parts.items()
+                part: [[queue, part, *bound[old]] for old in ids] for part, ids in parts.items()
             }
             for part, done in self._apply_all(self._insert, values).items():
                 ids = parts[part]
-                rows |= {one: claims[one] for one in ids} if done else self.by_ids(queue, ids)
+                rows |= {old: claims[old] for old in ids} if done else self.by_ids(queue, ids)
         return rows
 
     def change(
@@ -139,30 +139,30 @@ class UndeletedMails(OwnTable):
         queue: QueueName,
         changes: Sequence[tuple[UndeletedMail, UndeletedMail]],
     ) -> bool:
-        """Writes each second one in place of its first. False: not all, as another was faster."""
+        """Replaces each (before, after). False: not all, as another writer was faster."""
         params: dict[int, list[list[object]]] = {}
-        for was, now in changes:
-            part = was.enqueue_id.int % PARTITIONS
-            key, condition = [queue, part, was.enqueue_id], [was.new_id, was.step.value]
-            values = [_TTL, *_ROWS.values(now)[1:], *key, *condition]
+        for before, after in changes:
+            part = before.enqueue_id.int % PARTITIONS
+            key, condition = [queue, part, before.enqueue_id], [before.new_id, before.step.value]
+            values = [_TTL, *_ROWS.values(after)[1:], *key, *condition]
             params.setdefault(part, []).append(values)
         return all(self._apply_all(self._change, params).values())
 
     def _apply_all(
         self, statement: object, params: Mapping[int, Iterable[Sequence[object]]]
     ) -> dict[int, bool]:
-        """A batch a partition, beside each other; whether each was done."""
+        """Sends a batch a partition, concurrently. Returns whether each was applied."""
         pending = {}
-        for part, of_part in params.items():
+        for part, rows in params.items():
             batch = BatchStatement(retry_policy=FallthroughRetryPolicy())
-            for one in of_part:
-                batch.add(statement, one)
+            for values in rows:
+                batch.add(statement, values)
             pending[part] = self._session.begin(batch)
-        return {part: applied(one.result()) for part, one in pending.items()}
+        return {part: applied(request.result()) for part, request in pending.items()}
 
 
 def _by_part(ids: Iterable[EnqueueId]) -> dict[int, list[EnqueueId]]:
     parts: dict[int, list[EnqueueId]] = {}
-    for one in ids:
-        parts.setdefault(one.int % PARTITIONS, []).append(one)
+    for enqueue_id in ids:
+        parts.setdefault(enqueue_id.int % PARTITIONS, []).append(enqueue_id)
     return parts

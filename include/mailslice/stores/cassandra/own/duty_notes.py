@@ -1,4 +1,4 @@
-"""counter_claims, queue_samples, slice_statistics: what duties remember from run to run."""
+"""counter_claims, queue_samples, slice_statistics: notes that duties keep from run to run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from mailslice.stores.own.codec import RowCodec
 
 @dataclass(frozen=True, slots=True)
 class CounterClaim:
-    """The one update that a run may send to a mailbox's counters. `outcome` None: not known."""
+    """The one update that a run may send to a mailbox's counters. `outcome` None: unknown."""
 
     run: str
     claimed_at: datetime
@@ -45,8 +45,8 @@ class CounterClaims(OwnTable):
     _list = Statement(select(_CLAIMS.columns, "mailboxid = ?"))
 
     def claim(self, mailbox: UUID, claim: CounterClaim, ttl: timedelta) -> bool:
-        """Write the claim; False when the run has claimed it before. After an error: unknown."""
-        values = _CLAIMS.values(claim)[:-1]  # the outcome comes later
+        """Writes the claim. False: the run has claimed it before. After an error: unknown."""
+        values = _CLAIMS.values(claim)[:-1]  # without the outcome, which `settle` writes
         return self._apply(self._claim, [mailbox, *values, ttl_seconds(ttl)])
 
     def settle(self, mailbox: UUID, run: str, outcome: str, ttl: timedelta) -> None:
@@ -55,7 +55,8 @@ class CounterClaims(OwnTable):
     def list(self, mailbox: UUID) -> list[CounterClaim]:
         """All claims of a mailbox, the oldest first."""
         rows = self._session.execute(self._list, [mailbox])
-        claims = [_CLAIMS.record(row) for row in rows if row[1] is not None]  # else only settled
+        # An outcome is written later, so it outlives the rest of its claim.
+        claims = [_CLAIMS.record(row) for row in rows if row[1] is not None]
         return sorted(claims, key=lambda claim: claim.claimed_at)
 
 
@@ -71,7 +72,7 @@ _SAMPLES = RowCodec(QueueSample)
 
 
 class QueueSamples(OwnTable):
-    """One row a queue: the sample whose first pass is the newest wins, whoever writes last."""
+    """One row a queue. The sample with the newest first pass wins, in any order of writes."""
 
     TABLE = "queue_samples"
     SCHEMA = """
@@ -82,7 +83,7 @@ class QueueSamples(OwnTable):
     _read = Statement(select(_SAMPLES.columns, "queuename = ?"))
 
     def save(self, queue: QueueName, sample: QueueSample) -> None:
-        """Remember the sample, unless the stored one speaks for a later moment."""
+        """Stores the sample, unless the stored one has a later first pass."""
         first, second = _SAMPLES.values(sample)
         self._session.execute(self._insert, [queue, first, second, first * 1000])
 
@@ -94,7 +95,7 @@ class QueueSamples(OwnTable):
 
 @dataclass(frozen=True, slots=True)
 class SliceStatistic:
-    """A closed slice as it was at `cleaned_at`."""
+    """Live and dead rows of a closed slice at `cleaned_at`."""
 
     slice_start: datetime
     live: int
@@ -128,5 +129,5 @@ class SliceStatistics(OwnTable):
         return map(_STATISTICS.record, self._session.stream(self._list, [queue]))
 
     def delete_before(self, queue: QueueName, slice_start: datetime) -> None:
-        """Forget the slices before this one: contentStart has passed them."""
+        """Deletes the rows of slices before this one, which contentStart has passed."""
         self._session.execute(self._delete, [queue, epoch_ms(slice_start)])

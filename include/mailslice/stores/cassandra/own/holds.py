@@ -1,4 +1,4 @@
-"""holds: what people told the workers to leave alone; destinations: the books of their limits."""
+"""holds: queues and domains that people paused; destinations: the books of the rate limits."""
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
@@ -15,11 +15,11 @@ from mailslice.stores.own.codec import RowCodec
 
 _ROWS = RowCodec(Hold, queue="queuename", who="held_by")
 _BEYOND = timedelta(hours=1)
-"""By which a row outlives its hold: clocks differ, and readers go by `until`."""
+"""A row outlives its hold by so much, as clocks differ. Readers check `until`."""
 
 
 class Holds(OwnTable):
-    """The table. A hold that ended may still be in it."""
+    """The table. It may still have holds that ended."""
 
     TABLE = "holds"
     ON_EVENT_LOOP = ("_of_queue",)
@@ -35,7 +35,7 @@ class Holds(OwnTable):
     _all = Statement(select(_ROWS.columns))
 
     def save(self, hold: Hold, lasts: timedelta | None) -> None:
-        """Write the hold over another of its domain; the row goes after it has lasted so long."""
+        """Writes the hold over another of its domain. The row expires after `lasts` and an hour."""
         ttl = 0 if lasts is None else ttl_seconds(lasts + _BEYOND)
         self._session.execute(self._save, [*_ROWS.values(hold), ttl])
 
@@ -43,11 +43,11 @@ class Holds(OwnTable):
         self._session.execute(self._delete, [queue, domain])
 
     def of_future(self, queue: QueueName) -> ResponseFuture:
-        """A future of rows for `hold`: those of a queue."""
+        """A future of the queue's rows, which `hold` decodes."""
         return self._session.submit(self._of_queue, [queue])
 
     hold = staticmethod(_ROWS.record)
-    """A row of `of_future`."""
+    """Decodes a row of `of_future`."""
 
     def list(self, queue: QueueName | None = None) -> Iterator[Hold]:
         chosen = (self._all,) if queue is None else (self._of_queue, [queue])
@@ -56,11 +56,11 @@ class Holds(OwnTable):
 
 _VALUES = ("turn", "next_us", "line_us", "hold_us", "holders")
 _TTL_SECONDS = 86400
-"""A destination that nobody asked for so long begins anew."""
+"""A destination without a request for so long starts with a new book."""
 
 
 class Destinations(OwnTable):
-    """The table. Futures are the driver's: `book` and `applied` read what they give."""
+    """The table. Futures are the driver's: `book` and `applied` decode their rows."""
 
     TABLE = "destinations"
     ON_EVENT_LOOP = ("_read", "_write")
@@ -71,8 +71,8 @@ class Destinations(OwnTable):
     GC_GRACE_SECONDS = 86_400
 
     _read = Statement(select(_VALUES, "queuename = ? AND domain = ?"))
-    # UPDATE and not INSERT: a row that is not there has null as its turn, and no row marker is
-    # left when the columns have expired.
+    # UPDATE and not INSERT: the turn of a missing row is null, and no row marker outlives the
+    # columns when they expire.
     _write = Statement(
         f"UPDATE {{table}} USING TTL {_TTL_SECONDS} SET {assignments(_VALUES)} "
         "WHERE queuename = ? AND domain = ? IF turn = ?",
@@ -81,17 +81,17 @@ class Destinations(OwnTable):
     applied = staticmethod(applied)
 
     def read_future(self, queue: QueueName, domain: str) -> ResponseFuture:
-        """A future for `book`."""
+        """A future of rows for `book`."""
         return self._session.submit(self._read, [queue, domain])
 
     def books(self, queue: QueueName, domains: Iterable[str]) -> dict[str, Book]:
-        """The books of those of `domains` that have one."""
+        """Domain -> book, for the domains that have one."""
         pages = self._session.map(self._read, ([queue, domain] for domain in domains), in_flight=32)
         return {str(params[1]): self.book(rows) for params, rows in pages if rows}
 
     @staticmethod
     def book(rows: list[Row]) -> Book:
-        """The answer of a read; a new book when there is none."""
+        """The book of a read's rows; a new one if there are none."""
         if not rows or rows[0][0] is None:
             return Book()
         turn, next_us, line_us, hold_us, holders = rows[0]
@@ -100,6 +100,6 @@ class Destinations(OwnTable):
     def advance_future(
         self, queue: QueueName, domain: str, before: Book, after: Book
     ) -> ResponseFuture:
-        """Write `after` if the book is still `before`; a future for `applied`. Error: unknown."""
+        """Writes `after` if the book is still `before`. A future for `applied`; error: unknown."""
         values = [after.turn, after.next_us, after.line_us, after.hold_us, dict(after.holders)]
         return self._session.submit(self._write, [*values, queue, domain, before.turn or None])

@@ -1,8 +1,8 @@
-"""mail_stages: how far a mail has come, for each recipient (`model.stages`).
+"""mail_stages: the stage of a mail for each recipient (`model.stages`).
 
-Only queues with stage marks have rows here. Every write is conditional on the record it follows
-(owner, attempt and step): of two who hold the same mail one is refused. All writes are LWT, so that
-no clock decides; a record that nobody touches any more goes by TTL.
+Only queues with stage marks have rows here. Every write is conditional on the record that it
+replaces (owner, attempt and step): of two holders of a mail one is refused. All writes are LWT, so
+that no clock decides. A record expires by TTL after its last write.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,13 +21,13 @@ from mailslice.stores.cassandra.table import Statement, applied, assignments, se
 _VALUES = ("owner", "attempt", "step", "stage", "remaining", "recipients", "updated")
 _OF_MAILS = ("enqueueid", *_VALUES)
 OPEN_TTL = timedelta(days=365)
-"""With recipients left or in doubt: longer than any message waits anywhere."""
+"""For a record with remaining or doubtful recipients: longer than any message waits."""
 CLOSED_TTL = timedelta(days=30)
-"""Of one that has none: the deleted mark says the same by then."""
+"""For a record with none: the mail has its deleted mark by then."""
 
 
 class MailStages(OwnTable):
-    """The table. Futures are the driver's: `record` and `applied` read what they give."""
+    """The table. Futures are the driver's: `record` and `applied` decode their rows."""
 
     TABLE = "mail_stages"
     ON_EVENT_LOOP = ("_read", "_write")
@@ -40,8 +40,8 @@ class MailStages(OwnTable):
     _read = Statement(select(_VALUES, "queuename = ? AND enqueueid = ?"))
     _read_serial = Statement(select(_VALUES, "queuename = ? AND enqueueid = ?"), serial=True)
     _by_ids = Statement(select(_OF_MAILS, "queuename = ? AND enqueueid IN ?"), paged=False)
-    # UPDATE and not INSERT: a row marker would outlive the columns, by a longer TTL. A row that is
-    # not there has null in every column.
+    # UPDATE and not INSERT: a row marker with a longer TTL would outlive the columns. A missing row
+    # has null in every column.
     _write = Statement(
         f"UPDATE {{table}} USING TTL ? SET {assignments(_VALUES)} WHERE queuename = ? "
         "AND enqueueid = ? IF owner = ? AND attempt = ? AND step = ?",
@@ -54,7 +54,7 @@ class MailStages(OwnTable):
         return self._session.submit(self._read, [queue, enqueue_id])
 
     def get(self, queue: QueueName, enqueue_id: EnqueueId) -> MailStage | None:
-        """The mail's record, or None when nobody began. SERIAL: a write without an answer shows."""
+        """The mail's record, or None. Reads SERIAL, which shows a write without an answer, too."""
         row = self._row(self._read_serial, [queue, enqueue_id])
         return None if row is None else self.record(row, enqueue_id)
 
@@ -64,20 +64,20 @@ class MailStages(OwnTable):
 
     @staticmethod
     def record(values: Sequence[Any], enqueue_id: EnqueueId) -> MailStage:
-        """A row of `read_future`."""
+        """Decodes a row of `read_future`."""
         owner, attempt, step, _, remaining, recipients, updated = values
         stages = {recipient: Stage(stage) for recipient, stage in (recipients or {}).items()}
-        when, left = None if updated is None else instant(updated), tuple(remaining or ())
-        return MailStage(enqueue_id, owner, attempt, step, left, stages, when)
+        when, pending = None if updated is None else instant(updated), tuple(remaining or ())
+        return MailStage(enqueue_id, owner, attempt, step, pending, stages, when)
 
     def advance_future(
         self, queue: QueueName, before: MailStage | None, after: MailStage
     ) -> ResponseFuture:
-        """Write `after` if the record is still `before` (step 0, None: no record)."""
+        """Writes `after` if the record is still `before` (step 0 or None: no record)."""
         return self._session.submit(self._write, _bound(queue, before, after))
 
     def advance(self, queue: QueueName, before: MailStage | None, after: MailStage) -> bool:
-        """As `advance_future`; whether it was written. After an error it is unknown: read."""
+        """As `advance_future`; returns whether it wrote. After an error that is unknown: read."""
         return self._apply(self._write, _bound(queue, before, after))
 
 

@@ -1,9 +1,9 @@
 """quarantine: mails that were set aside, with all that was known of them.
 
-Their content is in mailslice's own bucket. A row a mail and attempt. Every write but the first is
-conditional on the state it follows, and all are LWT: of two who act on a mail one is refused, and
-no clock decides. A row goes when its mail was released or discarded. A mail may be kept anew under
-the key of a row that went: each keeping has a copy of its own, named in its row (`copy_id`).
+One row a mail and attempt. The content is in mailslice's own bucket. Every write is an LWT, and all
+but the first are conditional on the previous state: of two concurrent writers one is refused, and
+no clock decides. The row is deleted when its mail was released or discarded. The same mail may be
+quarantined again later: each time it gets a new copy of its content, named in the row (`copy_id`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,22 +20,22 @@ from mailslice.stores.own.codec import RowCodec
 
 
 class State(StrEnum):
-    """How far the setting aside of a mail, or its way back, has come."""
+    """The progress of a mail's quarantine, or of its release."""
 
     NOTED = "noted"
-    """Its content is about to be copied. Nothing is set aside yet: the mail is its holder's."""
+    """Its content is about to be copied. The mail still belongs to the worker that holds it."""
     CLOSING = "closing"
-    """The content is here; the deleted mark may not be written yet."""
+    """The content is copied. The deleted mark may not be written yet."""
     RECOVERING = "recovering"
-    """The content is here while the mail is given to another holder, under its own enqueue id."""
+    """The content is copied while another worker gets the mail, under the same enqueue id."""
     KEPT = "kept"
-    """It waits for a person."""
+    """It waits for a person's decision."""
     TAKEN = "taken"
-    """It has its deleted mark and was completed by no worker: whoever moves it may enqueue it."""
+    """It has its deleted mark, and no worker completed it: a move may enqueue it."""
     RELEASING = "releasing"
     """It is being enqueued anew, as `released_as`."""
     RELEASED = "released"
-    """It is; the copy is about to go."""
+    """It is enqueued. The copy is about to be deleted."""
     DISCARDING = "discarding"
 
 
@@ -51,14 +51,13 @@ class Content(StrEnum):
 class QuarantinedMail:
     """A mail that was set aside.
 
-    `message` is James' JSON of it, with the recipients that this is about. `since` and `age`: how
-    long `worker` had held it. `voided` are enqueue ids of releases that were cut off. `finished`:
-    when it was seen that the worker completed the mail after all. `entered` is `released_as` once
-    the row of that new entry is in the view: if it has neither row nor deleted mark later, it was
-    delivered or deleted, and then cleaned away. `copy_id`: which copy of the content is this row's:
-    the deployment's id and an id of its own. Earlier versions wrote the latter alone, or nothing.
-    `moved_to` is the queue into which it goes when it leaves, empty for its own; `due`: when it is
-    to be delivered there, None for at once.
+    `message` is James' JSON of it, with the recipients in question. `worker` held it from `since`
+    on, for `age`. `voided` are enqueue ids of interrupted releases. `finished`: when a check saw
+    that the worker completed the mail after all. `entered` is `released_as` once the view has the
+    row of that new entry: if the entry later has neither row nor deleted mark, it was delivered or
+    deleted, and then cleaned up. `copy_id` names this row's copy of the content: the deployment's
+    id and the copy's. Earlier versions wrote the latter alone, or nothing. `moved_to` is the queue
+    that gets it on release, empty for its own. `due`: its time of delivery there, None for at once.
     """
 
     enqueue_id: EnqueueId
@@ -98,7 +97,7 @@ _KEY = "queuename = ? AND enqueueid = ? AND attempt = ?"
 
 
 class QuarantineTable(OwnTable):
-    """The rows of each queue, in one partition: mails that wait for a person are few."""
+    """The rows of each queue in one partition: few mails wait for a person."""
 
     TABLE = "quarantine"
     SCHEMA = """
@@ -122,44 +121,43 @@ class QuarantineTable(OwnTable):
     _delete = Statement(f"DELETE FROM {{table}} WHERE {_KEY} {_unchanged}", idempotent=False)
 
     def add(self, queue: QueueName, mail: QuarantinedMail) -> QuarantinedMail:
-        """Write the row unless this enqueue id and attempt have one; the row there is now."""
+        """Writes the row unless this enqueue id and attempt have one. Returns the stored row."""
         while not self._apply(self._insert, [*self._key(queue, mail), *_values(mail)]):
             if (existing := self.get(queue, mail.enqueue_id, mail.attempt)) is not None:
                 return existing
-            # It went between the two: ours was not written, either.
+            # The existing row went before it was read, and ours was not written: try again.
         return _as_stored(mail)
 
     def list(self, queue: QueueName, *, serial: bool = False) -> Iterator[QuarantinedMail]:
-        """The queue's rows, by enqueue id. `serial`, to decide by them: unanswered writes show."""
+        """The queue's rows, by enqueue id. `serial` for decisions: it shows unanswered writes."""
         statement = self._list_serial if serial else self._list
         for partition in self._partitions(queue):
             yield from map(_record, self._session.stream(statement, [partition]))
 
     def get(self, queue: QueueName, enqueue_id: EnqueueId, attempt: int) -> QuarantinedMail | None:
-        """The row, or None. SERIAL: a write that was not answered shows."""
+        """The row, or None. Reads SERIAL, which shows a write without an answer, too."""
         row = self._row(self._read, [self._partition(queue, enqueue_id), enqueue_id, attempt])
         return None if row is None else _record(row)
 
     def move(
         self, queue: QueueName, mail: QuarantinedMail, **changes: object
     ) -> QuarantinedMail | None:
-        """Change the row, if it is still as `mail`; the changed row. None: another was faster."""
+        """Changes the row if it is still `mail`. Returns the new row; None: another was faster."""
         return self.put(queue, mail, replace(mail, **changes))  # type: ignore[arg-type]
 
     def put(
         self, queue: QueueName, before: QuarantinedMail, after: QuarantinedMail
     ) -> QuarantinedMail | None:
-        """Write `after` in place of `before`, if the row is still that; None: another was faster.
+        """Writes `after` if the row is still `before`. None: another writer was faster.
 
-        It is when state, released_as and decided are. Who changes anything else changes one of
-        these, too.
+        Compares state, released_as and decided only: every change changes one of these.
         """
         condition = [before.state.value, before.released_as, epoch_ms(before.decided)]
         params = [*_values(after), *self._key(queue, before), *condition]
         return _as_stored(after) if self._apply(self._put, params) else None
 
     def remove(self, queue: QueueName, mail: QuarantinedMail) -> bool:
-        """Delete the row if state, decided and copy_id are as in `mail`; False: they are not."""
+        """Deletes the row if state, decided and copy_id are as in `mail`. False: they are not."""
         condition = [mail.state.value, epoch_ms(mail.decided), mail.copy_id or None]
         return self._apply(self._delete, [*self._key(queue, mail), *condition])
 
@@ -174,7 +172,7 @@ class QuarantineTable(OwnTable):
 
 
 class MovingMails(QuarantineTable):
-    """moving_mails: as quarantine, in many partitions, for the many mails between two queues."""
+    """moving_mails: as quarantine, but in many partitions, for moves between two queues."""
 
     TABLE = "moving_mails"
     PARTITIONS = 64

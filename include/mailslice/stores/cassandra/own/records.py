@@ -11,7 +11,7 @@ from mailslice.stores.own import SHAPES
 from mailslice.stores.own.records import TableShape, Values
 
 _PARTITIONS_A_REQUEST = 20
-"""An answer has no pages, and a report may have 100 kB."""
+"""Few, as the answer is not paged and a report may have 100 kB."""
 
 
 class CassandraRecords(OwnTable, declared=False):
@@ -23,13 +23,13 @@ class CassandraRecords(OwnTable, declared=False):
         self._run(insert(values, "USING TTL ?"), [*values.values(), _seconds(ttl)])
 
     def add(self, values: Values, ttl: timedelta | None = None) -> Values | None:
-        # Written twice it is the same row: callers know their own.
+        # A write that the driver repeats may find its own row. Callers recognise their row.
         cql = insert(values, "IF NOT EXISTS USING TTL ?")
         key = {name: values[name] for name in self.SHAPE.key}
         while not applied(self._run(cql, [*values.values(), _seconds(ttl)])):
             if (existing := self.get(key)) is not None:
                 return existing
-            # It went between the two: ours was not written, either.
+            # The existing row went before it was read, and ours was not written: try again.
         return None
 
     def get(self, key: Values) -> Values | None:
@@ -49,10 +49,10 @@ class CassandraRecords(OwnTable, declared=False):
         conditions = " AND ".join((*(f"{name} = ?" for name in first), f"{last} IN ?"))
         cql = select(columns, f"{conditions} PER PARTITION LIMIT ?")
         statement = self.prepare_statement(cql, paged=False)
-        keys = ((tuple(of[name] for name in first), of[last]) for of in partitions)
+        keys = ((tuple(key[name] for name in first), key[last]) for key in partitions)
         by_first = batches_by_key(keys, _PARTITIONS_A_REQUEST)
-        asked = ([*key, batch, limit] for key, batch in by_first)
-        for _, rows in self._session.map(statement, asked, in_flight=8):
+        params = ([*key, batch, limit] for key, batch in by_first)
+        for _, rows in self._session.map(statement, params, in_flight=8):
             yield from (dict(zip(columns, row, strict=True)) for row in rows)
 
     def each_key(self) -> Iterator[Values]:
@@ -67,7 +67,7 @@ class CassandraRecords(OwnTable, declared=False):
     ) -> bool:
         cql = f"UPDATE {{table}} USING TTL ? SET {assignments(changes)} WHERE {_where(key)} "
         params = [_seconds(ttl), *changes.values(), *key.values(), *expected.values()]
-        # Asked again after it was done, it says no: nobody may ask again but the caller.
+        # A repeat of a write that was done answers "not applied", so only the caller may repeat it.
         idempotent = changes == expected
         return applied(self._run(cql + f"IF {_where(expected)}", params, idempotent=idempotent))
 
@@ -89,7 +89,7 @@ class CassandraRecords(OwnTable, declared=False):
 
 
 def _declare(shape: TableShape) -> type[CassandraRecords]:
-    """The class of a shape's table; it adds itself to TABLES."""
+    """Makes the class of a shape's table, which adds itself to TABLES."""
     columns = ", ".join(f"{name} {kind}" for name, kind in shape.columns.items())
     key = ", ".join((f"({', '.join(shape.partition)})", *shape.clustering))
     order = f"CLUSTERING ORDER BY ({shape.clustering[0]} DESC" if shape.newest_first else ""

@@ -1,8 +1,8 @@
 """republished_mails: the ledger of decisions to publish a lost mail again; dead_letter_notes.
 
-A row is claimed before the publish, so that asked twice it is published once. A row that stayed
-`claimed`, or became `unknown`, belongs to a publish that nobody saw confirmed: it is reported, and
-never repeated without being asked.
+A row is claimed before the publish, so that two requests publish the mail once. A row that stayed
+`claimed`, or became `unknown`, belongs to a publish without a confirm. mailslice reports it, and
+never repeats it unasked.
 """
 
 from collections.abc import Iterable
@@ -17,19 +17,19 @@ from mailslice.stores.own.codec import RowCodec
 
 
 class PublishState(StrEnum):
-    """How far a decision came."""
+    """The progress of a decision."""
 
     CLAIMED = "claimed"
-    """About to be published, or its process died before it said so."""
+    """The publish follows, or the process died before it recorded the outcome."""
     PUBLISHED = "published"
-    """The broker confirmed it."""
+    """The broker confirmed the publish."""
     UNKNOWN = "unknown"
-    """Sent, and not confirmed."""
+    """The publish was sent, and not confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Republished:
-    """The newest decision on a mail. `decision` names this very attempt, `run` its run."""
+    """The newest decision on a mail. `decision` is the id of the attempt, `run` that of its run."""
 
     enqueue_id: EnqueueId
     decision: str
@@ -43,7 +43,7 @@ _ROWS = RowCodec(Republished, enqueue_id="enqueueid")
 
 
 class RepublishedMails(OwnTable):
-    """One row a mail: the newest decision. LWT, so that of two runs one alone may publish."""
+    """One row a mail: the newest decision. Writes are LWT: of two runs only one may publish."""
 
     TABLE = "republished_mails"
     SCHEMA = """
@@ -64,7 +64,7 @@ class RepublishedMails(OwnTable):
     def claim(
         self, queue: QueueName, requested: Republished, instead_of: str, ttl: timedelta
     ) -> Republished:
-        """Takes the mail for `requested` instead of a decision (empty: none); what stands now."""
+        """Replaces decision `instead_of` (empty: none) by `requested`. Returns the stored one."""
         if instead_of:
             taken = self._put(queue, requested, instead_of, ttl)
         else:
@@ -72,9 +72,9 @@ class RepublishedMails(OwnTable):
             taken = self._apply(self._insert, values)
         if taken:
             return requested
-        # A decision whose TTL ended in between leaves nothing to read: the next run decides anew.
-        stands = self.get(queue, requested.enqueue_id)
-        return stands or replace(requested, decision="", run="", state=PublishState.UNKNOWN, who="")
+        # A decision that expired in between cannot be read: the next run decides again.
+        stored = self.get(queue, requested.enqueue_id)
+        return stored or replace(requested, decision="", run="", state=PublishState.UNKNOWN, who="")
 
     def settle(
         self,
@@ -84,7 +84,7 @@ class RepublishedMails(OwnTable):
         at: datetime,
         ttl: timedelta,
     ) -> bool:
-        """Write how the claimed decision ended; False when it does not stand any more."""
+        """Writes how the claimed decision ended. False: another decision has replaced it."""
         return self._put(queue, replace(decision, state=state, at=at), decision.decision, ttl)
 
     def get(self, queue: QueueName, enqueue_id: EnqueueId) -> Republished | None:
@@ -107,7 +107,7 @@ _TTL = f"USING TTL {365 * 86400}"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterNote:
-    """What is known of one mail."""
+    """The redrives of one dead letter."""
 
     redrives: int = 0
     redriven_at: datetime | None = None
@@ -118,7 +118,7 @@ _NOTED = ("enqueueid", *_NOTES.columns)
 
 
 class DeadLetterNotes(OwnTable):
-    """One row a mail, forgotten a year after its last write."""
+    """One row a mail. It expires a year after its last write."""
 
     TABLE = "dead_letter_notes"
     SCHEMA = """
@@ -132,7 +132,7 @@ class DeadLetterNotes(OwnTable):
     def count_redrive(
         self, queue: QueueName, enqueue_id: EnqueueId, redrives: int, at: datetime
     ) -> None:
-        """Remember the `redrives`th redrive, before it is published: no crash forgets a round."""
+        """Records redrive number `redrives` before its publish, so that a crash loses no count."""
         note = DeadLetterNote(redrives, at)
         self._session.execute(self._insert, [queue, enqueue_id, *_NOTES.values(note)])
 

@@ -1,4 +1,4 @@
-"""One of mailslice's own tables: what it declares, and how it comes to be there."""
+"""The base class of mailslice's own tables, which creates and extends them."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,11 +27,11 @@ TABLES: "dict[str, type[OwnTable]]" = {}
 """Every own table by name: each subclass of OwnTable adds itself."""
 _LONGEST_TTL = timedelta(days=365 * 5)
 _COMMA = re.compile(r", ?(?![^<]*>)")
-"""One that is not within a type."""
+"""A comma that is not within a type."""
 
 
 class OwnTable(Table):
-    """A subclass declares its columns, and has all CQL: each statement, its TTL and condition."""
+    """A subclass declares its columns, and has all CQL with its TTLs and conditions."""
 
     TABLE: ClassVar[str]
     SCHEMA: ClassVar[str]
@@ -43,7 +43,7 @@ class OwnTable(Table):
 
     def __init_subclass__(cls, *, declared: bool = True) -> None:
         if not declared:
-            return  # a class of tables, none itself
+            return  # a base class of tables
         TABLES[cls.TABLE] = cls
         *columns, _ = _COMMA.split(" ".join(cls.SCHEMA.partition("PRIMARY")[0].split()))
         cls.COLUMNS = dict(column.split(" ", 1) for column in columns)
@@ -53,14 +53,14 @@ class OwnTable(Table):
 
     @classmethod
     def created(cls, session: CassandraSession, settings: Settings) -> Self:
-        """One table alone, created when missing, and prepared for an event loop."""
+        """Opens this table alone, created when missing, and prepared for an event loop."""
         table = cls(session, create(session, settings, [cls]))
         table.prepare()
         return table
 
     @classmethod
     def existing(cls, session: CassandraSession, settings: Settings) -> Self | None:
-        """One table alone, or None where it was never needed. Asked until it is there."""
+        """Opens this table alone; None if it was never created. Looks again until it exists."""
         keyspace = settings.own.keyspace
         key = (keyspace, cls.TABLE)
         known: Self | None = session.own_tables.get(key)
@@ -79,7 +79,7 @@ class OwnTable(Table):
 
     @classmethod
     def declaration(cls) -> str:
-        """What follows CREATE TABLE and the name."""
+        """The columns and options for CREATE TABLE."""
         options = f"{cls.OPTIONS} AND " if cls.OPTIONS else ""
         grace = f"gc_grace_seconds = {cls.GC_GRACE_SECONDS}"
         return f"({' '.join(cls.SCHEMA.split())}) WITH {options}{grace}"
@@ -95,26 +95,26 @@ class OwnTable(Table):
     def _rows_by_ids(
         self, statement: PreparedStatement, queue: QueueName, ids: Iterable[EnqueueId]
     ) -> Iterator[Row]:
-        """The rows of those of `ids` that have one, 100 ids a request."""
+        """The existing rows of these ids; 100 ids a request."""
         params = ([queue, batch] for batch in batches(dict.fromkeys(ids), IDS_A_REQUEST))
         for _, rows in self._session.map(statement, params, in_flight=8):
             yield from rows
 
     def _apply(self, statement: object, params: Params) -> bool:
-        """Execute a conditional write; whether it was done."""
+        """Executes a conditional write; returns whether it was applied."""
         return applied(self._session.execute(statement, params))
 
 
 def ttl_seconds(ttl: timedelta) -> int:
-    """Cassandra refuses what would expire after January 2038; a longer one is for ever (0)."""
+    """Seconds; 0 (no expiry) beyond five years: Cassandra refuses an expiry after January 2038."""
     return 0 if ttl > _LONGEST_TTL else max(1, int(ttl.total_seconds()))
 
 
 def create(session: CassandraSession, settings: Settings, tables: Iterable[type[OwnTable]]) -> str:
-    """Create those tables and their keyspace where missing; the name of the keyspace.
+    """Creates these tables and their keyspace if they are missing. Returns the keyspace's name.
 
     Replication: MAILSLICE_OWN_REPLICATION, else that of James' keyspace, else one copy on a
-    one-node cluster. Raises BadSetting when none of these is there.
+    one-node cluster. Raises BadSetting when none of these applies.
     """
     keyspace = settings.own.keyspace
     if keyspace.lower() == settings.cassandra.keyspace.lower():
@@ -136,10 +136,10 @@ def create(session: CassandraSession, settings: Settings, tables: Iterable[type[
 def _add_missing(
     session: CassandraSession, keyspace: str, tables: Iterable[type[OwnTable]]
 ) -> None:
-    """Give those of `tables` that exist the columns that they lack: an earlier version made them.
+    """Adds the columns that existing tables lack, because an earlier version made them.
 
-    Of several that do it at once all succeed. Raises BadSetting for a table that lacks a part of
-    its key, which no ALTER adds: it was not made by mailslice.
+    Several processes may do so at once. Raises BadSetting for a table that lacks a part of its key,
+    which no ALTER adds: mailslice did not make it.
     """
     existing = _columns(session, keyspace)
     for table in tables:
@@ -167,7 +167,7 @@ def _columns(session: CassandraSession, keyspace: str) -> dict[str, set[str]]:
 def _raise_gc_grace(
     session: CassandraSession, keyspace: str, tables: Iterable[type[OwnTable]]
 ) -> None:
-    """Tables that exist get at least a new one's gc_grace: repairs are planned by the shortest."""
+    """Raises existing tables to a new one's gc_grace: repairs are planned by the shortest."""
     stored = gc_grace_of(session, keyspace)
     for table in tables:
         least = table.GC_GRACE_SECONDS

@@ -1,9 +1,10 @@
-"""worker_records: what each worker process holds of a queue, and since when, with a heartbeat.
+"""worker_records: the mails that each worker holds of a queue, since when, and its heartbeat.
 
-The broker shows neither (reference/rabbitmq.md). One row a worker and queue, rewritten whole every
-few seconds while it holds something: no write a mail. The heartbeat is Cassandra's own clock, and
-so is the age of a record when it is read; how long a mail was held is the worker's monotonic clock.
-No worker's wall clock decides anything. A record goes by its TTL, a day after its last write.
+The broker shows neither (reference/rabbitmq.md). There is one row a worker and queue. The worker
+rewrites it whole every few seconds while it holds mails, so there is no write a mail. Cassandra's
+clock gives the heartbeat, and the age of a record when it is read. The worker's monotonic clock
+gives how long a mail was held. No worker's wall clock decides anything. A record expires by TTL, a
+day after its last write.
 """
 
 import json
@@ -28,11 +29,11 @@ from mailslice.stores.own.codec import RowCodec
 
 _TTL_SECONDS = 86400
 _QUEUES_A_REQUEST = 20
-"""An answer has no pages."""
+"""Few, as the answer is not paged."""
 _MISSED_BEATS = 4
 _SLACK = timedelta(seconds=2)
 _IDLE_DEAD_AFTER = timedelta(seconds=75)
-"""A worker without mails writes its record once a minute."""
+"""For a worker without mails, which writes its record once a minute."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -40,11 +41,11 @@ _MILLISECOND = timedelta(milliseconds=1)
 class InFlightMail:
     """A mail that the broker delivered to a worker and that is not settled.
 
-    `held`: since it was handed to a handler, or, before that (`begun` False), since the broker
-    delivered it; as of the record's heartbeat. `returned`: its connection is gone, so the broker
-    has given the mail back: this worker's handler may still run, but the mail is not its own.
-    `message`: James' JSON with the recipients that are left, of mails that are held for long.
-    `partition` is where the row is, None for a message of James.
+    `held`: time since a handler got it, or, before that (`begun` False), since the broker delivered
+    it; as of the record's heartbeat. `returned`: its connection is gone, so the broker has requeued
+    the mail. The handler may still run, but the mail is not this worker's. `message`: James' JSON
+    with the remaining recipients, of mails that are held for long. `partition` is that of the row,
+    None for a message of James.
     """
 
     enqueue_id: EnqueueId
@@ -58,7 +59,7 @@ class InFlightMail:
     message: bytes | None = None
 
     def as_json(self) -> list[object]:
-        """Short; the message travels beside it."""
+        """The mail as short JSON, without its message."""
         partition = self.partition and [epoch_ms(self.partition.slice_start), self.partition.bucket]
         held = self.held // _MILLISECOND
         state = [self.stage, self.attempt, self.begun, self.returned, partition]
@@ -75,11 +76,11 @@ class InFlightMail:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A worker as it described itself last.
+    """The last record that a worker wrote of itself.
 
-    `done` are ids that it was handed and completed, the newest last; `times` how long its mails
-    took. `heartbeat` and `read_at` are Cassandra's clock, the other times the worker's. `beat`
-    grows with every record; `written_us` is the write time.
+    `done` are the ids of mails that it completed, the newest last; `times`: how long its mails
+    took. `heartbeat` and `read_at` are by Cassandra's clock, the other times by the worker's.
+    `beat` grows with every record; `written_us` is the write time.
     """
 
     worker: str
@@ -95,37 +96,37 @@ class WorkerRecord:
     completed: int = 0
     """Mails settled since it started; of them completed (not retried, rejected, bounced)."""
     hops: int = 0
-    """Copies of delayed mails that it put into a level since it started."""
+    """Copies of delayed mails that it published to a delay level since it started."""
     undoing: int = 0
     left_behind: int = 0
-    """Failed enqueues that it takes back yet, and those of which it gave that up."""
+    """Failed enqueues that it still tries to revoke, and those that it has given up to revoke."""
     stage_marks: bool = False
-    """Whether it writes stage marks: without them a stage says nothing of what was sent."""
+    """Whether it writes stage marks. Without them a stage does not show what was sent."""
     shared: bool | None = None
-    """By which MAILSLICE_QUEUE_SHARED it works; None in a record of an earlier version."""
+    """Its MAILSLICE_QUEUE_SHARED; None in a record of an earlier version."""
     holds: tuple[str, ...] = ()
-    """Changes of holds that it goes by (`model.holds`)."""
+    """The changes of holds that it has applied (`model.holds`)."""
     ended: bool = False
-    """It was closed in order: this record is its last."""
+    """It was closed in order, and this record is its last."""
     heartbeat: datetime | None = None
     read_at: datetime | None = None
     written_us: int = 0
 
     @property
     def dead_after(self) -> timedelta:
-        """A heartbeat older than this: the worker is dead, or the broker takes it for dead."""
+        """With an older heartbeat the worker is dead, or the broker takes it for dead."""
         return self.every * _MISSED_BEATS + _SLACK
 
     @property
     def silence(self) -> timedelta:
-        """Between the last heartbeat and the reading of this record."""
+        """Time from the last heartbeat to the reading of this record."""
         if self.heartbeat is None or self.read_at is None:
             return timedelta.max
         return max(timedelta(0), self.read_at - self.heartbeat)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended and was heard of lately. A later `beat` proves that it lives."""
+        """Whether it has not ended and its heartbeat is recent. A later `beat` proves it alive."""
         limit = self.dead_after if self.in_flight else max(self.dead_after, _IDLE_DEAD_AFTER)
         return not self.ended and self.silence <= limit
 
@@ -133,7 +134,7 @@ class WorkerRecord:
         return mail.held if self.heartbeat is None else mail.held + self.silence
 
     def since(self, mail: InFlightMail) -> datetime | None:
-        """Since when, by Cassandra's clock."""
+        """Since when the worker holds the mail, by Cassandra's clock."""
         return None if self.heartbeat is None else self.heartbeat - mail.held
 
 
@@ -144,7 +145,7 @@ _READ = (*_COLUMNS[1:], "heartbeat", "WRITETIME(beat)", "toTimestamp(now())")
 
 
 class WorkerRecords(OwnTable):
-    """The records of all workers of a queue, in one partition: a few kilobytes a worker."""
+    """The records of a queue's workers in one partition: a few kilobytes a worker."""
 
     TABLE = "worker_records"
     ON_EVENT_LOOP = ("_save",)
@@ -172,11 +173,11 @@ class WorkerRecords(OwnTable):
     _queues = Statement("SELECT DISTINCT queuename FROM {table}")
 
     def save_future(self, queue: QueueName, record: WorkerRecord) -> ResponseFuture:
-        """Write the whole row, over the worker's last one; the heartbeat is Cassandra's now."""
+        """Writes the whole row over the worker's last one. The heartbeat is Cassandra's now()."""
         mails = [mail.as_json() for mail in record.in_flight]
         in_flight = json.dumps(mails, separators=(",", ":")).encode()
         bodies = ((mail.enqueue_id, mail.message) for mail in record.in_flight)
-        messages = {one: body for one, body in bodies if body is not None}
+        messages = {mail_id: body for mail_id, body in bodies if body is not None}
         times = dict(record.times.counts) if record.times is not None else {}
         params = [queue, *_ROWS.values(record), in_flight, messages, times]
         return self._session.submit(self._save, params)
@@ -186,25 +187,25 @@ class WorkerRecords(OwnTable):
         return [_record(row) for row in self._session.stream(self._list, [queue])]
 
     def by_queue(self, queues: Iterable[QueueName]) -> Mapping[QueueName, Sequence[WorkerRecord]]:
-        """As `list`, of those of these queues that have any."""
-        asked = ([some] for some in batches(queues, _QUEUES_A_REQUEST))
-        pages = self._session.map(self._of_queues, asked, in_flight=8)
+        """As `list`, of several queues. Queues without records are absent."""
+        params = ([batch] for batch in batches(queues, _QUEUES_A_REQUEST))
+        pages = self._session.map(self._of_queues, params, in_flight=8)
         rows = sorted((row for _, page in pages for row in page), key=itemgetter(0, 1))
         grouped = groupby(rows, itemgetter(0))
-        return {queue: [_record(row[1:]) for row in of] for queue, of in grouped}
+        return {queue: [_record(row[1:]) for row in group] for queue, group in grouped}
 
     def get(self, queue: QueueName, worker: str) -> WorkerRecord | None:
-        """One worker's record; None when it never wrote one, or not for a day."""
+        """One worker's record; None if it has written none for a day."""
         row = self._row(self._read, [queue, worker])
         return None if row is None else _record(row)
 
     def alive(self, queue: QueueName, worker: str) -> bool:
-        """Whether marks of it may still come: also from one that has just ended."""
+        """Whether the worker may still write deleted marks: also if it has just ended."""
         record = self.get(queue, worker)
         return record is not None and record.silence <= record.dead_after
 
     def discard(self, queue: QueueName, record: WorkerRecord) -> None:
-        """Forget what this record has in flight, unless a later one was written. The rest stays."""
+        """Deletes this record's mails in flight, unless a later one was written. The rest stays."""
         self._session.execute(self._discard, [record.written_us, queue, record.worker])
 
     def queues(self) -> Iterator[QueueName]:
