@@ -340,7 +340,9 @@ def test_requests_wait_behind_a_full_socket_but_not_for_a_node_that_takes_nothin
             for one in holder.get_connections()
             if not one.is_control_connection
         }
-        time.sleep(4)
+        end = time.monotonic() + 20
+        while in_use._socket_writable and time.monotonic() < end:
+            time.sleep(0.1)
         begun, under_way = time.monotonic(), in_use.in_flight
         for _ in range(3):
             with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port} .*ConnectionBusy"):

@@ -101,6 +101,7 @@ class Driver:
             self.pinged.append((host, timeout))
             return Future(SLOW if host in self.mute else [("local",)], stamp)
         self.asked.append((params, paging_state, host, stamp, execution_profile))
+        self.timeout = timeout
         return Future(self.answers.pop(0), stamp)
 
 
@@ -126,6 +127,17 @@ def opened(monkeypatch):
         return CassandraSession(CassandraSettings()), driver
 
     return make
+
+
+@pytest.mark.parametrize(
+    ("cql", "seconds"),
+    [("CREATE TABLE ks.t (a int)", 60), (" ALTER TABLE ks.t ADD b int", 60), (READ, 10)],
+)
+def test_a_change_of_the_schema_has_more_time_than_a_request(opened, cql, seconds):
+    """Cassandra makes one at a time: beside others each takes seconds."""
+    session, driver = opened([])
+    session.execute(cql)
+    assert driver.timeout == seconds
 
 
 def test_an_answer_that_does_not_come_is_asked_of_a_node_that_answers(opened):

@@ -30,6 +30,10 @@ from mailslice.stores.cassandra.failures import translated
 from mailslice.stores.cassandra.packed import PackedReader
 
 PAGE_ROWS = 5000
+_OF_THE_SCHEMA = ("CREATE ", "ALTER ")
+_SCHEMA_TIME_OUTS = 6
+"""How many time-outs a change of the schema gets: Cassandra makes one at a time, and each waits
+until all nodes have it."""
 
 Params = Sequence[object]
 Asked = TypeVar("Asked", bound=Params)
@@ -121,7 +125,9 @@ class CassandraSession:
     def begin(self, statement: Statement | str, params: Params = ()) -> "Pending":
         """As `execute`, without waiting: `result()` gives the answer."""
         with self.translating():
-            send = partial(self._session.execute_async, statement, params or None)
+            schema = isinstance(statement, str) and statement.lstrip().startswith(_OF_THE_SCHEMA)
+            timeout = self.settings.timeout.total_seconds() * (_SCHEMA_TIME_OUTS if schema else 1)
+            send = partial(self._session.execute_async, statement, params or None, timeout=timeout)
             return Pending(self, statement, send)
 
     def ask(self, host: object, cql: str, params: Params = ()) -> list[Row]:
