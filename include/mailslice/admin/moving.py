@@ -17,7 +17,7 @@ from functools import cache
 from itertools import islice
 from typing import TypeVar
 
-from mailslice.admin.evidence import Partitions, is_over
+from mailslice.admin.evidence import Partitions, is_finished
 from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, MayBeDelivered, Quarantine
@@ -241,7 +241,7 @@ class Moves:
         """Whether the cut-off move may have marked it. A missing mark alone proves nothing."""
         where, decided = (self._stores.tables, self._queue), mail.state is State.KEPT
         try:
-            return decided and is_over(
+            return decided and is_finished(
                 *where, mail.enqueue_id, every_replica=True, partitions=partitions
             )
         except StoreUnavailable:  # the replica that does not answer may have the mark
@@ -371,7 +371,7 @@ class Moves:
         return dict(self._stores.own.mail_stages.by_ids(self._queue, ids))
 
 
-def foreseen(
+def forecast(
     stores: Stores,
     queue: QueueName,
     rows: Iterable[ViewRow],

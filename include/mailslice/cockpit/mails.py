@@ -18,7 +18,7 @@ from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.cockpit.facts import Facts
 from mailslice.codec.row import epoch_ms, instant
-from mailslice.codec.shown import tame
+from mailslice.codec.shown import shortened
 from mailslice.codec.wildcards import Wildcard
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.overview import QueueOverview
@@ -189,7 +189,7 @@ def _cell(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     whole = " ".join(value) if isinstance(value, tuple | list) else str(value or "")
-    text = tame(whole, _LONGEST_CELL)
+    text = shortened(whole, _LONGEST_CELL)
     return f"'{text}" if text.lstrip()[:1] in {"=", "+", "-", "@"} else text
 
 

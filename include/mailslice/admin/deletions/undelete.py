@@ -114,7 +114,7 @@ def undelete(
         runner.run(run.bring_all(restorable()))
 
 
-def foreseen(
+def forecast(
     mails: Iterable[Sequence[DeletedMail]], outcome: Undeleted, *, accept_duplicates: bool
 ) -> None:
     """Count what `undelete` would do. Only `undelete` itself notices that kept content is gone."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
-from mailslice.admin.evidence import is_over
+from mailslice.admin.evidence import is_finished
 from mailslice.admin.quarantine.release import Releases
 from mailslice.codec import message as codec
 from mailslice.model import crash
@@ -225,7 +225,7 @@ class Quarantine(Releases):
                 return self.withdraw(mail)
             case State.CLOSING if over is None or self._clock() - mail.decided > over:
                 # Asks every replica: a mark whose write timed out may be on one of them alone.
-                if mail.action != "failed" and not is_over(
+                if mail.action != "failed" and not is_finished(
                     self._stores.tables, self._queue, mail.enqueue_id, every_replica=True
                 ):
                     return self.withdraw(mail)

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from mailslice.admin.enqueue import publish
-from mailslice.admin.evidence import is_over
+from mailslice.admin.evidence import is_finished
 from mailslice.admin.quarantine import OVER, Quarantine
 from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.actions import LeftAlone, StuckMailActions
@@ -35,7 +35,7 @@ _NEWEST = 200
 _GOING = {State.DISCARDING, State.RELEASED}
 
 
-def noted(stores: Stores, queue: QueueName) -> list[dict[str, Any]]:
+def shadow_report_mails(stores: Stores, queue: QueueName) -> list[dict[str, Any]]:
     """The mails of the newest report whose run came to apply, if that run was in shadow mode.
 
     Each has `run` and `who` of that report. `decided` is when a run first noted the mail.
@@ -93,7 +93,7 @@ def _recover(actions: StuckMailActions, mail: QuarantinedMail) -> str:
         quarantine.withdraw(mail)
         return "not taken from its holder"
     # A James that delivered what was published does not write to the stage record.
-    if stage.owner == mail.run and not is_over(stores.tables, queue, mail.enqueue_id):
+    if stage.owner == mail.run and not is_finished(stores.tables, queue, mail.enqueue_id):
         if stage.remaining:
             remaining_item = replace(item, mail=replace(item.mail, recipients=stage.remaining))
             publish(stores, queue, remaining_item, None, run.clock())
@@ -123,7 +123,7 @@ class StuckMailWork:
         self.shadow = plan.mode is StuckMode.SHADOW
         self.mails = run.read_rows(plan.mails, PlannedMail)
         self.quarantine = Quarantine(run.stores, run.queue, run.clock)
-        known = noted(run.stores, run.queue) if self.shadow else ()
+        known = shadow_report_mails(run.stores, run.queue) if self.shadow else ()
         since = {
             mail["enqueueId"]: datetime.fromisoformat(mail["decided"])
             for mail in known

@@ -25,7 +25,7 @@ from mailslice.engine.scratch import scratch_folder
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import Settings
-from mailslice.worker.dequeue.strikes import InHandlers, Strikes, Struck
+from mailslice.worker.dequeue.strikes import InHandlers, Strikes, StrikeState
 from mailslice.worker.health import HealthServer, Liveness, ProcessHealth, summed_metrics
 from mailslice.worker.process import child
 from mailslice.worker.process.consumer_task import ConsumerTask, drain_for
@@ -242,7 +242,7 @@ class Supervisor:
         log.warning(text, slot.number, len(in_handlers), ids, extra={"action": "struck"})
         self._send(struck)
 
-    def _send(self, struck: Struck) -> None:
+    def _send(self, struck: StrikeState) -> None:
         for slot in self._slots:
             if slot.pipe is not None:
                 with suppress(OSError):
