@@ -110,7 +110,7 @@ class MoveOutcome:
         free = []
         for row in rows:
             record = stages.get(row.enqueue_id)
-            if row.enqueue_id in in_flight or (record and record.those(Stage.SENDING)):
+            if row.enqueue_id in in_flight or (record and record.recipients_at(Stage.SENDING)):
                 self.in_handler += 1
             elif record and record.closed:
                 self.gone += 1
@@ -318,7 +318,7 @@ class Moves:
         in_flight = self._history.wait_for_handlers(marked, self._lock.renew)
         stages = self._stages(mail.enqueue_id for mail in mails)
         closed = {id_ for id_, record in stages.items() if record.closed}
-        sending = {id_ for id_, record in stages.items() if record.those(Stage.SENDING)}
+        sending = {id_ for id_, record in stages.items() if record.recipients_at(Stage.SENDING)}
         done = marked & (self._history.done | closed)
         unknown = marked if self._history.missed else marked & (sending | self._kept_anew)
         doubtful = set() if accept_duplicates else unknown - in_flight - done
@@ -441,7 +441,7 @@ def _for_unserved(mail: QuarantinedMail, record: MailStage | None) -> Quarantine
 
     Keeps recipients in doubt: such a mail comes here only by `accept_duplicates`.
     """
-    unserved = () if record is None else (*record.remaining, *record.those(Stage.SENDING))
+    unserved = () if record is None else (*record.remaining, *record.recipients_at(Stage.SENDING))
     if not unserved:
         return mail
     item = codec.decode(mail.message)

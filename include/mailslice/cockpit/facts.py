@@ -140,10 +140,10 @@ class Facts:
     def trend(self, queue: QueueName) -> tuple[TrendPoint, ...]:
         """The sizes that were measured since yesterday, the oldest first."""
         key, since = ("trend", queue), self.clock() - timedelta(days=1)
-        known = self.known(key, lambda stores: tuple(_trend(stores, queue, since)), _TREND_FRESH)
+        known = self.cached(key, lambda stores: tuple(_trend(stores, queue, since)), _TREND_FRESH)
         return known.value or ()
 
-    def known(
+    def cached(
         self, key: Hashable, ask: Callable[[Stores], T], fresh: timedelta = timedelta(0)
     ) -> CachedAnswer[T]:
         """The stores' answer to `ask`, cached for `fresh`. When they do not answer: their last

@@ -255,7 +255,7 @@ def _audited(facts: Facts, queue: QueueName, verdict: str) -> tuple[datetime, Co
         ids = (mail.enqueue_id for mail in audited_mails if mail.verdict == verdict)
         return audit.made_at, frozenset(islice(ids, MOST_EXPORTED + 1))
 
-    known = facts.known(("verdict", queue, verdict), ask, timedelta(minutes=1))
+    known = facts.cached(("verdict", queue, verdict), ask, timedelta(minutes=1))
     if known.value is None:
         raise BadInput(known.problem or f"queue {queue!r} has no audit yet: run queue_audit")
     return known.value

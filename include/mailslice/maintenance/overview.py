@@ -293,7 +293,7 @@ def _count(inputs: _Inputs, queue: QueueName, in_broker: int | None) -> _MailCou
         return None
     now, most = inputs.clock(), inputs.most
     rows = LiveRows(inputs.stores.tables, queue, inputs.shape)
-    glance = rows.glance(now, most.rows, most.partitions)
+    glance = rows.small_summary(now, most.rows, most.partitions)
     return None if glance is None else _MailCount(glance.size, now, glance.oldest, in_broker)
 
 

@@ -70,7 +70,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class Load:
     """The state of a destination. Times are microseconds since the epoch. `turn` counts changes."""
 
     turn: int = 0
@@ -91,7 +91,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Freed:
     """A connection that a worker gave back after `held_us` microseconds."""
 
     connection: str
@@ -99,15 +99,15 @@ class Release:
 
 
 def decide(
-    book: Usage,
+    book: Load,
     limit: Limit,
     now_us: int,
     asks: Sequence[Claim],
     *,
-    freed: Iterable[Release] = (),
+    freed: Iterable[Freed] = (),
     kept: Iterable[str] = (),
     chance: float = 1.0,
-) -> tuple[Usage, list[int | None]]:
+) -> tuple[Load, list[int | None]]:
     """The next book, and for each ask None (granted) or the microseconds until the next try.
 
     `kept`: connections still in use. If the line is longer than 15 minutes, an ask gets no slot,
@@ -143,7 +143,7 @@ def decide(
             answers.append(place_us - now_us)
         else:
             answers.append(int(_LINE_US * (0.5 + chance / 2)))
-    return Usage(book.turn + 1, next_us, line_us, hold_us, holders), answers
+    return Load(book.turn + 1, next_us, line_us, hold_us, holders), answers
 
 
 def _closest(rules: Rules, domain: str) -> tuple[str, int]:

@@ -166,7 +166,7 @@ class LiveRows:
         """Size and oldest mail; None if more than `most` rows must be read."""
         return self._summary(chain.from_iterable(self._streams(self.partitions(now))), most)
 
-    def glance(self, now: datetime, most: int, most_partitions: int) -> LiveSummary | None:
+    def small_summary(self, now: datetime, most: int, most_partitions: int) -> LiveSummary | None:
         """As `live_summary`, for few rows: reads one partition after the other, in few requests.
 
         Also None if more than `most_partitions` must be read. A queue without browseStart never had

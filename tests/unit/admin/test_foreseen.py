@@ -25,8 +25,10 @@ class Marks:
     """Stage marks of a mail that is being sent, and of one that is done."""
 
     def by_ids(self, _queue, ids):
-        sending = SimpleNamespace(closed=False, those=lambda stage: [stage is Stage.SENDING])
-        done = SimpleNamespace(closed=True, those=lambda _: [])
+        sending = SimpleNamespace(
+            closed=False, recipients_at=lambda stage: [stage is Stage.SENDING]
+        )
+        done = SimpleNamespace(closed=True, recipients_at=lambda _: [])
         return {one: mark for one, mark in ((SENDING, sending), (DONE, done)) if one in ids}
 
 

@@ -119,7 +119,7 @@ def test_a_dry_run_leaves_out_what_changes():
 def test_every_duty_has_a_summary_params_and_five_steps():
     assert {"queue_cleanup", "queue_size"} <= set(registry.names())
     duty = registry.load("queue_cleanup")
-    assert duty.summary.startswith("Empties what is done")
+    assert duty.summary.startswith("Deletes dead rows")
     assert duty.params is Params
 
 

@@ -18,10 +18,10 @@ from mailslice.model.throttling import (
     LEASE,
     LONGEST_LINE,
     Claim,
+    Freed,
     Limit,
     Limits,
-    Release,
-    Usage,
+    Load,
     decide,
     destination,
 )
@@ -112,7 +112,7 @@ def test_there_is_no_throttle_without_a_limit() -> None:
 
 
 def test_a_new_destination_takes_three_seconds_of_its_pace_and_then_one_message_a_pace() -> None:
-    book, answers = decide(Usage(), Limit("*", 60), NOW, [Claim(str(n)) for n in range(10)])
+    book, answers = decide(Load(), Limit("*", 60), NOW, [Claim(str(n)) for n in range(10)])
     assert answers[:4] == [None] * 4
     assert answers[4:] == [n * SECOND + SECOND for n in range(1, 7)]
     assert (book.turn, book.line_us) == (1, NOW + 7 * SECOND)
@@ -120,7 +120,7 @@ def test_a_new_destination_takes_three_seconds_of_its_pace_and_then_one_message_
 
 def test_what_a_clock_far_ahead_wrote_holds_nobody_up_for_long() -> None:
     day = 86_400 * SECOND
-    book = Usage(1, NOW + day, NOW + day, SECOND, {"theirs": NOW + day})
+    book = Load(1, NOW + day, NOW + day, SECOND, {"theirs": NOW + day})
     limit = Limit("*", 60, 1)
     _, (answer,) = decide(book, limit, NOW, [Claim("mine")])
     assert answer is not None
@@ -131,13 +131,13 @@ def test_what_a_clock_far_ahead_wrote_holds_nobody_up_for_long() -> None:
 
 
 def test_who_comes_anew_stands_behind_those_who_wait() -> None:
-    book = Usage(1, line_us=NOW + 5 * SECOND)
+    book = Load(1, line_us=NOW + 5 * SECOND)
     assert decide(book, Limit("*", 60), NOW, [Claim("new")])[1] == [6 * SECOND]
     assert decide(book, Limit("*", 60), NOW, [Claim("back", waited=True)])[1] == [None]
 
 
 def test_a_line_that_is_too_long_gives_no_place() -> None:
-    full = Usage(1, line_us=NOW + int(LONGEST_LINE.total_seconds()) * SECOND)
+    full = Load(1, line_us=NOW + int(LONGEST_LINE.total_seconds()) * SECOND)
     for chance, seconds in ((0.0, 450), (1.0, 900)):
         book, answers = decide(full, Limit("*", 60), NOW, [Claim("a")] * 3, chance=chance)
         assert (answers, book.line_us) == ([seconds * SECOND] * 3, full.line_us)
@@ -145,7 +145,7 @@ def test_a_line_that_is_too_long_gives_no_place() -> None:
 
 def test_connections_are_taken_given_back_kept_and_lapse() -> None:
     limit = Limit("*", connections=2)
-    book, answers = decide(Usage(), limit, NOW, [Claim("a"), Claim("b"), Claim("c")])
+    book, answers = decide(Load(), limit, NOW, [Claim("a"), Claim("b"), Claim("c")])
     assert answers[:2] == [None, None]
     assert answers[2] == SECOND // 2
     book, answers = decide(
@@ -153,7 +153,7 @@ def test_connections_are_taken_given_back_kept_and_lapse() -> None:
         limit,
         NOW + 1,
         [Claim("d", waited=True)],
-        freed=[Release("a", 4 * SECOND)],
+        freed=[Freed("a", 4 * SECOND)],
     )
     assert (answers, set(book.holders), book.hold_us) == ([None], {"b", "d"}, 4 * SECOND)
     later = NOW + int(LEASE.total_seconds()) * SECOND
@@ -171,7 +171,7 @@ def test_connections_are_taken_given_back_kept_and_lapse() -> None:
 def test_no_minute_has_more_than_its_number_a_twentieth_and_one(
     rate: int, asks: list[tuple[int, bool]]
 ) -> None:
-    book, now, granted = Usage(), NOW, []
+    book, now, granted = Load(), NOW, []
     for gap, waited in asks:
         now += gap
         book, (answer,) = decide(book, Limit("*", rate), now, [Claim("a", waited)])
@@ -200,7 +200,7 @@ def test_ten_minutes_of_more_mail_than_it_takes_are_used_to_within_a_twentieth(
     waiting = [(NOW, next(order), False) for _ in range(rate * at_once)]
     waiting += [(NOW + int(n * 120 / rate * SECOND), next(order), False) for n in range(rate * 5)]
     heapq.heapify(waiting)
-    book, granted, rounds, end = Usage(), 0, 0, NOW + 600 * SECOND
+    book, granted, rounds, end = Load(), 0, 0, NOW + 600 * SECOND
     while waiting and waiting[0][0] < end:
         now, _, waited = heapq.heappop(waiting)
         book, (answer,) = decide(

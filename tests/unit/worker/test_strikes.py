@@ -39,8 +39,8 @@ def test_the_oldest_suspects_are_forgotten() -> None:
     strikes = Strikes()
     for number in range(2000):
         strikes.died([EnqueueId(UUID(int=number + 1))])
-    assert len(strikes.struck.suspects) == 1000
-    assert EnqueueId(UUID(int=2000)) in strikes.struck.suspects
+    assert len(strikes.state.suspects) == 1000
+    assert EnqueueId(UUID(int=2000)) in strikes.state.suspects
 
 
 async def test_a_suspect_is_handled_alone_and_others_beside_each_other() -> None:
@@ -116,5 +116,5 @@ def test_a_condemned_mail_that_is_a_dead_letter_begins_anew() -> None:
     strikes, poison, other = Strikes(), an_id(), an_id()
     for _ in range(MAX_DEATHS):
         strikes.died([poison, other])
-    assert strikes.buried(poison) == StrikeState(condemned=frozenset({other}))
+    assert strikes.dead_lettered(poison) == StrikeState(condemned=frozenset({other}))
     assert strikes.died([poison]) == StrikeState(frozenset({poison}), frozenset({other}))

@@ -255,7 +255,7 @@ class _Undelete:
         whose entry was published, and counts those in doubt.
         """
         tries = CutOffEntries(self.stores, self.queue, self.sleep)
-        out = tries.out(
+        out = tries.published(
             [
                 CutOff(
                     ready[claim.enqueue_id][0].kept.item,

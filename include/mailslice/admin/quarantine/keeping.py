@@ -79,7 +79,7 @@ class Quarantine(Releases):
             if existing is not None:
                 return self._with_recipients(existing, item, holder, decided, state)
 
-    def name(
+    def extend(
         self, mail: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool = False
     ) -> QuarantinedMail | None:
         """Add the recipients of `item` to a row that waits, or will wait, for a person.
@@ -280,7 +280,7 @@ class Quarantine(Releases):
         """The row that `keep` found or wrote, with the recipients of `item`."""
         if existing.state is not State.KEPT or state is not State.KEPT:
             return existing
-        return self.name(existing, item, decided) or self.keep(item, holder, decided, state)
+        return self.extend(existing, item, decided) or self.keep(item, holder, decided, state)
 
     def _row(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         return QuarantinedMail(

@@ -85,7 +85,7 @@ class Releases:
         item, tries = codec.decode(mail.message), CutOffEntries(self._stores, queue, self._sleep)
         out = None
         if mail.state is State.RELEASING and (last := mail.released_as) is not None:
-            out = tries.out([CutOff(item, last, mail.entered == last, mail.voided)]).get(last)
+            out = tries.published([CutOff(item, last, mail.entered == last, mail.voided)]).get(last)
             if last in tries.doubtful and not accept_duplicates:
                 raise self._in_doubt(mail, tries.doubtful[last])
         lock.renew_if_due()  # reading contents and waiting for workers may take long

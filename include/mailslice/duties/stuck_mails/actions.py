@@ -232,7 +232,7 @@ class StuckMailActions:
         """The holder's row, made to name these recipients, too. `take` makes it this run's row."""
         if not take and quarantined.state is not State.KEPT:
             return quarantined
-        named = self.quarantine.name(quarantined, stuck_mail.item, decided, take=take)
+        named = self.quarantine.extend(quarantined, stuck_mail.item, decided, take=take)
         if named is None:
             raise LeftAlone("its row in quarantine was changed meanwhile")
         return named

@@ -88,7 +88,7 @@ def _recover(actions: StuckMailActions, mail: QuarantinedMail) -> str:
     stores, queue = run.stores, run.queue
     item, stage = codec.decode(mail.message), stores.own.mail_stages.get(queue, mail.enqueue_id)
     # The holder may have begun the next attempt itself: then no recipient here has failed.
-    none_failed = stage and set(item.mail.recipients).isdisjoint(stage.those(Stage.FAILED))
+    none_failed = stage and set(item.mail.recipients).isdisjoint(stage.recipients_at(Stage.FAILED))
     if stage is None or stage.attempt <= mail.attempt or (failed and none_failed):
         quarantine.withdraw(mail)
         return "not taken from its holder"
@@ -211,7 +211,7 @@ class StuckMailWork:
     def _discard_records(self) -> None:
         """Discard the records of planned dead workers, unless they were written since."""
         table, discarded = self.run.stores.own.worker_records, 0
-        records = {record.worker: record for record in self._liveness.mute}
+        records = {record.worker: record for record in self._liveness.silent}
         for dead in self.plan.dead:
             record = records.get(dead.worker)
             if record is not None and record.beat == dead.beat:

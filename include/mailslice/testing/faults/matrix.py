@@ -488,10 +488,10 @@ class _Lane:
                 return delivery
             # What the last look found nowhere was given to us meanwhile, or is nowhere: a busy
             # machine takes seconds to bring a delayed mail up.
-            surfacing = deliveries.surfacing
+            surfacing = deliveries.has_expired_copies
             more = await asyncio.to_thread(self._more_to_come)
             if (
-                not (more or surfacing or deliveries.surfacing)
+                not (more or surfacing or deliveries.has_expired_copies)
                 and deliveries.idle_seconds >= _IDLE.total_seconds()
             ):
                 return None

@@ -37,7 +37,7 @@ async def dead_letter(
     readable = reason.encode("utf-8", "replace").decode()
     now = context.clock()
     death = {HEADER_REASON: readable[:500], HEADER_DIED: int(now.timestamp())}
-    await context.publish_dead_letter(Copy.of(message).but(x_death(context.names, now) | death))
+    await context.publish_dead_letter(Copy.of(message, x_death(context.names, now) | death))
     crash.point("dead-letter:copied")
     (settle or message.ack)()
     context.events.emit("dead_letter", item, why=reason, **facts)

@@ -44,15 +44,15 @@ class Strikes:
             self._counts[enqueue_id] = self._counts.pop(enqueue_id, 0) + 1
         while len(self._counts) > _REMEMBERED:
             del self._counts[next(iter(self._counts))]
-        return self.struck
+        return self.state
 
-    def buried(self, enqueue_id: EnqueueId) -> StrikeState:
+    def dead_lettered(self, enqueue_id: EnqueueId) -> StrikeState:
         """Forgets a mail that is a dead letter now: a redrive starts anew. The new state."""
         self._counts.pop(enqueue_id, None)
-        return self.struck
+        return self.state
 
     @property
-    def struck(self) -> StrikeState:
+    def state(self) -> StrikeState:
         condemned = frozenset(mail for mail, count in self._counts.items() if count >= MAX_DEATHS)
         return StrikeState(frozenset(self._counts) - condemned, condemned)
 

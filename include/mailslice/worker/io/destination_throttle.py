@@ -17,16 +17,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 from mailslice.model.errors import MailsliceError, StoreUnavailable
-from mailslice.model.throttling import (
-    LEASE,
-    Claim,
-    Limit,
-    Limits,
-    Release,
-    Usage,
-    decide,
-    destination,
-)
+from mailslice.model.throttling import LEASE, Claim, Freed, Limit, Limits, Load, decide, destination
 from mailslice.stores.cassandra.own import Destinations
 from mailslice.stores.loop_thread import call_from_thread
 from mailslice.worker.io.context import QueueContext
@@ -121,9 +112,9 @@ class _Domain:
     _table: Destinations
     _domain: str
     _limit: Limit
-    _book: Usage | None = None
+    _book: Load | None = None
     _asks: list[tuple[Claim, asyncio.Future[int | None]]] = field(default_factory=list)
-    _freed: list[Release] = field(default_factory=list)
+    _freed: list[Freed] = field(default_factory=list)
     _since: dict[str, float] = field(default_factory=dict)
     _keeping: bool = False
     _serving: asyncio.Task[None] | None = None
@@ -145,7 +136,7 @@ class _Domain:
     def free(self, connection: str) -> None:
         """Releases what a granted request has taken, if there was one."""
         if (since := self._since.pop(connection, None)) is not None:
-            self._freed.append(Release(connection, int((time.monotonic() - since) * 1e6)))
+            self._freed.append(Freed(connection, int((time.monotonic() - since) * 1e6)))
             self._serve()
 
     def renew(self) -> None:
@@ -184,7 +175,7 @@ class _Domain:
                         answer.set_result(waits)
         self._serving = None
 
-    async def _agreed(self, asks: list[Claim], freed: list[Release]) -> list[int | None]:
+    async def _agreed(self, asks: list[Claim], freed: list[Freed]) -> list[int | None]:
         bridge, queue = self._context.bridge, self._context.queue
         for lost in range(_MOST_WRITES):
             if (before := self._book) is None:

@@ -156,7 +156,7 @@ class Supervisor:
         task = replace(self._task, number=slot.number)
         process = self._spawning.Process(
             target=child.main,
-            args=(task, child_pipe, slot.cells, self._strikes.struck),
+            args=(task, child_pipe, slot.cells, self._strikes.state),
             name=f"mailslice-worker-{slot.number}",
         )
         process.start()
@@ -192,7 +192,7 @@ class Supervisor:
                         if not self._began:
                             self._failure = error
                     case UUID() as enqueue_id:
-                        self._send(self._strikes.buried(EnqueueId(enqueue_id)))
+                        self._send(self._strikes.dead_lettered(EnqueueId(enqueue_id)))
             return
         # The other end is closed: the exit code shows the rest.
         if slot.pipe is not None:
