@@ -348,12 +348,12 @@ class MailQueueContract:
 
     def test_a_glance_counts_what_costs_little(self, stores, queue, mail_queue):
         live = LiveRows(stores.tables, queue, mail_queue.shape)
-        assert live.glance(NOW, 10, 10) == LiveSummary(0, None)
+        assert live.small_summary(NOW, 10, 10) == LiveSummary(0, None)
         rows = self.put(stores, *(row(queue, NOW - hours * HOUR) for hours in (5, 3, 3, 0)))
         stores.tables.deleted.mark_many(queue, [rows[0].enqueue_id])
-        assert live.glance(NOW, 4, 10) == LiveSummary(3, rows[1].enqueued_time)
-        assert live.glance(NOW, 3, 10) is None
-        assert live.glance(NOW, 4, 5) is None
+        assert live.small_summary(NOW, 4, 10) == LiveSummary(3, rows[1].enqueued_time)
+        assert live.small_summary(NOW, 3, 10) is None
+        assert live.small_summary(NOW, 4, 5) is None
 
     def test_delete_without_a_filter_is_refused(self, mail_queue, three):
         with pytest.raises(BadInput, match="use clear"):

@@ -13,7 +13,7 @@ from mailslice.bench.clearing import drop_marks, marked_ids
 from mailslice.codec.row import epoch_ms
 from mailslice.model.mail import Partition, QueueName
 from mailslice.stores.cassandra.deleted_mails import ALL
-from mailslice.stores.cassandra.ids import each_of, pack, unpack
+from mailslice.stores.cassandra.ids import id_set, pack, unpack
 from mailslice.stores.cassandra.starts import Start
 from tests.contracts.making import NOW, bare_row, full_row, row
 
@@ -255,7 +255,7 @@ class TablesContract:
         assert [each[:2] for each in sorted(found)] == asked
         assert {each[0]: each[2] for each in found} == {
             0: ALL,
-            1: each_of(pack(some[::2])),
+            1: id_set(pack(some[::2])),
             2: frozenset(),
         }
         if ordered:

@@ -23,6 +23,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from mailslice.airflow.dag_duty import DagDuty
 from mailslice.airflow.run_request import request_of
 from mailslice.airflow.spark_operator import SparkStep
+from mailslice.engine.scratch import scratch_folder
 from mailslice.maintenance import spark_job
 from mailslice.maintenance.artifacts import folder_of
 from mailslice.maintenance.submission import OUTCOME, read_settings
@@ -215,12 +216,10 @@ def test_no_secret_is_in_a_command_or_a_log_and_the_file_is_its_owners(submit, k
 
 def test_what_a_killed_task_left_is_removed_by_the_next(submit):
     submit.monkeypatch.setattr(tempfile, "tempdir", str(submit.folder))
-    left = submit.folder / "mailslice-submit-999999999-x"
-    left.mkdir()
-    here = submit.folder / f"mailslice-submit-{os.getpid()}-x"
-    here.mkdir()
+    (submit.folder / "mailslice-submit.killed").mkdir()
+    here = scratch_folder("mailslice-submit")
     submit.run()
-    assert list(submit.folder.glob("mailslice-submit-*")) == [here]
+    assert list(submit.folder.glob("mailslice-submit.*")) == [here]
 
 
 def test_a_driver_in_a_pod_runs_the_job_of_its_image(submit, kind):
@@ -462,7 +461,7 @@ def test_the_page_shows_the_settings_of_a_cluster_and_exactly_what_they_submit(s
     submit.run(name="plan")
     places = {sys.executable: "PYTHON", str(job_file("queue_cleanup").parent): "JOBS"}
     said = shlex.join(["spark-submit", *submit.words])
-    said = re.sub(r"/(?!/)[\w/-]*mailslice-submit-[\w-]+", "SUBMIT", said)
+    said = re.sub(r"/(?!/)[\w/-]*mailslice-submit\.\w+", "SUBMIT", said)
     for path, name in places.items():
         said = said.replace(path, name)
     own = ("--run=", "--dag-run=", "--who=", "--params=", "--attempt=")

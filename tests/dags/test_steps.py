@@ -9,10 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.sdk import Connection
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowSkipException,
-)
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from mailslice.airflow import notifier, spark_operator, task_chain
 from mailslice.airflow.assets import duty_asset, queues_alias
@@ -198,7 +195,7 @@ def small_step(monkeypatch, step):
         monkeypatch.setattr(
             duty_road, name, lambda *_, name=name, **_more: told.append(name) or {"run": "r"}
         )
-    monkeypatch.setattr(duty_road, "done_ahead", lambda *_: None)
+    monkeypatch.setattr(duty_road, "small_run_summary", lambda *_: None)
     monkeypatch.setattr(duty_road, "is_small", lambda *_: True)
     return step, told
 
@@ -237,10 +234,10 @@ def test_an_apply_that_was_done_with_its_plan_is_not_done_again_unless_it_is_cle
     monkeypatch, small_step
 ):
     step, told = small_step
-    monkeypatch.setattr(duty_road, "done_ahead", lambda *_: {"step": "apply"})
+    monkeypatch.setattr(duty_road, "small_run_summary", lambda *_: {"step": "apply"})
     step.execute(context())
     assert told == []
-    monkeypatch.setattr(duty_road, "done_ahead", lambda *_: None)
+    monkeypatch.setattr(duty_road, "small_run_summary", lambda *_: None)
     step.execute(context())
     assert told == ["run_step"]
     monkeypatch.setattr(duty_road, "is_small", lambda *_: False)

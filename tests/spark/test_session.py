@@ -98,9 +98,11 @@ def test_an_error_of_ours_in_a_worker_is_raised_as_itself(spark):
 
 
 def test_an_error_that_is_not_ours_stays_what_it_is():
-    assert errors.meaning("Traceback ...\nValueError: no") is None
-    assert errors.meaning("Traceback ...\nmailslice.model.errors.Nonsense: no") is None
-    assert isinstance(errors.meaning("mailslice.model.errors.MailsliceError: yes"), MailsliceError)
+    assert errors.mailslice_error_in("Traceback ...\nValueError: no") is None
+    assert errors.mailslice_error_in("Traceback ...\nmailslice.model.errors.Nonsense: no") is None
+    assert isinstance(
+        errors.mailslice_error_in("mailslice.model.errors.MailsliceError: yes"), MailsliceError
+    )
 
 
 JOB = "An error occurred while calling o47.collectToPython.\n: org.apache.spark.SparkException: "
@@ -119,7 +121,7 @@ STACK = "\n\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.
     ],
 )
 def test_what_a_cluster_lost_is_tried_again(text):
-    with pytest.raises(TryAgain) as raised, errors.translated():
+    with pytest.raises(TryAgain) as raised, errors.translated_errors():
         raise Py4JError(JOB + text + STACK)
     assert str(raised.value) == f"Spark: org.apache.spark.SparkException: {text}"
 
@@ -133,7 +135,7 @@ def test_what_a_cluster_lost_is_tried_again(text):
     ],
 )
 def test_a_jvm_that_was_killed_is_tried_again(error):
-    with pytest.raises(TryAgain) as raised, errors.translated():
+    with pytest.raises(TryAgain) as raised, errors.translated_errors():
         raise error
     assert str(raised.value) == f"Spark: {type(error).__name__}: {error}"
 
@@ -144,7 +146,7 @@ def test_an_error_in_a_task_and_a_wrong_call_of_java_are_no_loss_of_a_cluster():
         f"{JOB}x. Trace:\npy4j.Py4JException: no{STACK}",
         "org.apache.spark.api.python.PythonSQLUtils does not exist in the JVM",
     ):
-        with pytest.raises(Py4JError), errors.translated():
+        with pytest.raises(Py4JError), errors.translated_errors():
             raise Py4JError(text)
 
 

@@ -29,7 +29,7 @@ _MOST_COUNTED = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class Order:
     """Who asked for the action, why, and in which run. Every try has the same `run`."""
 
     who: str
@@ -38,7 +38,7 @@ class Deed:
     accept_duplicates: bool = False
 
 
-def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> dict[str, Any]:
+def perform(stores: Stores, selection: Selection, deed: Order, clock: Clock) -> dict[str, Any]:
     """Act on the mails of the selection that are still live. Returns JSON: counts, and `failed`.
 
     Idempotent, also after a kill; mails of a preview that are done already count as `gone`. Raises
@@ -71,7 +71,7 @@ class _Act:
 
     stores: Stores
     selection: Selection
-    deed: Deed
+    deed: Order
     clock: Clock
     counts: dict[str, int] = field(default_factory=dict)
     ids: Any = ()

@@ -68,13 +68,13 @@ class MailTexts:
             raise BadInput(f"{len(self.ids)} ids are not allowed; at most {MOST_GIVEN} are")
 
     @property
-    def given(self) -> dict[str, Any]:
+    def filled(self) -> dict[str, Any]:
         """The fields that are set."""
         return {name: value for name, value in asdict(self).items() if value}
 
     def parsed(self) -> MailFilter:
         """The filter; `*` and `?` are wildcards. Raises BadInput naming the field."""
-        values = self.given
+        values = self.filled
         if self.older_than:
             values["older_than"] = parse_duration(self.older_than, "older_than")
         if self.ids:
@@ -98,7 +98,7 @@ class ActionRequest:
     lasts: str | None = None
 
     def __post_init__(self) -> None:
-        given = self.texts.given
+        given = self.texts.filled
         self.parsed()
         if self.action in _WITHOUT_FILTER and given:
             raise BadInput(f"{self.action} takes no filter: {', '.join(given)} is not allowed")
@@ -180,7 +180,7 @@ class ActionRequest:
 
     def as_json(self) -> dict[str, Any]:
         """The request as previews store it."""
-        texts = self.texts.given
+        texts = self.texts.filled
         if "ids" in texts:
             texts["ids"] = list(texts["ids"])
         values = {name: getattr(self, name) for name in ("queue", "to", "run", "lasts")}

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from mailslice.actions.perform import Deed, perform
+from mailslice.actions.perform import Order, perform
 from mailslice.actions.preview import Selection, keep, preview, previewed
 from mailslice.actions.request import MAIL_ACTIONS, WITHOUT_PREVIEW, ActionRequest
 from mailslice.admin import queues
@@ -32,15 +32,15 @@ class ActionRun:
     """What a run was asked. `digest`: its preview's, ANY, or "": make a preview, change nothing."""
 
     request: ActionRequest
-    deed: Deed
+    deed: Order
     digest: str = ""
     clock: Clock = system_clock
 
     @classmethod
     def of_dag(cls, request: ActionRequest, dag_run: str, digest: str, **deed: Any) -> Self:
-        """For the Airflow run `dag_run`. `deed`: the fields of Deed except `run`."""
+        """For the Airflow run `dag_run`. `deed`: the fields of Order except `run`."""
         run = run_of_dag(MAIL_ACTIONS, request.queue, dag_run)
-        return cls(request, Deed(run=run, **deed), digest)
+        return cls(request, Order(run=run, **deed), digest)
 
     def select(self, settings: Settings) -> dict[str, Any]:
         """Store the selection, once for all tries. Returns JSON with `act`: whether to call `act`.

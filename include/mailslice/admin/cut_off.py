@@ -46,7 +46,7 @@ class CutOffEntries:
         self.doubtful: dict[EnqueueId, EnqueueId] = {}
         """Entries in doubt: last tried id -> an earlier id whose void may have been cut off."""
 
-    def out(self, entries: Sequence[CutOff]) -> dict[EnqueueId, EnqueueId]:
+    def published(self, entries: Sequence[CutOff]) -> dict[EnqueueId, EnqueueId]:
         """The published entries: last tried id -> the id that was published. Fills `doubtful`."""
         if not entries:
             return {}

@@ -42,7 +42,7 @@ def still_live(
     }
 
 
-def is_over(
+def is_finished(
     tables: QueueTables,
     queue: QueueName,
     enqueue_id: EnqueueId,
@@ -73,7 +73,7 @@ def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> boo
     return in_delay_queues == 0 and due + OVERDUE < now
 
 
-def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:
+def quarantine_reasons(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:
     """Id -> why quarantine holds the mail, in words for people. Such mails are few.
 
     Includes mails on their way in or out, and the new entries of releases that have not ended. A

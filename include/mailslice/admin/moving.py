@@ -17,7 +17,7 @@ from functools import cache
 from itertools import islice
 from typing import TypeVar
 
-from mailslice.admin.evidence import Partitions, is_over
+from mailslice.admin.evidence import Partitions, is_finished
 from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, MayBeDelivered, Quarantine
@@ -110,7 +110,7 @@ class MoveOutcome:
         free = []
         for row in rows:
             record = stages.get(row.enqueue_id)
-            if row.enqueue_id in in_flight or (record and record.those(Stage.SENDING)):
+            if row.enqueue_id in in_flight or (record and record.recipients_at(Stage.SENDING)):
                 self.in_handler += 1
             elif record and record.closed:
                 self.gone += 1
@@ -241,7 +241,7 @@ class Moves:
         """Whether the cut-off move may have marked it. A missing mark alone proves nothing."""
         where, decided = (self._stores.tables, self._queue), mail.state is State.KEPT
         try:
-            return decided and is_over(
+            return decided and is_finished(
                 *where, mail.enqueue_id, every_replica=True, partitions=partitions
             )
         except StoreUnavailable:  # the replica that does not answer may have the mark
@@ -318,7 +318,7 @@ class Moves:
         in_flight = self._history.wait_for_handlers(marked, self._lock.renew)
         stages = self._stages(mail.enqueue_id for mail in mails)
         closed = {id_ for id_, record in stages.items() if record.closed}
-        sending = {id_ for id_, record in stages.items() if record.those(Stage.SENDING)}
+        sending = {id_ for id_, record in stages.items() if record.recipients_at(Stage.SENDING)}
         done = marked & (self._history.done | closed)
         unknown = marked if self._history.missed else marked & (sending | self._kept_anew)
         doubtful = set() if accept_duplicates else unknown - in_flight - done
@@ -371,7 +371,7 @@ class Moves:
         return dict(self._stores.own.mail_stages.by_ids(self._queue, ids))
 
 
-def foreseen(
+def forecast(
     stores: Stores,
     queue: QueueName,
     rows: Iterable[ViewRow],
@@ -441,7 +441,7 @@ def _for_unserved(mail: QuarantinedMail, record: MailStage | None) -> Quarantine
 
     Keeps recipients in doubt: such a mail comes here only by `accept_duplicates`.
     """
-    unserved = () if record is None else (*record.remaining, *record.those(Stage.SENDING))
+    unserved = () if record is None else (*record.remaining, *record.recipients_at(Stage.SENDING))
     if not unserved:
         return mail
     item = codec.decode(mail.message)

@@ -42,7 +42,7 @@ class DutyNotifier(BaseNotifier):
 
     def notify(self, context: Any) -> None:
         """Send the context's message on every channel of the settings."""
-        speak(message_of(context), self.connection)
+        send_message(message_of(context), self.connection)
 
     async def async_notify(self, context: Any) -> None:
         """As `notify`, for the triggerer, whose loop must not wait for a mail server."""
@@ -51,7 +51,7 @@ class DutyNotifier(BaseNotifier):
         await asyncio.to_thread(self.notify, context)
 
 
-def speak(message: Mapping[str, Any], connected: str = "") -> None:
+def send_message(message: Mapping[str, Any], connected: str = "") -> None:
     """Send the message on each channel and connection. One that fails stops no other."""
     named = channels(duty := DutySettings())
     try:
@@ -72,7 +72,7 @@ def speak(message: Mapping[str, Any], connected: str = "") -> None:
 def notify_alerts(report: Mapping[str, Any], prefix: str = "") -> None:
     """Send the alerts of which this report notifies people, if there are any."""
     if new := new_alerts(report):
-        speak(message_of_alerts(report, new, prefix))
+        send_message(message_of_alerts(report, new, prefix))
 
 
 def send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str) -> None:

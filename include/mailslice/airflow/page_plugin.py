@@ -58,7 +58,7 @@ class DeploymentPage:
                 {one: guard_of_runs(self.dag_of(dag_name(one))) for one in TaskType}
             ),
         )
-        self.james.middleware("http")(careful)
+        self.james.middleware("http")(refuse_cross_site)
 
     def dag_of(self, duty: str) -> str:
         """The id of the DAG of a duty."""
@@ -85,7 +85,7 @@ class DeploymentPage:
             }
 
 
-async def careful(request: Request, call_next: RequestResponseEndpoint) -> Response:
+async def refuse_cross_site(request: Request, call_next: RequestResponseEndpoint) -> Response:
     """Refuse what another site makes a browser send with the user's cookie (CSRF)."""
     if refused := refusal(request, bounded=True):
         return JSONResponse(Halt(refused[0], INVALID, refused[1]).as_json(), refused[0])

@@ -7,7 +7,7 @@ from typing import Any
 
 from mailslice.maintenance.params import APPROVE, DRY_RUN, QUEUES
 from mailslice.maintenance.registry import load
-from mailslice.maintenance.run_request import RunRequest, run_of_dag, subject
+from mailslice.maintenance.run_request import RunRequest, queue_or_none, run_of_dag
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadInput
 
@@ -71,7 +71,7 @@ def request_of(
             f"{duty} works on what is there now: there is nothing to backfill; trigger it instead"
         )
     run = run_of_dag(duty, queue, dag_run)
-    return RunRequest(duty, subject(queue), run, dag_run, who(context), params, tells=True)
+    return RunRequest(duty, queue_or_none(queue), run, dag_run, who(context), params, tells=True)
 
 
 def time_limit(context: Mapping[str, Any], clock: Clock) -> timedelta | None:

@@ -115,14 +115,14 @@ class SparkStep(SparkSubmitOperator):
         """
         from mailslice.maintenance.engine import TooLarge
         from mailslice.maintenance.registry import load
-        from mailslice.maintenance.runner import done_ahead, is_small, run_small, run_step
+        from mailslice.maintenance.runner import is_small, run_small, run_step, small_run_summary
 
         if not (settings.duty.small_rows and load(self.duty).small_first):
             return False
         try:
             if self.step == "plan":
                 run_small(request, settings, until, clear=clear)
-            elif done_ahead(self.step, request, settings) is None:
+            elif small_run_summary(self.step, request, settings) is None:
                 if not is_small(request, settings):
                     return False
                 run_step(self.step, request, settings)

@@ -196,10 +196,10 @@ def _xcom_of(summary: dict[str, Any]) -> dict[str, Any]:
 
 def run_in_process(duty: DagDuty, step: str, queue: str) -> dict[str, Any]:
     """Run one step in this process. TryAgain is retried; all other errors are final."""
-    from mailslice.maintenance.runner import done_ahead, run_step
+    from mailslice.maintenance.runner import run_step, small_run_summary
 
     # Otherwise it writes a hundred lines about itself to the task's log.
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     with final_errors():
         request, settings = request_of(get_current_context(), duty.duty, queue), duty.ready()
-        return done_ahead(step, request, settings) or run_step(step, request, settings)
+        return small_run_summary(step, request, settings) or run_step(step, request, settings)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.bench.queues import insert_all
 from mailslice.bench.spark_runs import DutyRun, own_stores, peak_memory, rate, run_duty, timed
-from mailslice.duties.blob_gc.trash import KeptBlobs
+from mailslice.duties.blob_gc.trash import Trash
 from mailslice.model.batches import batches
 from mailslice.model.mail import BlobId
 from mailslice.stores.blobs.async_store import AsyncBlobStore
@@ -144,7 +144,7 @@ def _fill(stores: Stores, blobs: int, references: int) -> list[BlobId]:
 
 def _remove(stores: Stores, keys: list[BlobId]) -> None:
     """By name: to list it all costs more than the runs, on a server that keeps files."""
-    with KeptBlobs(stores.settings) as trash:
+    with Trash(stores.settings) as trash:
         for folder in [one.folder for one in trash.runs()]:
             trash.own.delete_many([BlobId(f"{folder}{key}") for key in keys[::_ORPHAN_ONE_IN]])
         trash.james.delete_many([key for number, key in enumerate(keys) if number % _ORPHAN_ONE_IN])
@@ -173,7 +173,7 @@ def _limits(stores: Stores, orphans: int) -> dict[str, int]:
     keys = [_key(number) for number in range(min(max(orphans, _LIMIT), _MOST_LIMIT))]
     asyncio.run(_put(stores, keys))
     groups = list(batches(keys, KEYS_A_DELETE))
-    with KeptBlobs(stores.settings) as trash, ThreadPoolExecutor(_GROUPS_AT_ONCE) as pool:
+    with Trash(stores.settings) as trash, ThreadPoolExecutor(_GROUPS_AT_ONCE) as pool:
         james, own = trash.james, trash.own
         work: dict[str, Callable[[list[BlobId]], object]] = {
             "copies": lambda group: own.copies(james.bucket, {key: key for key in group}),

@@ -7,7 +7,7 @@ from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
-from mailslice.stores.cassandra.ids import IDS_A_REQUEST, cut, pack, unpack
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST, id_batches, pack, unpack
 from mailslice.stores.cassandra.ranges import HIGHEST, LOWEST, split
 
 _RANGES, _SHARDS = 32, 16
@@ -21,7 +21,7 @@ def drop_marks(marks: DeletedMails, queue: QueueName, ids: Iterable[EnqueueId]) 
 def drop_all_marks(marks: DeletedMails, queue: QueueName) -> None:
     """Deletes every mark of the queue; however many there are, a page is in memory."""
     for page in _pages(marks, queue):
-        marks.drop_packed(queue, cut(page))
+        marks.drop_packed(queue, id_batches(page))
 
 
 def marked_ids(marks: DeletedMails, queue: QueueName) -> set[EnqueueId]:

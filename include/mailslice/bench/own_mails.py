@@ -13,7 +13,7 @@ from mailslice.model.mail import Mail, QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
-from mailslice.worker.process.handler_pool import following
+from mailslice.worker.process.handler_pool import next_delivery
 from mailslice.worker.queue_worker import open_worker
 
 BENCH_NAMES = "mailslice-bench-"
@@ -111,7 +111,7 @@ async def take_stale(settings: Settings, queue: QueueName) -> str | None:
 async def _next(deliveries: Deliveries, *, holding: bool) -> Delivery | None:
     """None when nothing comes; what waits for the room of others' mails never does."""
     if not holding:
-        return await following(deliveries, _IDLE, lambda: False)
+        return await next_delivery(deliveries, _IDLE, lambda: False)
     with suppress(TimeoutError):
         async with asyncio.timeout(_IDLE.total_seconds()):
             return await anext(deliveries, None)

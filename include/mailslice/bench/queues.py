@@ -28,7 +28,7 @@ from mailslice.stores.rabbitmq.connection import (
     PIKA_ERRORS,
     blocking_connection,
     is_missing,
-    meaning,
+    translated,
 )
 from mailslice.view.configuration import ConfigurationGuard, view_shape
 
@@ -196,7 +196,7 @@ def _lock(settings: Settings, name: QueueName) -> Iterator[None]:
                     f"another benchmark uses queue {name}: wait for its end, or name another "
                     "--queue"
                 ) from None
-            raise meaning(error, settings.rabbitmq) from error
+            raise translated(error, settings.rabbitmq) from error
         yield
     finally:
         with suppress(*PIKA_ERRORS, MailsliceError):

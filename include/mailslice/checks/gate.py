@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from mailslice.checks.data_docs import Docs
 from mailslice.checks.expectations import Expectation, Frame, Rows
-from mailslice.engine.errors import translated
+from mailslice.engine.errors import translated_errors
 from mailslice.model.errors import GateFailed
 
 _SHOWN = 3
@@ -146,7 +146,7 @@ def _table(rows: Rows) -> Iterator[tuple[Any, int]]:
     elif hasattr(rows, "num_rows"):
         yield rows.to_pandas(), rows.num_rows
     else:
-        with translated():
+        with translated_errors():
             frame = rows.persist()
             count = frame.count()
         try:

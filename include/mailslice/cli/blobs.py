@@ -11,7 +11,7 @@ from mailslice.cli.arguments import DryRun, Limit, Reason, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_stores, record
-from mailslice.duties.blob_gc.trash import EXPIRED, PRESENT, RESTORED, Kept, KeptBlobs
+from mailslice.duties.blob_gc.trash import NO_COPY, PRESENT, RESTORED, Trash, Trashed
 from mailslice.model.batches import batches
 from mailslice.model.errors import BadInput, SomeFailed
 from mailslice.model.mail import BlobId
@@ -25,7 +25,7 @@ Run = Annotated[str | None, option("--run RUN", "All blobs that this run of blob
 @command(app, "kept")
 def list_trashed(out: Output, *, run: Run = None, limit: Limit = None) -> None:
     """Kept copies, soonest to expire first."""
-    with open_stores() as stores, KeptBlobs(stores.settings) as copies:
+    with open_stores() as stores, Trash(stores.settings) as copies:
         trashed = copies.of_run(run) if stores.own_blobs.bucket_exists() else iter(())
         empty = f"no copy{'' if run is None else f' of run {run}'} is kept"
         out.rows((_as_row(copy) for copy in islice(trashed, limit)), empty=empty)
@@ -63,10 +63,10 @@ def restore(
                 missing.pop(copy.key, None)
                 yield {**_as_row(copy), "status": status[copy.key]}
         for key in missing:
-            counts[EXPIRED] += 1
-            yield {"key": key, "run": None, "bytes": None, "keptUntil": None, "status": EXPIRED}
+            counts[NO_COPY] += 1
+            yield {"key": key, "run": None, "bytes": None, "keptUntil": None, "status": NO_COPY}
 
-    with open_stores() as stores, KeptBlobs(stores.settings) as copies:
+    with open_stores() as stores, Trash(stores.settings) as copies:
         exists = stores.own_blobs.bucket_exists()
         try:
             out.rows(lines(), empty=f"no copy of run {run} is kept")
@@ -77,7 +77,7 @@ def restore(
     _raise_unless_restored(counts, run)
 
 
-def _copies(copies: KeptBlobs, requested: list[BlobId], run: str | None) -> Iterator[list[Kept]]:
+def _copies(copies: Trash, requested: list[BlobId], run: str | None) -> Iterator[list[Trashed]]:
     if run is None:
         return iter([list(copies.of_keys(requested).values())])
     return batches(copies.of_run(run), _AT_ONCE)
@@ -96,5 +96,5 @@ def _raise_unless_restored(counts: dict[str, int], run: str | None) -> None:
         )
 
 
-def _as_row(copy: Kept) -> dict[str, object]:
+def _as_row(copy: Trashed) -> dict[str, object]:
     return {"key": copy.key, "run": copy.run, "bytes": copy.size, "keptUntil": copy.expires}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mailslice.cli.worker_top import of_workers
+from mailslice.cli.worker_top import worker_figures
 from mailslice.duties.queue_size.metrics import figures as size_figures
 from mailslice.duties.stuck_mails_postal.metrics import figures as postal_figures
 from mailslice.maintenance.alerts import alerts, readings
@@ -226,7 +226,7 @@ def _result_figures(duty: str, reports: Iterable[dict[str, Any]]) -> Iterable[Fi
 
 def _worker_figures(queue: QueueName, records: Sequence[WorkerRecord]) -> Iterator[Figure]:
     silent = sum(not record.is_alive and bool(record.in_flight) for record in records)
-    figures, label = of_workers(records), {"queue": queue}
+    figures, label = worker_figures(records), {"queue": queue}
     text = "Worker processes by their records; silent ones held mails when they were last heard"
     for state, count in (("alive", figures["workers"]), ("silent", silent)):
         yield Figure("mailslice_workers", text, label | {"state": state}, count)

@@ -26,7 +26,7 @@ def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder:
         for row in rows:
             try:
                 yield _export(queue, row, folder)
-            except (ContentMissing, TakenError) as error:
+            except (ContentMissing, FileConflictError) as error:
                 why, id_ = str(error), row.enqueue_id
                 if isinstance(error, ContentMissing):
                     if not queue.still_live({id_: row.partition}):
@@ -42,7 +42,7 @@ def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder:
         )
 
 
-class TakenError(Exception):
+class FileConflictError(Exception):
     """The file exists with other content."""
 
 
@@ -73,11 +73,11 @@ def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
 
 
 def keep_file(path: Path, content: "Digested") -> None:
-    """Write the file, unless it is there already. Raises TakenError, MailsliceError, OSError."""
+    """Write the file, unless it exists. Raises FileConflictError, MailsliceError, OSError."""
     try:
         if path.exists() or path.is_symlink():
             if path.is_symlink() or not _has_content(path, content):
-                raise TakenError(f"{path} exists with other content: left as it is")
+                raise FileConflictError(f"{path} exists with other content: left as it is")
         else:
             _write(path, content)
     except OSError as error:
@@ -119,6 +119,6 @@ def _write(path: Path, content: Digested) -> None:
             stream.writelines(content)
         os.link(part, path)
     except FileExistsError:
-        raise TakenError(f"{path} exists: left as it is") from None
+        raise FileConflictError(f"{path} exists: left as it is") from None
     finally:
         part.unlink(missing_ok=True)

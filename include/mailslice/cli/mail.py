@@ -20,7 +20,7 @@ from mailslice.cli.shapes import LOST, PRESENT, with_next_delivery
 from mailslice.codec.addresses import checked_address
 from mailslice.codec.content import split
 from mailslice.codec.shown import shown
-from mailslice.maintenance.mail_trace import NO, Trace, Wanted, events_in, events_of, raise_for
+from mailslice.maintenance.mail_trace import NO, Trace, TracedMail, events_in, events_of, raise_for
 from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
@@ -96,7 +96,7 @@ def trace(
     that no source knows: exit 2.
     """
     with open_stores() as stores:
-        target = Wanted.of(mail)
+        target = TracedMail.of(mail)
         tracing = Trace(stores, target, [queue] if queue else [])
         with ExitStack() as files:
             events = events_of(target, stores.settings.log.files)

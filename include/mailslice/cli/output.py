@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from mailslice.codec.shown import shown, tame
+from mailslice.codec.shown import shortened, shown
 from mailslice.model.batches import batches
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import MailsliceError
@@ -87,7 +87,7 @@ def cell(value: object) -> str:
         return "\n".join(pairs) or "-"
     if isinstance(value, list):
         return _listed(value) or "-"
-    return tame(value, _LONGEST_TEXT)
+    return shortened(value, _LONGEST_TEXT)
 
 
 def _in_a_line(item: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from mailslice.cli.arguments import Folder, Reason, Yes, count, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.postal import app as postal_app
-from mailslice.cli.queue_session import asks, confirm, open_stores, record, who
+from mailslice.cli.queue_session import confirm, may_ask, open_stores, record, who
 from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, SomeFailed
@@ -78,7 +78,7 @@ def release(
     With --all, those that are not kept are passed over. It fails where Postal cannot be asked. At
     a terminal it asks first.
     """
-    question = "Put {} messages back into Postal's queue?" if asks(yes) else None
+    question = "Put {} messages back into Postal's queue?" if may_ask(yes) else None
     accept = accept_duplicates
     _act(out, "release", server, message, every=every, reason=reason, accept=accept, ask=question)
 
@@ -98,7 +98,7 @@ def discard(
     At a terminal it asks first. A message whose hold in Postal is not mailslice's any more stays as
     it is there. It fails where Postal cannot be asked: then do it again.
     """
-    question = "Remove {} messages from the quarantine for good?" if asks(yes) else None
+    question = "Remove {} messages from the quarantine for good?" if may_ask(yes) else None
     # A message that is named is discarded, whatever its state in Postal.
     named = not every
     _act(out, "discard", server, message, every=every, reason=reason, accept=named, ask=question)
@@ -135,7 +135,7 @@ def export(out: Output, folder: Folder, *, server: Server = None, message: Messa
 
 
 def _exported(content: bytes | None, entry: "PostalEntry", folder: Path) -> dict[str, object]:
-    from mailslice.cli.exporting import Digested, TakenError, keep_file
+    from mailslice.cli.exporting import Digested, FileConflictError, keep_file
 
     path = folder / f"{entry.server}-{entry.message}.eml"
     error = None
@@ -144,7 +144,7 @@ def _exported(content: bytes | None, entry: "PostalEntry", folder: Path) -> dict
     else:
         try:
             keep_file(path, Digested(iter([content])))
-        except TakenError as taken:
+        except FileConflictError as taken:
             error = str(taken)
     return {
         "server": entry.server,

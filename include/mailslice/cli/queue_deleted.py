@@ -8,7 +8,7 @@ from mailslice.cli.arguments import DryRun, Limit, Queue, Reason, Yes, option
 from mailslice.cli.command import command
 from mailslice.cli.output import Output
 from mailslice.cli.queue import app
-from mailslice.cli.queue_session import asks, confirm, open_queue, record
+from mailslice.cli.queue_session import confirm, may_ask, open_queue, record
 from mailslice.cli.selection import FilterCommand, MailOptions
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, SomeFailed
@@ -95,9 +95,9 @@ def undelete(
             scope = stores, opened.queue.name, system_clock(), mail_filter, run
             return deletions.deleted_mails(*scope, on_missing=counted.missing)
 
-        if dry_run or asks(yes):
+        if dry_run or may_ask(yes):
             estimate = deletions.Undeleted()
-            deletions.foreseen(restorable(estimate), estimate, accept_duplicates=accept_duplicates)
+            deletions.forecast(restorable(estimate), estimate, accept_duplicates=accept_duplicates)
             if dry_run:
                 out.one({"queue": queue, **_as_row(out, estimate), "dryRun": True})
                 return

@@ -130,7 +130,7 @@ def _move(
     due: datetime | None = None,
 ) -> None:
     from mailslice.admin import queues
-    from mailslice.admin.moving import MoveOutcome, Moves, foreseen
+    from mailslice.admin.moving import MoveOutcome, Moves, forecast
 
     doing, done = ("delay", "delayed") if due else ("move", "moved")
     about: dict[str, object] = {"due": due} if due else {"to": into}
@@ -140,7 +140,7 @@ def _move(
         queues.require(opened.stores, into)
         if options.dry_run or not options.yes:
             rows = opened.queue.browse(mail_filter, options.limit)
-            counts = foreseen(opened.stores, queue, rows, system_clock, due)
+            counts = forecast(opened.stores, queue, rows, system_clock, due)
             if options.dry_run:
                 out.one({"queue": queue, **about, **counts, "dryRun": True})
                 return

@@ -83,7 +83,7 @@ def need_yes(yes: bool, doing: str) -> None:
         )
 
 
-def asks(yes: bool) -> bool:
+def may_ask(yes: bool) -> bool:
     """Whether to ask a person: only at a terminal and without --yes. Scripts are not asked."""
     return not yes and sys.stdin.isatty()
 

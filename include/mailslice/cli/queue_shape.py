@@ -11,7 +11,7 @@ from mailslice.codec.addresses import NO_DOMAIN, domain_of
 from mailslice.duties.queue_size.age_histogram import COLUMNS, OTHERS, AgeHistogram
 from mailslice.model.batches import batches
 from mailslice.model.mail import QueueName, ViewRow
-from mailslice.model.throttling import Book, Limits, destination
+from mailslice.model.throttling import Limits, Load, destination
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DelayState, Destinations
 
@@ -80,7 +80,7 @@ def _line(
     return {**line, "delayed": delayed, "throttled": throttled, **limited}
 
 
-def _limited(limits: Limits, domain: str, book: Book | None) -> dict[str, Any]:
+def _limited(limits: Limits, domain: str, book: Load | None) -> dict[str, Any]:
     """Limits and use of the domain. `lineSeconds`: for how long a mail would be postponed now."""
     limit = limits.of(domain) if domain != OTHERS else None
     now_us = int(time.time() * 1e6)
@@ -104,7 +104,7 @@ def _shaped(
     return shaped
 
 
-def _books(stores: Stores, queue: QueueName, domains: list[str]) -> dict[str, Book]:
+def _books(stores: Stores, queue: QueueName, domains: list[str]) -> dict[str, Load]:
     table = Destinations.existing(stores.cassandra, stores.settings) if domains else None
     if table is None:
         return {}

@@ -3,7 +3,7 @@
 import logging
 
 from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, queue_folder
-from mailslice.maintenance.run_request import STEPS, began
+from mailslice.maintenance.run_request import STEPS, start_in_run_id
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.settings import Settings
 
@@ -22,7 +22,7 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     before = {"report": ("plan",)}.get(step, STEPS[: STEPS.index(step)])
 
     def age(run: str) -> tuple[str, str]:
-        if time := began(run):
+        if time := start_in_run_id(run):
             return time, run
         planned = location.modified(RunFolder(location, duty, queue, run).file(FILES["plan"]))
         return f"{planned:%Y%m%d%H%M%S}" if planned else "", run

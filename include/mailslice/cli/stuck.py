@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from mailslice.cli.arguments import Queue, Reason, Yes, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
-from mailslice.cli.queue_session import OpenQueue, asks, confirm, open_queue, record, who
+from mailslice.cli.queue_session import OpenQueue, confirm, may_ask, open_queue, record, who
 from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, SomeFailed
@@ -64,7 +64,7 @@ def discard(
 
     At a terminal `--all` asks first; a script is not asked.
     """
-    ask = every and asks(yes)
+    ask = every and may_ask(yes)
     _decide(out, queue, "discard", name=name, every=every, reason=reason, ask=ask)
 
 
@@ -136,7 +136,7 @@ def _quarantined(opened: OpenQueue) -> "list[QuarantinedMail]":
 def _noted(opened: OpenQueue) -> "list[dict[str, object]]":
     """What the last run in shadow mode would do, in the shape of `_as_row`."""
     from mailslice.duties.stuck_mails.mails import Action
-    from mailslice.duties.stuck_mails.work import noted
+    from mailslice.duties.stuck_mails.work import shadow_report_mails
     from mailslice.stores.cassandra.own import QuarantineTable
 
     if QuarantineTable.existing(opened.stores.cassandra, opened.settings) is None:
@@ -150,7 +150,7 @@ def _noted(opened: OpenQueue) -> "list[dict[str, object]]":
             "decided": datetime.fromisoformat(mail["decided"]),
             "finished": None,
         }
-        for mail in noted(opened.stores, opened.queue.name)
+        for mail in shadow_report_mails(opened.stores, opened.queue.name)
     ]
 
 

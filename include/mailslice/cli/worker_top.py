@@ -123,7 +123,7 @@ class Top:
             "completeRate": work.acknowledged if work else None,
             "redeliverRate": work.redelivered if work else None,
             "deadLetterRate": dead.published if dead else None,
-            **of_workers(records),
+            **worker_figures(records),
             "problems": [
                 *alarms,
                 *(f"held: {hold.sentence}" for hold in one.holds),
@@ -156,14 +156,14 @@ class Top:
         return None
 
 
-def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
+def worker_figures(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
     """Figures of the live workers: their number, mails in handlers and fetched, times.
 
     `completed` and `notCompleted` (retried, rejected, bounced) count since their start; `delayHops`
     copies put into a delay level; `undoing` failed enqueues being revoked, `leftBehind` given up.
     """
     if records is None:
-        return dict.fromkeys(of_workers(()))
+        return dict.fromkeys(worker_figures(()))
     alive = [record for record in records if record.is_alive]
     fetched = [(record, mail) for record in alive for mail in record.in_flight]
     begun = [record.age(mail).total_seconds() for record, mail in fetched if mail.begun]

@@ -257,11 +257,11 @@ class Pages:
 
     def maintenance(self, request: Request, duty: Text = "") -> HTMLResponse:
         """Every duty: schedule, last run, what it did; with `duty` its runs over time."""
-        runs, schedules = self._facts.known("runs", views.all_runs), self._schedules()
+        runs, schedules = self._facts.cached("runs", views.all_runs), self._schedules()
         listed = runs
         if duty:
             _require_duty(duty)
-            listed = self._facts.known(("runs", duty), lambda stores: views.runs_of(stores, duty))
+            listed = self._facts.cached(("runs", duty), lambda stores: views.runs_of(stores, duty))
         return self.render(
             "maintenance.html",
             view="maintenance",
@@ -370,12 +370,12 @@ def _tab(
     if tab == "domains":
         return views.domains(one)
     if tab == "slices":
-        cleanups = facts.known(
+        cleanups = facts.cached(
             ("cleanups", one.queue), lambda stores: views.cleanups(stores, one.queue), FRESH
         )
         return views.slices(one, cleanups.value or ())
     readers = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
-    last = facts.known((tab, one.queue), lambda stores: readers[tab](stores, one.queue))
+    last = facts.cached((tab, one.queue), lambda stores: readers[tab](stores, one.queue))
     empty: dict[str, Any] = {"runs": [], "workers": [], "stuck": [], "more": 0, "letters": None}
     return {**empty, **(last.value or {}), "last": last}
 

@@ -37,10 +37,10 @@ def data_docs(settings: Settings, path: str) -> tuple[bytes, str] | None:
     data = location.read(name) if kind else None
     if data is None or kind is None:
         return None
-    return (with_way_back(data, path), kind) if kind.startswith("text/html") else (data, kind)
+    return (with_cockpit_links(data, path), kind) if kind.startswith("text/html") else (data, kind)
 
 
-def with_way_back(page: bytes, path: str) -> bytes:
+def with_cockpit_links(page: bytes, path: str) -> bytes:
     """The page with links to the cockpit, whose address a stored page cannot know."""
     home = "../" * (path.count("/") + 1)
     links = f'<a href="{home}">Mail queues</a> · <a href="{home}maintenance">Maintenance</a>'

@@ -63,7 +63,7 @@ class TrendPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Known(Generic[T]):
+class CachedAnswer(Generic[T]):
     """A store's last answer and its time, None without one. `problem`: why it is not newer."""
 
     value: T | None
@@ -140,28 +140,28 @@ class Facts:
     def trend(self, queue: QueueName) -> tuple[TrendPoint, ...]:
         """The sizes that were measured since yesterday, the oldest first."""
         key, since = ("trend", queue), self.clock() - timedelta(days=1)
-        known = self.known(key, lambda stores: tuple(_trend(stores, queue, since)), _TREND_FRESH)
+        known = self.cached(key, lambda stores: tuple(_trend(stores, queue, since)), _TREND_FRESH)
         return known.value or ()
 
-    def known(
+    def cached(
         self, key: Hashable, ask: Callable[[Stores], T], fresh: timedelta = timedelta(0)
-    ) -> Known[T]:
+    ) -> CachedAnswer[T]:
         """The stores' answer to `ask`, cached for `fresh`. When they do not answer: their last
         answer, and why it is not newer.
         """
         now = self.clock()
         at, value = self._cache.get(key, (None, None))
         if at is not None and now - at < fresh:
-            return Known(value, at)
+            return CachedAnswer(value, at)
         try:
             with self.stores() as stores:
                 value = ask(stores)
         except STORE_ERRORS as error:
-            return Known(value, at, str(error))
+            return CachedAnswer(value, at, str(error))
         if len(self._cache) > _MOST_CACHED:
             self._cache.clear()
         self._cache[key] = now, value
-        return Known(value, now)
+        return CachedAnswer(value, now)
 
     @contextmanager
     def stores(self) -> Iterator[Stores]:

@@ -18,7 +18,7 @@ from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.cockpit.facts import Facts
 from mailslice.codec.row import epoch_ms, instant
-from mailslice.codec.shown import tame
+from mailslice.codec.shown import shortened
 from mailslice.codec.wildcards import Wildcard
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.overview import QueueOverview
@@ -189,7 +189,7 @@ def _cell(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     whole = " ".join(value) if isinstance(value, tuple | list) else str(value or "")
-    text = tame(whole, _LONGEST_CELL)
+    text = shortened(whole, _LONGEST_CELL)
     return f"'{text}" if text.lstrip()[:1] in {"=", "+", "-", "@"} else text
 
 
@@ -255,7 +255,7 @@ def _audited(facts: Facts, queue: QueueName, verdict: str) -> tuple[datetime, Co
         ids = (mail.enqueue_id for mail in audited_mails if mail.verdict == verdict)
         return audit.made_at, frozenset(islice(ids, MOST_EXPORTED + 1))
 
-    known = facts.known(("verdict", queue, verdict), ask, timedelta(minutes=1))
+    known = facts.cached(("verdict", queue, verdict), ask, timedelta(minutes=1))
     if known.value is None:
         raise BadInput(known.problem or f"queue {queue!r} has no audit yet: run queue_audit")
     return known.value

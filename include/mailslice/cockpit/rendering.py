@@ -1,4 +1,4 @@
-"""Templates, and the filters of their values. Text from outside is tamed, then escaped."""
+"""Templates, and the filters of their values. Text from outside is shortened, then escaped."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from mailslice.codec.shown import tame
+from mailslice.codec.shown import shortened
 from mailslice.maintenance.health import Health, span
 
 _HEAT = 9
@@ -43,7 +43,7 @@ class Renderer:
             lstrip_blocks=True,
         )
         self._environment.filters |= {
-            "tame": tame,
+            "shortened": shortened,
             "ago": lambda at, now: span(now - at),
             "span": span,
             "moment": moment,

@@ -13,11 +13,11 @@ from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.mails import moment_of
 from mailslice.cockpit.waiting import why_it_waits
-from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, plain
+from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, json_value
 from mailslice.maintenance.decision_files import save_decision
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.liveness import Stuck
-from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted, events_of
+from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, TracedMail, events_of
 from mailslice.maintenance.overview import QueueOverview, newest_report
 from mailslice.maintenance.overview import as_json as overview_json
 from mailslice.maintenance.params import form_shapes
@@ -91,7 +91,7 @@ def trace(facts: Facts, queue: QueueName, id_: str) -> list[dict[str, object]]:
     """What stores and logs keep of a mail, the oldest first. Does not ask RabbitMQ: it would have
     to deliver messages to show them.
     """
-    target = Wanted(ids={parse_enqueue_id(id_)})
+    target = TracedMail(ids={parse_enqueue_id(id_)})
     with facts.stores() as stores:
         entries = Trace(stores, target, [queue], without={RABBITMQ}).run(
             events_of(target, facts.settings.log.files)
@@ -335,7 +335,7 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
     queues = [overview_json(one) for one in snapshot.queues]
     postal = snapshot.postal and postal_json(snapshot.postal)
     fields = {"at": snapshot.at, "problem": snapshot.problem, "queues": queues, "postal": postal}
-    return dict(json.loads(json.dumps(fields, default=plain)))
+    return dict(json.loads(json.dumps(fields, default=json_value)))
 
 
 def record_content_access(facts: Facts, who: str, queue: QueueName, id_: str) -> None:

@@ -33,7 +33,7 @@ def partition_in(headers: Mapping[str, Any]) -> Partition | None:
     return Partition(at, int(bucket)) if at.year < _LAST_YEAR else None
 
 
-def deaths(names: RabbitNames, at: datetime) -> dict[str, object]:
+def x_death(names: RabbitNames, at: datetime) -> dict[str, object]:
     """The headers that RabbitMQ adds to a message when it is rejected in the work queue."""
     death = {
         "reason": "rejected",

@@ -16,7 +16,7 @@ def shown(text: str) -> str:
     return "".join(_escaped(one) if unicodedata.category(one) in _HIDDEN else one for one in text)
 
 
-def tame(text: object, most: int) -> str:
+def shortened(text: object, most: int) -> str:
     """The first `most` characters of `text`, hidden ones escaped, and `…` if there are more."""
     whole = str(text)
     cut = shown(whole[:most])
@@ -32,7 +32,7 @@ class ShownFormatter(logging.Formatter):
     """For logs that people read. A message is one line; a traceback keeps its lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        return tame(super().formatMessage(record), _LONGEST_MESSAGE)
+        return shortened(super().formatMessage(record), _LONGEST_MESSAGE)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return "\n".join(map(shown, super().formatException(ei).split("\n")))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import pyarrow as pa
 
 from mailslice.codec.blob_ids import SPELLINGS
-from mailslice.engine.errors import translated
+from mailslice.engine.errors import translated_errors
 from mailslice.engine.frames import InProcess, Session, frame_of_keys
 from mailslice.engine.worker_stores import one_task
 
@@ -75,7 +75,7 @@ def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns
         StorageLevel.DISK_ONLY
     )
     try:
-        with translated():
+        with translated_errors():
             summaries = frame.filter(frame[_SUMMARY].isNotNull()).select(_SUMMARY).collect()
     except BaseException:
         frame.unpersist()
@@ -87,7 +87,7 @@ def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns
     )
 
 
-def give(rows: Any, work: Callable[[Iterator[pa.Table]], Iterator[Summary]]) -> list[Summary]:
+def summarize(rows: Any, work: Callable[[Iterator[pa.Table]], Iterator[Summary]]) -> list[Summary]:
     """Run `work` on the rows, one task for each Spark partition; return the summaries."""
     if isinstance(rows, list):
         return list(work(iter([pa.Table.from_pylist(rows)] if rows else [])))
@@ -99,7 +99,7 @@ def give(rows: Any, work: Callable[[Iterator[pa.Table]], Iterator[Summary]]) -> 
                     {_SUMMARY: [json.dumps(summary)]}, schema=pa.schema([(_SUMMARY, pa.string())])
                 )
 
-    with translated():
+    with translated_errors():
         summaries = rows.mapInArrow(summary_batches, f"{_SUMMARY} string").collect()
         return [json.loads(row[0]) for row in summaries]
 
@@ -188,7 +188,7 @@ def collected(rows: Any) -> list[dict[str, Any]]:
     """The rows as dicts on the driver. Only for few rows."""
     if isinstance(rows, list):
         return rows
-    with translated():
+    with translated_errors():
         return [row.asDict() for row in rows.collect()]
 
 

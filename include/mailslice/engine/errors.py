@@ -21,14 +21,14 @@ _SPARK_LOST = re.compile(
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Raises an error as its `meaning`, or as TryAgain for what Spark lost; others unchanged."""
     try:
         yield
     except errors.MailsliceError:
         raise
     except Exception as error:
-        product_error = meaning(str(error))
+        product_error = mailslice_error_in(str(error))
         if lost := _SPARK_LOST.search(f"{type(error).__name__}: {error}"):
             product_error = product_error or errors.TryAgain(f"Spark: {lost[0].strip(' :')[:400]}")
         if product_error is None:
@@ -37,7 +37,7 @@ def translated() -> Iterator[None]:
 
 
 @contextmanager
-def naming(uri: str) -> Iterator[None]:
+def naming_location(uri: str) -> Iterator[None]:
     """Turns an error of the artifacts' location into one that names the file or folder."""
     try:
         yield
@@ -45,12 +45,12 @@ def naming(uri: str) -> Iterator[None]:
         raise errors.StoreUnavailable(f"artifacts {uri}: {error}") from error
     except OSError as error:
         text = " ".join(str(error).split())
-        raise meaning(text) or errors.BadSetting(
+        raise mailslice_error_in(text) or errors.BadSetting(
             f"artifacts {uri}: {text} (MAILSLICE_ARTIFACTS must be a folder that can be written)"
         ) from error
 
 
-def meaning(text: str) -> errors.MailsliceError | None:
+def mailslice_error_in(text: str) -> errors.MailsliceError | None:
     """The mailslice error that the text of a Spark or Arrow error contains; None without one."""
     for name, message in _MAILSLICE_ERROR.findall(text)[-1:]:
         kind = getattr(errors, name, None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from mailslice.engine.errors import translated
+from mailslice.engine.errors import translated_errors
 from mailslice.engine.worker_stores import one_task
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class InProcess:
 
 
 @dataclass
-class Small:
+class SmallFirst:
     """Stands in for a Spark session: work runs in this process until it has read `most` rows.
 
     `start` then makes the session that does the rest. Any other attribute is that of this session.
@@ -61,7 +61,7 @@ class Small:
         return getattr(self.large(), name)
 
 
-Session: TypeAlias = "SparkSession | InProcess | Small"
+Session: TypeAlias = "SparkSession | InProcess | SmallFirst"
 
 
 def slots_of(spark: Session) -> int:
@@ -91,9 +91,9 @@ def run_on_keys(
         return []
     if isinstance(spark, InProcess):
         return list(work(iter([keys])))
-    if isinstance(spark, Small):
+    if isinstance(spark, SmallFirst):
         return _small_first(spark, keys, work, rows)
-    with translated():
+    with translated_errors():
         results = frame_of_keys(spark, keys, _pickled(work), "result binary").collect()
     return [pickle.loads(row[0]) for row in results]  # noqa: S301 - see the import
 
@@ -111,7 +111,7 @@ def _pickled(work: Work[K, R]) -> Work[K, pa.RecordBatch]:
 
 
 def _small_first(
-    small: Small, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int]
+    small: SmallFirst, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int]
 ) -> list[R]:
     """Work on a few keys at a time in this process, then on the rest in Spark."""
     results: list[R] = []
@@ -127,7 +127,7 @@ def _small_first(
 
 
 def frame_of_keys(
-    spark: SparkSession | Small,
+    spark: SparkSession | SmallFirst,
     keys: Sequence[K],
     work: Work[K, pa.RecordBatch],
     schema: str | StructType,

@@ -26,7 +26,7 @@ from mailslice.engine.row_files import (
     read_groups,
 )
 from mailslice.engine.worker_stores import stores_of
-from mailslice.stores.cassandra.ids import cut
+from mailslice.stores.cassandra.ids import id_batches
 from mailslice.stores.cassandra.ranges import TokenRange
 
 Halves = npt.NDArray[np.uint64]
@@ -45,25 +45,25 @@ _COLUMN = "enqueue_id"
 
 
 @dataclass(frozen=True, slots=True)
-class Dropping(PlanFiles):
+class DropSpec(PlanFiles):
     """Queue, and files of ids. `turn(n)` waits until n drops are allowed; each task has a copy."""
 
     turn: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DropCounts:
     """Counts: marks that were `dropped`; marks without a row that stay, `blocked` by the caller."""
 
     dropped: int = 0
     blocked: int = 0
 
-    def __add__(self, other: Dropped) -> Dropped:
-        return Dropped(self.dropped + other.dropped, self.blocked + other.blocked)
+    def __add__(self, other: DropCounts) -> DropCounts:
+        return DropCounts(self.dropped + other.dropped, self.blocked + other.blocked)
 
 
 def list_marks(
-    spark: Session, spec: Dropping, ranges: Sequence[TokenRange], rows: Halves
+    spark: Session, spec: DropSpec, ranges: Sequence[TokenRange], rows: Halves
 ) -> list[RowGroup]:
     """Write the ids of all marks in these token ranges that are not among `rows`."""
     with shared(spark, rows) as row_halves:
@@ -84,8 +84,8 @@ def list_marks(
 
 
 def drop_listed(
-    spark: Session, spec: Dropping, groups: Sequence[RowGroup], retained: Retained
-) -> Dropped:
+    spark: Session, spec: DropSpec, groups: Sequence[RowGroup], retained: Retained
+) -> DropCounts:
     """Drop the marks that row groups of `list_marks` name and that still exist.
 
     Marks of `retained` ids stay. Raises PlanRefused for a file that was changed.
@@ -94,8 +94,8 @@ def drop_listed(
 
 
 def drop_planned(
-    spark: Session, spec: Dropping, parts: Sequence[PlanPart], retained: Retained
-) -> Dropped:
+    spark: Session, spec: DropSpec, parts: Sequence[PlanPart], retained: Retained
+) -> DropCounts:
     """As `drop_listed`, for the ids of a plan's rows. Their marks were read twice already."""
 
     def ids(batches: Iterator[Sequence[PlanPart]]) -> Iterator[Ids]:
@@ -106,12 +106,12 @@ def drop_planned(
 
 def _drop(
     spark: Session,
-    spec: Dropping,
+    spec: DropSpec,
     keys: Sequence[RowGroup] | Sequence[PlanPart],
     read: Callable[..., Iterator[Ids]],
     retained: Retained,
-) -> Dropped:
-    def drop(batches: Iterator[Sequence[object]]) -> Iterator[Dropped]:
+) -> DropCounts:
+    def drop(batches: Iterator[Sequence[object]]) -> Iterator[DropCounts]:
         deleted = stores_of(spec.settings).tables.deleted
         for ids in read(batches):
             with_row, blocked = (among(low_halves(ids), halves) for halves in retained())
@@ -120,10 +120,10 @@ def _drop(
                 batch = droppable[at : at + _AT_ONCE]
                 if spec.turn is not None:
                     spec.turn(len(batch))
-                deleted.drop_packed(spec.queue, cut(pack(batch)), READS_IN_FLIGHT)
-            yield Dropped(len(droppable), int((blocked & ~with_row).sum()))
+                deleted.drop_packed(spec.queue, id_batches(pack(batch)), READS_IN_FLIGHT)
+            yield DropCounts(len(droppable), int((blocked & ~with_row).sum()))
 
-    return sum(run_on_keys(spark, keys, drop), Dropped())
+    return sum(run_on_keys(spark, keys, drop), DropCounts())
 
 
 def halves_of(pages: Sequence[bytes]) -> Halves:
@@ -131,7 +131,7 @@ def halves_of(pages: Sequence[bytes]) -> Halves:
     return np.sort(np.frombuffer(b"".join(pages), dtype=">u8").astype(np.uint64))
 
 
-def _tables(spec: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.Table]:
+def _tables(spec: DropSpec, batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.Table]:
     """The row groups of the parts, sorted by file: the reader keeps one file open."""
     with PlanReader(spec.location, spec.folder) as reader:
         for batch in batches:
@@ -149,7 +149,7 @@ def _write(writer: RowWriter, waiting: list[Ids], least: int) -> None:
         writer.add(pa.table({_COLUMN: column}), len(ids))
 
 
-def _listed(spec: Dropping, batches: Iterator[Sequence[RowGroup]]) -> Iterator[Ids]:
+def _listed(spec: DropSpec, batches: Iterator[Sequence[RowGroup]]) -> Iterator[Ids]:
     """The ids that are still marked: a sweep that was killed here may have dropped some marks."""
     marks = Marks(stores_of(spec.settings).tables.deleted, spec.queue)
     for batch in batches:

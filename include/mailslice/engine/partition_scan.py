@@ -32,7 +32,7 @@ from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
-from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, cut, each_in_order
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, id_batches, id_list
 from mailslice.stores.cassandra.packed import PackedPage
 
 if TYPE_CHECKING:
@@ -205,13 +205,13 @@ class Marks:
         """For each id whether it has a mark."""
         marked = np.zeros(len(ids), np.bool_)  # an id without an answer counts as live
         for at, packed, marked_ids in self._deleted.look_up(
-            self._queue, enumerate(cut(ids_.pack(ids))), READS_IN_FLIGHT
+            self._queue, enumerate(id_batches(ids_.pack(ids))), READS_IN_FLIGHT
         ):
             first, count = at * IDS_A_REQUEST, len(packed) // WIDTH
             if marked_ids is None:  # all of them
                 marked[first : first + count] = True
             elif marked_ids:
-                marked[first : first + count] = [id_ in marked_ids for id_ in each_in_order(packed)]
+                marked[first : first + count] = [id_ in marked_ids for id_ in id_list(packed)]
         return marked
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mailslice.engine.frames import InProcess, Session, frame_of_keys
-from mailslice.engine.row_files import refused
+from mailslice.engine.row_files import unreadable_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,4 +57,4 @@ def _batches(
                 derived = batch if derive is None else derive(batch)
                 yield derived.select(schema.names).cast(schema)
     except (OSError, KeyError, pa.ArrowException) as error:
-        raise refused(name, error) from error
+        raise unreadable_file(name, error) from error

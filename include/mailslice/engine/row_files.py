@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from uuid import uuid4
 
-from mailslice.engine.errors import meaning, naming
+from mailslice.engine.errors import mailslice_error_in, naming_location
 from mailslice.engine.id_arrays import texts
 from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.model.mail import QueueName
@@ -176,7 +176,7 @@ class GroupWriter:
     def _write(self, group: pa.Table) -> Digest:
         import pyarrow.parquet as pq
 
-        with naming(self._path):
+        with naming_location(self._path):
             if self._writer is None:
                 self._writer = pq.ParquetWriter(
                     self._path,
@@ -196,7 +196,7 @@ class GroupWriter:
 
     def close(self) -> Any:
         if self._writer is not None:
-            with naming(self._path):
+            with naming_location(self._path):
                 self._writer.close()
 
 
@@ -247,10 +247,10 @@ class PlanWriter(GroupWriter):
         return PlanPart(self._file, first, self._groups - first), digest
 
 
-def refused(file: str, error: Exception) -> MailsliceError:
+def unreadable_file(file: str, error: Exception) -> MailsliceError:
     """The error for an unreadable plan file: PlanRefused, unless its store does not answer."""
     problem = " ".join(str(error).split())[:200]
-    return meaning(str(error)) or PlanRefused(
+    return mailslice_error_in(str(error)) or PlanRefused(
         f"the file {file} of the plan cannot be read, it was changed or removed "
         f"({problem}): plan again"
     )
@@ -272,7 +272,7 @@ class PlanReader:
         for number in range(part.first, part.first + part.groups):
             schema = (table := self.group(part.file, number)).schema
             if (schema.names, schema.types) != (plan_schema().names, plan_schema().types):
-                raise refused(part.file, ValueError("it has other columns"))
+                raise unreadable_file(part.file, ValueError("it has other columns"))
             yield table
 
     def group(self, file: str, number: int) -> pa.Table:
@@ -280,7 +280,7 @@ class PlanReader:
             table = self._file(file).read_row_group(number)
             table.validate(full=True)
         except (OSError, ValueError, KeyError, IndexError) as error:
-            raise refused(file, error) from error
+            raise unreadable_file(file, error) from error
         return table
 
     def count(self, file: str) -> int:
@@ -288,7 +288,7 @@ class PlanReader:
         try:
             return int(self._file(file).num_row_groups)
         except (OSError, ValueError) as error:
-            raise refused(file, error) from error
+            raise unreadable_file(file, error) from error
 
     def __enter__(self) -> PlanReader:
         return self

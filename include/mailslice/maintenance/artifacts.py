@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mailslice.engine.errors import naming
+from mailslice.engine.errors import naming_location
 from mailslice.maintenance.file_stores import BucketFiles, DiskFiles
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.durations import format_duration
@@ -100,12 +100,12 @@ class Artifacts:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file atomically, also if the power fails."""
-        with naming(self.uri(name)):
+        with naming_location(self.uri(name)):
             self._files.write(self._key(name), data)
 
     def read(self, name: str) -> bytes | None:
         """The file's bytes; None when there is no such file."""
-        with naming(self.uri(name)):
+        with naming_location(self.uri(name)):
             return self._files.read(self._key(name))
 
     def exists(self, name: str) -> bool:
@@ -114,12 +114,12 @@ class Artifacts:
 
     def modified(self, name: str) -> datetime | None:
         """When the file was last written (UTC); None when there is no such file."""
-        with naming(self.uri(name)):
+        with naming_location(self.uri(name)):
             return self._files.modified(self._key(name))
 
     def folder(self, name: str) -> None:
         """Make a folder, so that writers need not make it; on S3 the bucket."""
-        with naming(self.uri(name)):
+        with naming_location(self.uri(name)):
             self._files.make_folder(self._key(name))
 
     def files(self, name: str) -> list[str]:
@@ -129,23 +129,23 @@ class Artifacts:
     def times(self, name: str) -> dict[str, datetime]:
         """The paths of `files`, each with the time of its last write (UTC)."""
         start = len(self._key("").rstrip("/"))
-        with naming(self.uri(name)):
+        with naming_location(self.uri(name)):
             times = self._files.times(self._key(name))
             return {path[start:].lstrip("/"): written for path, written in times}
 
     def folders(self, name: str) -> list[str]:
         """The names of the folders right below `name`, sorted."""
-        with naming(self.uri(name)):
+        with naming_location(self.uri(name)):
             return sorted(self._files.folders(self._key(name)))
 
     def remove(self, name: str) -> None:
         """Remove a file. A missing file is no error."""
-        with naming(self.uri(name)):
+        with naming_location(self.uri(name)):
             self._files.remove(self._key(name))
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder with all that is in it."""
-        with naming(self.uri(name)):
+        with naming_location(self.uri(name)):
             self._files.remove_folder(self._key(name))
 
     @cached_property
@@ -192,7 +192,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Mapping[str, object]) -> None:
         """Write a JSON object atomically; times as ISO 8601 UTC, durations in their short form."""
-        text = json.dumps(value, indent=1, default=plain, ensure_ascii=False)
+        text = json.dumps(value, indent=1, default=json_value, ensure_ascii=False)
         self.artifacts.write(self.file(name), text.encode() + b"\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
@@ -246,7 +246,7 @@ def folder_of(request: RunRequest, settings: Settings) -> RunFolder:
     return RunFolder(artifacts(settings), request.duty, request.queue, request.run)
 
 
-def plain(value: object) -> object:
+def json_value(value: object) -> object:
     """The JSON value of a report field: ISO 8601 UTC with `Z`, durations in their short form."""
     if isinstance(value, datetime):
         return iso(value)

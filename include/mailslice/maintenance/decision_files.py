@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from mailslice.maintenance.artifacts import Artifacts, artifacts, iso, plain
+from mailslice.maintenance.artifacts import Artifacts, artifacts, iso, json_value
 from mailslice.model.errors import MailsliceError
 from mailslice.model.settings import Settings
 from mailslice.stores.own.days import day_of
@@ -44,7 +44,7 @@ def write_decision(
 
 def save_decision(settings: Settings, now: datetime, about: Mapping[str, object]) -> None:
     """Write one decision, for an action that needs its record first. Raises StoreUnavailable."""
-    text = json.dumps({"time": iso(now), **about}, default=plain).encode() + b"\n"
+    text = json.dumps({"time": iso(now), **about}, default=json_value).encode() + b"\n"
     name = f"{DECISIONS_FOLDER}/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json"
     artifacts(settings).write(name, text)
 

@@ -15,7 +15,7 @@ from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QueueSample
-from mailslice.stores.rabbitmq.management import seen_empty
+from mailslice.stores.rabbitmq.management import shows_no_messages
 
 log = logging.getLogger(__name__)
 Sleep = Callable[[float], None]
@@ -28,7 +28,7 @@ def sample_once(stores: Stores, queue: QueueName, clock: Clock) -> datetime | No
     """The time if the queue is empty now; None if it is not, or the broker did not answer."""
     at = clock()
     try:
-        return at if seen_empty(stores.management, queue) else None
+        return at if shows_no_messages(stores.management, queue) else None
     except MailsliceError as error:
         log.info("the broker could not be asked whether %s is empty: %s", queue, error)
         return None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mailslice.engine.frames import InProcess, Session, Small
+from mailslice.engine.frames import InProcess, Session, SmallFirst
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,13 +50,13 @@ class Engine:
         """The engine that the step has used."""
         session = self.chosen
         # The last keys may hold many rows: a plan that stayed in the process may end large.
-        small = isinstance(session, Small) and session.started is None and session.is_small
+        small = isinstance(session, SmallFirst) and session.started is None and session.is_small
         return PROCESS if session is None or isinstance(session, InProcess) or small else SPARK
 
     def expect(self, rows: int) -> None:
         """Count rows that a later step will process, so that the plan may turn out large."""
         session = self.session()
-        if isinstance(session, Small):
+        if isinstance(session, SmallFirst):
             session.done += rows
 
     def _choose(self) -> Session:
@@ -64,7 +64,7 @@ class Engine:
         if not self.small_rows or "PYSPARK_GATEWAY_PORT" in os.environ:
             return self._spark()
         if self.plan is None:
-            return Small(self.small_rows, self._spark)
+            return SmallFirst(self.small_rows, self._spark)
         return InProcess() if self.plan.get("engine") == PROCESS else self._spark()
 
     def _spark(self) -> SparkSession:

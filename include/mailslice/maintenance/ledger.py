@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from mailslice.codec.row import epoch_ms
-from mailslice.maintenance.artifacts import plain
+from mailslice.maintenance.artifacts import json_value
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
@@ -31,7 +31,7 @@ class Ledger:
             queue=QueueName(report["queue"] or NO_QUEUE),
             started=datetime.fromisoformat(report["started"]),
             status=report["status"],
-            report=json.dumps(report, default=plain, ensure_ascii=False),
+            report=json.dumps(report, default=json_value, ensure_ascii=False),
             dag_run=report["dagRun"],
             who=report["who"],
             reason=report["reason"],

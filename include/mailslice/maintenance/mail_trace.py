@@ -46,11 +46,11 @@ class SourceAnswer:
     name: str | None = None
 
 
-Question = Callable[[QueueName, "Wanted"], Iterable[SourceAnswer]]
+Question = Callable[[QueueName, "TracedMail"], Iterable[SourceAnswer]]
 
 
 @dataclass(slots=True)
-class Wanted:
+class TracedMail:
     """The mail that is traced: by its enqueue id, or by its name and the ids found for it."""
 
     name: str | None = None
@@ -72,7 +72,7 @@ class Trace:
     def __init__(
         self,
         stores: Stores,
-        wanted: Wanted,
+        wanted: TracedMail,
         queues: Iterable[QueueName] = (),
         without: Collection[str] = (),
     ) -> None:
@@ -190,7 +190,7 @@ class Trace:
         except OSError as error:
             self._add(None, "log", UNKNOWN, SourceAnswer(f"a log cannot be read: {error}"))
 
-    def _view(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+    def _view(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
         from mailslice.admin.mail_queue import MailQueue
 
         view = MailQueue(self._stores, queue, system_clock)
@@ -204,11 +204,11 @@ class Trace:
             )
             yield SourceAnswer(says, row.enqueued_time, row.enqueue_id, mail.name)
 
-    def _mark(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+    def _mark(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
         for enqueue_id in self._stores.tables.deleted.marked(queue, list(wanted.ids)):
             yield SourceAnswer("it has a deleted mark: delivered, or deleted", None, enqueue_id)
 
-    def _workers(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+    def _workers(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
         for record in self._stores.worker_records(queue):
             alive = "alive" if record.is_alive else "silent"
             for mail in record.in_flight:
@@ -220,7 +220,7 @@ class Trace:
             for done in wanted.ids & set(record.done):
                 yield SourceAnswer(f"completed by worker {record.worker}", record.heartbeat, done)
 
-    def _delayed(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+    def _delayed(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
         from mailslice.stores.cassandra.own import DelayedMails
 
         table = DelayedMails.existing(self._stores.cassandra, self._stores.settings)
@@ -236,7 +236,7 @@ class Trace:
             says = f"{kind} until {mail.due:%Y-%m-%dT%H:%M:%SZ}{waits}; {mail.failures} failures"
             yield SourceAnswer(says, mail.enqueued, enqueue_id)
 
-    def _stages(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+    def _stages(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
         from mailslice.stores.cassandra.own import MailStages
 
         table = MailStages.existing(self._stores.cassandra, self._stores.settings)
@@ -245,7 +245,7 @@ class Trace:
             says = f"{record.stage.value} in attempt {record.attempt} by {record.owner}"
             yield SourceAnswer(f"{says}; {len(record.remaining)} not begun", record.updated, one)
 
-    def _republished(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+    def _republished(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
         from mailslice.stores.cassandra.own import RepublishedMails
 
         table = RepublishedMails.existing(self._stores.cassandra, self._stores.settings)
@@ -256,7 +256,7 @@ class Trace:
             )
 
     def _quarantine(
-        self, queue: QueueName, wanted: Wanted, *, moving: bool = False
+        self, queue: QueueName, wanted: TracedMail, *, moving: bool = False
     ) -> Iterator[SourceAnswer]:
         from mailslice.stores.cassandra.own import MovingMails, QuarantineTable
 
@@ -271,7 +271,7 @@ class Trace:
                     says = f"{mail.state.value} ({mail.action}) by {mail.who}{anew}: {mail.why}"
                 yield SourceAnswer(says, mail.decided, mail.enqueue_id, mail.name)
 
-    def _deleted(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+    def _deleted(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
         """Mails that a delete keeps. The newest runs are read, up to MOST_DELETED mails."""
         from mailslice.admin.deletions import deleted_mails, deleted_runs
         from mailslice.admin.filters import MailFilter
@@ -296,7 +296,7 @@ class Trace:
                 f"{quote(queue)}` with --id or --name finds this one"
             )
 
-    def _decisions(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+    def _decisions(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
         from mailslice.stores.cassandra.own import Decisions
 
         stores = self._stores
@@ -312,7 +312,7 @@ class Trace:
                 says = f"{row.action} by {row.who} ({row.verdict}, worker {row.worker}): {row.why}"
                 yield SourceAnswer(says, row.decided, row.enqueue_id, row.name)
 
-    def _dead_letters(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+    def _dead_letters(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
         from mailslice.admin.dead_letters import peek
 
         peeked = peek(self._stores, queue)
@@ -324,7 +324,7 @@ class Trace:
         if peeked.unseen:
             raise MailsliceError(f"{peeked.unseen} dead letters behind the first were not read")
 
-    def _parked(self, queue: QueueName, _wanted: Wanted) -> Sequence[SourceAnswer]:
+    def _parked(self, queue: QueueName, _wanted: TracedMail) -> Sequence[SourceAnswer]:
         management, parked = self._stores.management, RabbitNames(queue).park_queue
         if not management.queue_exists(parked):
             return ()
@@ -334,7 +334,7 @@ class Trace:
             raise MailsliceError(f"{count} messages are parked for a minute; no store lists them")
         return ()
 
-    def _audit(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+    def _audit(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
         from mailslice.maintenance.audits import newest_audit
 
         audit = newest_audit(self._stores, queue) if self._stores.existing_runs() else None
@@ -395,7 +395,7 @@ def in_order(entries: Iterable[dict[str, object]]) -> list[dict[str, object]]:
     return sorted(entries, key=key)
 
 
-def events_of(wanted: Wanted, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def events_of(wanted: TracedMail, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Events of the mail in the newest 64 MiB of these files. Raises OSError, also without any."""
     paths = {Path(path) for pattern in files for path in glob(pattern)}  # noqa: PTH207 - any folder
     if files and not paths:

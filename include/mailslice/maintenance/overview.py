@@ -41,16 +41,16 @@ Report = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Most:
+class Quota:
     """What an immediate count of a queue may read, in a few ms. Many queues share what ten may."""
 
     rows: int = 500
     partitions: int = 256
 
-    def each_of(self, queues: int) -> "Most":
+    def per_queue(self, queues: int) -> "Quota":
         """What each of `queues` queues may read."""
         share = min(1.0, _COUNTED / max(1, queues))
-        return Most(int(self.rows * share), int(self.partitions * share))
+        return Quota(int(self.rows * share), int(self.partitions * share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class _MailCount:
 
 
 def overview(
-    stores: Stores, clock: Clock, queues: Sequence[QueueName] | None = None, most: Most = Most()
+    stores: Stores, clock: Clock, queues: Sequence[QueueName] | None = None, most: Quota = Quota()
 ) -> list[QueueOverview]:
     """The queues (None: all), the worst first. Raises StoreUnavailable without RabbitMQ."""
     moving = traffic(stores.management)
@@ -111,7 +111,7 @@ def overview(
     workers = _answered(lambda: stores.workers_of(chosen), unanswered)
     held = _answered(lambda: active_holds(stores, clock), unanswered) or {}
     shape = _answered(lambda: view_shape(stores), unanswered) if chosen else None
-    share = most.each_of(len(chosen))
+    share = most.per_queue(len(chosen))
     inputs = _Inputs(stores, clock, moving, reports, workers, held, shape, share, unanswered)
     with ThreadPoolExecutor(_AT_ONCE, "overview") as threads:
         overviews = list(threads.map(lambda queue: _overview(inputs, queue), chosen))
@@ -150,7 +150,7 @@ class _Inputs:
     workers: Mapping[QueueName, Sequence[WorkerRecord]] | None
     held: Mapping[QueueName, ActiveHolds]
     shape: Shape | None
-    most: Most
+    most: Quota
     unanswered: dict[str, MailsliceError]
 
 
@@ -293,7 +293,7 @@ def _count(inputs: _Inputs, queue: QueueName, in_broker: int | None) -> _MailCou
         return None
     now, most = inputs.clock(), inputs.most
     rows = LiveRows(inputs.stores.tables, queue, inputs.shape)
-    glance = rows.glance(now, most.rows, most.partitions)
+    glance = rows.small_summary(now, most.rows, most.partitions)
     return None if glance is None else _MailCount(glance.size, now, glance.oldest, in_broker)
 
 

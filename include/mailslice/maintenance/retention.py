@@ -16,7 +16,7 @@ from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.checks.data_docs import DOCS_FOLDER, ENTRIES
 from mailslice.maintenance.artifacts import Artifacts, queue_folder
 from mailslice.maintenance.decision_files import DECISIONS_FOLDER
-from mailslice.maintenance.run_request import began
+from mailslice.maintenance.run_request import start_in_run_id
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadSetting
 from mailslice.stores import Stores, has_cassandra
@@ -72,7 +72,7 @@ def prune(artifacts: Artifacts, parent: str, before: datetime) -> list[str]:
 
     def remove_old(run: str) -> bool:
         folder = f"{parent}/{run}"
-        if began(run) > f"{before:%Y%m%d%H%M%S}":
+        if start_in_run_id(run) > f"{before:%Y%m%d%H%M%S}":
             return False
         is_old = max(artifacts.times(folder).values(), default=before) < before
         if is_old:

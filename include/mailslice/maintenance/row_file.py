@@ -21,7 +21,7 @@ from mailslice.engine.row_files import (
     RowFile,
     RowWriter,
     digest_of,
-    refused,
+    unreadable_file,
 )
 from mailslice.model.errors import PlanRefused
 
@@ -56,7 +56,7 @@ def stream_rows(location: Location, folder: str, file: RowFile, kind: type[R]) -
         try:
             rows = adapter.validate_python(table.to_pylist())
         except ValueError as error:
-            raise refused(file.file, error) from error
+            raise unreadable_file(file.file, error) from error
         yield from rows
 
 

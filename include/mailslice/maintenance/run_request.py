@@ -48,7 +48,7 @@ class RunRequest:
         return None if self.queue == NO_QUEUE else self.queue
 
 
-def subject(text: str) -> QueueName:
+def queue_or_none(text: str) -> QueueName:
     """A queue's name, or NO_QUEUE. Raises BadInput for a name that no queue may have."""
     return NO_QUEUE if text == NO_QUEUE else queue_name(text)
 
@@ -58,7 +58,7 @@ def new_run(clock: Clock) -> str:
     return f"{clock():%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
-def began(run: str) -> str:
+def start_in_run_id(run: str) -> str:
     """The time in a run id of `new_run` or Airflow, `20261121021500`; "" for other ids."""
     times = _TIME.findall(run)
     return "".join(times[-1]) if times else ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mailslice.checks.gate import Evaluator
-from mailslice.engine.errors import translated
+from mailslice.engine.errors import translated_errors
 from mailslice.engine.frames import Session
 from mailslice.maintenance import alerts, metrics
 from mailslice.maintenance import report as reports
@@ -94,7 +94,7 @@ def run_small(
 
     Returns the plan's summary. A later step that raises ends this: the task of that step runs it
     again and reports the error.
-    Until a task has taken a step (`done_ahead`), another try goes on with the plan and its steps.
+    Until a task has taken a step (`small_run_summary`), another try goes on with plan and steps.
     `clear` is the same in all tries until a person clears the task: then the run is planned anew.
     Raises TooLarge when the plan needs Spark, else what the plan raises.
     """
@@ -121,7 +121,7 @@ def record_refusal(step: str, error: Refused, request: RunRequest, settings: Set
         _record_failure(job.logic, job.run, step, error, times)
 
 
-def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, Any] | None:
+def small_run_summary(step: str, request: RunRequest, settings: Settings) -> dict[str, Any] | None:
     """The summary of a step that `run_small` did, at the first call; None: run the step."""
     folder = folder_of(request, settings)
     ahead = folder.read_json(AHEAD) or {"steps": []}
@@ -251,7 +251,7 @@ def _execute(job: _Job, step: str) -> dict[str, Any]:
     )
     began = run.began if job.in_process else time.monotonic()
     own = replace(run, settings=agreed, engine=engine, evaluator=tools.evaluator, began=began)
-    with translated():
+    with translated_errors():
         summary = step_of(job.logic, step)(own)
     if step == "plan" and duty.small_first:
         summary["engine"] = engine.used

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from mailslice.codec.shown import ShownFormatter
-from mailslice.maintenance.artifacts import folder_of, plain
-from mailslice.maintenance.run_request import NO_QUEUE, STEPS, RunRequest, subject
+from mailslice.maintenance.artifacts import folder_of, json_value
+from mailslice.maintenance.run_request import NO_QUEUE, STEPS, RunRequest, queue_or_none
 from mailslice.maintenance.runner import run_step
 from mailslice.maintenance.submission import read_settings, write_outcome
 from mailslice.model.errors import BadInput, MailsliceError
@@ -37,7 +37,7 @@ def main(duty: str, argv: Sequence[str]) -> int:
         settings = read_settings(arguments.settings) if arguments.settings else load_settings()
         request = RunRequest(
             duty,
-            subject(arguments.queue),
+            queue_or_none(arguments.queue),
             arguments.run,
             arguments.dag_run,
             arguments.who,
@@ -56,9 +56,9 @@ def main(duty: str, argv: Sequence[str]) -> int:
     shown = {
         name: value
         for name, value in summary.items()
-        if len(json.dumps(value, default=plain)) < _MAX_VALUE_LENGTH
+        if len(json.dumps(value, default=json_value)) < _MAX_VALUE_LENGTH
     }
-    print(json.dumps(shown, default=plain), flush=True)  # noqa: T201
+    print(json.dumps(shown, default=json_value), flush=True)  # noqa: T201
     return 0
 
 

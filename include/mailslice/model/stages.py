@@ -70,7 +70,7 @@ class MailStage:
         """Whether no recipient is left or in doubt."""
         return self.stage in {Stage.SENT, Stage.FAILED}
 
-    def those(self, stage: Stage) -> tuple[str, ...]:
+    def recipients_at(self, stage: Stage) -> tuple[str, ...]:
         return tuple(recipient for recipient, at in self.recipients.items() if at is stage)
 
     def moved(self, recipients: Iterable[str], stage: Stage, *, by: str, now: datetime) -> Self:
@@ -117,7 +117,7 @@ def decide(
     requested = tuple(dict.fromkeys(recipients))
     unmarked = MailStage(enqueue_id, "", 1, 0, requested)
     record = unmarked if read is None else _fitted(read, requested)
-    failed = record.those(Stage.SENDING)
+    failed = record.recipients_at(Stage.SENDING)
     after = next_attempt(record, record.remaining, failed, by=by, now=now)
     if failed:
         verdict = DeliveryVerdict.WAIT if holder_lives else DeliveryVerdict.FAIL

@@ -70,7 +70,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class Load:
     """The state of a destination. Times are microseconds since the epoch. `turn` counts changes."""
 
     turn: int = 0
@@ -83,7 +83,7 @@ class Book:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Claim:
     """A request to send a mail by `connection`. `waited`: it was put off, and its slot has come."""
 
     connection: str
@@ -99,15 +99,15 @@ class Freed:
 
 
 def decide(
-    book: Book,
+    book: Load,
     limit: Limit,
     now_us: int,
-    asks: Sequence[Ask],
+    asks: Sequence[Claim],
     *,
     freed: Iterable[Freed] = (),
     kept: Iterable[str] = (),
     chance: float = 1.0,
-) -> tuple[Book, list[int | None]]:
+) -> tuple[Load, list[int | None]]:
     """The next book, and for each ask None (granted) or the microseconds until the next try.
 
     `kept`: connections still in use. If the line is longer than 15 minutes, an ask gets no slot,
@@ -143,7 +143,7 @@ def decide(
             answers.append(place_us - now_us)
         else:
             answers.append(int(_LINE_US * (0.5 + chance / 2)))
-    return Book(book.turn + 1, next_us, line_us, hold_us, holders), answers
+    return Load(book.turn + 1, next_us, line_us, hold_us, holders), answers
 
 
 def _closest(rules: Rules, domain: str) -> tuple[str, int]:

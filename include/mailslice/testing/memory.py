@@ -28,7 +28,7 @@ from mailslice.stores.cassandra.enqueued_mails import (
     RowId,
     WrittenRow,
 )
-from mailslice.stores.cassandra.ids import TimedIds, each_of, pack, unpack
+from mailslice.stores.cassandra.ids import TimedIds, id_set, pack, unpack
 from mailslice.stores.cassandra.own import DelayState, SliceStatistic
 from mailslice.stores.cassandra.starts import Start
 
@@ -223,7 +223,7 @@ class MemoryDeletedMails:
     ) -> Iterator[tuple[T, bytes, Marked]]:
         for what, packed in asked:
             marked = pack(self.marked(queue, unpack(packed)))
-            yield what, packed, ALL if len(marked) == len(packed) else each_of(marked)
+            yield what, packed, ALL if len(marked) == len(packed) else id_set(marked)
 
     def drop_packed(self, queue: QueueName, lists: Iterable[bytes], *_: object) -> int:
         requests = [unpack(packed) for packed in lists]

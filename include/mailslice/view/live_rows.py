@@ -20,8 +20,8 @@ from mailslice.stores.cassandra.ids import (
     IDS_A_REQUEST,
     WIDTH,
     TimedIds,
-    cut,
-    each_in_order,
+    id_batches,
+    id_list,
     pack,
     unpack,
 )
@@ -166,7 +166,7 @@ class LiveRows:
         """Size and oldest mail; None if more than `most` rows must be read."""
         return self._summary(chain.from_iterable(self._streams(self.partitions(now))), most)
 
-    def glance(self, now: datetime, most: int, most_partitions: int) -> LiveSummary | None:
+    def small_summary(self, now: datetime, most: int, most_partitions: int) -> LiveSummary | None:
         """As `live_summary`, for few rows: reads one partition after the other, in few requests.
 
         Also None if more than `most_partitions` must be read. A queue without browseStart never had
@@ -265,7 +265,7 @@ class LiveRows:
         for start, chunks in groupby(self._ordered(chosen, _PAGE_IN_FLIGHT), key=_slice_of):
             rows: dict[bytes, _TimedId] = {}
             for chunk, packed in chunks:
-                for at, one in enumerate(each_in_order(packed)):
+                for at, one in enumerate(id_list(packed)):
                     rows[one] = (chunk.enqueued_ms(at), one, chunk.table, chunk.partition)
                 if len(rows) >= reading.ids:
                     reading.is_cut = True
@@ -356,7 +356,7 @@ class LiveRows:
         for chunk, packed, marked in marks_of(self.queue, read, PARTITIONS_IN_FLIGHT, ordered=True):
             alive: Sequence[int] = ()
             if marked is not ALL:
-                alive = [at for at, one in enumerate(each_in_order(packed)) if one not in marked]
+                alive = [at for at, one in enumerate(id_list(packed)) if one not in marked]
             yield chunk, packed, alive
 
     def _ordered(
@@ -374,7 +374,7 @@ class LiveRows:
     def _unordered(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
         unknown = self._unremembered(partitions)
         for partition, page in table.packed_ids_of(self.queue, unknown, PARTITIONS_IN_FLIGHT):
-            yield from ((_IdChunk(table, partition), packed) for packed in cut(page))
+            yield from ((_IdChunk(table, partition), packed) for packed in id_batches(page))
         yield from self._read_survivors(table, partitions)
 
     def _read(
@@ -414,7 +414,7 @@ def _position(candidate: Candidate) -> Position:
 
 
 def _timed(table: EnqueuedMails, partition: Partition, page: TimedIds) -> Iterator[_Read]:
-    for number, packed in enumerate(cut(page.packed)):
+    for number, packed in enumerate(id_batches(page.packed)):
         yield _IdChunk(table, partition, page, number * IDS_A_REQUEST), packed
 
 

@@ -50,7 +50,7 @@ def agree(stores: Stores) -> Settings:
     """
     setting, recorded = configured(stores.settings), stored(stores)
     if setting is False and recorded is None:
-        require_nobody_else(stores, shared=False)
+        require_agreement(stores, shared=False)
         recorded = _first(stores)
     answer = recorded is not False
     if setting is not None and setting is not answer:
@@ -70,7 +70,7 @@ def change(stores: Stores, *, shared: bool) -> bool:
     before = stored(stores)
     if (before is not False) is shared:
         return False
-    require_nobody_else(stores, shared=shared)
+    require_agreement(stores, shared=shared)
     if before is None:
         done = _first(stores) is shared
     else:
@@ -80,9 +80,9 @@ def change(stores: Stores, *, shared: bool) -> bool:
     return True
 
 
-def require_nobody_else(stores: Stores, *, shared: bool) -> None:
+def require_agreement(stores: Stores, *, shared: bool) -> None:
     """Raises ConfigurationDiffers while a worker of any queue runs with the other answer."""
-    others = [one for one in dissenters(stores, shared=shared) if not one[1].ended]
+    others = [one for one in workers_that_differ(stores, shared=shared) if not one[1].ended]
     running = [one for one in others if one[1].shared is not None and one[1].silence < _RUNNING]
     if running:
         own = configured(stores.settings) is shared  # else the command line says it
@@ -97,10 +97,10 @@ def require_nobody_else(stores: Stores, *, shared: bool) -> None:
 
 def is_alone(stores: Stores, queue: QueueName) -> bool:
     """Whether neither the stored answer nor a worker of the last day says that James works here."""
-    return not stored(stores) and not dissenters(stores, shared=False, queue=queue)
+    return not stored(stores) and not workers_that_differ(stores, shared=False, queue=queue)
 
 
-def dissenters(
+def workers_that_differ(
     stores: Stores, *, shared: bool, queue: QueueName | None = None
 ) -> list[tuple[QueueName, WorkerRecord]]:
     """Queue and record of the workers of the last day whose answer is another, or unknown."""

@@ -18,12 +18,12 @@ from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError, Refused
 from mailslice.webadmin.tasks import Status, Task, TaskRequest
-from mailslice.webadmin.work import Canceled, Watch, failed
+from mailslice.webadmin.work import Canceled, RunningTask, failed
 
 log = logging.getLogger(__name__)
 TASKS_FOLDER = "webadmin"
 MOST_TASKS, MOST_WAITING = 1000, 100
-Perform = Callable[[TaskRequest, Watch], None]
+Perform = Callable[[TaskRequest, RunningTask], None]
 _TASK = TypeAdapter(Task)
 
 
@@ -37,11 +37,11 @@ class InProcessTasks:
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "webadmin-task")
         self._ended: OrderedDict[UUID, Task] = OrderedDict(_saved(location))
-        self._entries: dict[UUID, Watch] = {}
+        self._entries: dict[UUID, RunningTask] = {}
 
     def submit(self, request: TaskRequest) -> None:
         task = Task(request.id, request.type, Status.WAITING, request.submitted, self._host)
-        entry = Watch(task)
+        entry = RunningTask(task)
         with self._lock:
             if len(self._entries) >= MOST_WAITING:
                 raise Refused(f"{len(self._entries)} tasks wait already; cancel some, or wait")
@@ -73,7 +73,7 @@ class InProcessTasks:
                 entry.canceled.set()
         self._thread.shutdown(wait=True)
 
-    def _do(self, request: TaskRequest, entry: Watch) -> None:
+    def _do(self, request: TaskRequest, entry: RunningTask) -> None:
         begun = {"status": Status.IN_PROGRESS, "started": system_clock(), "executed_on": self._host}
         with self._lock:  # `cancel` may come between
             if not entry.canceled.is_set():

@@ -31,7 +31,7 @@ class Canceled(Exception):
 
 
 @dataclass(slots=True)
-class Watch:
+class RunningTask:
     """A task of this process while it waits or runs."""
 
     task: Task
@@ -52,7 +52,7 @@ class Watch:
 def perform(
     request: TaskRequest,
     settings: Settings,
-    watch: Watch,
+    watch: RunningTask,
     clock: Clock = system_clock,
     run_duty: Callable[..., dict[str, Any]] = run_all,
 ) -> None:
@@ -78,7 +78,7 @@ def failed(request: TaskRequest, so_far: Mapping[str, Any] | None, error: Except
 class _Work:
     request: TaskRequest
     settings: Settings
-    watch: Watch
+    watch: RunningTask
     clock: Clock
     run_duty: Callable[..., dict[str, Any]]
 

@@ -113,7 +113,7 @@ async def _retry(
     if await worker.context.is_marked(row.enqueue_id):
         outcome.deleted += 1
         if lock:
-            await delays.forget(row.enqueue_id)  # there may be no copy left that closes the row
+            await delays.close_row(row.enqueue_id)  # there may be no copy left that closes the row
     elif row.leased:
         outcome.in_handler += 1
     elif row.due is not None and row.due + OVERDUE < worker.context.clock():

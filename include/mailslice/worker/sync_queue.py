@@ -19,8 +19,8 @@ from mailslice.model.settings import Settings, load_settings
 from mailslice.stores.loop_thread import LoopThread
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
-from mailslice.worker.process.consuming import Consumed, consume, stopped, unwatched
-from mailslice.worker.process.handler_pool import following
+from mailslice.worker.process.consuming import Consumed, close_on_stop, consume, end_watch
+from mailslice.worker.process.handler_pool import next_delivery
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 from mailslice.worker.stages.handler_stage import BlockingStage
 from mailslice.worker.validation import check_count, check_span
@@ -279,11 +279,11 @@ class _Taking:
     def __init__(self, deliveries: Deliveries, stop: asyncio.Event) -> None:
         self._deliveries = deliveries
         self._stop = stop
-        self._stopping = asyncio.create_task(stopped(stop, deliveries))
+        self._stopping = asyncio.create_task(close_on_stop(stop, deliveries))
         self._handed: set[Delivery] = set()
 
     async def next(self, idle: timedelta | None) -> Delivery | None:
-        delivery = await following(self._deliveries, idle, lambda: False)
+        delivery = await next_delivery(self._deliveries, idle, lambda: False)
         if delivery is not None:
             self._handed = {mail for mail in self._handed if not mail.settled.is_set()}
             self._handed.add(delivery)
@@ -291,7 +291,7 @@ class _Taking:
 
     async def close(self) -> None:
         """Disconnects, unless a mail in hand can still be settled."""
-        await unwatched(self._stopping, self._stop)
+        await end_watch(self._stopping, self._stop)
         await self._deliveries.aclose()
         if all(handed.settled.is_set() for handed in self._handed):
             await self._deliveries.disconnect()

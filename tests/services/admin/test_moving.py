@@ -389,7 +389,7 @@ def test_while_a_replica_is_away_a_mail_without_a_mark_is_in_doubt_too(
     killed(two, fresh_module, "move:decided")
     two.stores.own.locks.release(f"move/{two.source}", _holder(two))
     with monkeypatch.context() as patch:
-        patch.setattr(moving, "is_over", away)
+        patch.setattr(moving, "is_finished", away)
         outcome = two.move()
         assert (outcome.doubtful, outcome.moved, outcome.gone) == (1, {}, 0)
         assert two.left() == 3

@@ -168,7 +168,7 @@ def test_a_row_that_waits_for_a_person_names_those_of_every_decision_about_the_m
     quarantine = world.quarantine()
     kept = quarantine.keep_failed(to(world, "a@x.example"), HOLDER, IN_DOUBT)
     assert quarantine.keep(world.item, HOLDER, CLOSED) == kept  # may come to nothing
-    again = quarantine.name(kept, to(world, "a@x.example", "b@x.example"), CLOSED)
+    again = quarantine.extend(kept, to(world, "a@x.example", "b@x.example"), CLOSED)
     (now,) = quarantine.mails()
     assert again.message == now.message
     assert (now.state, now.action, now.why, recipients(now)) == (

@@ -124,14 +124,14 @@ async def test_the_first_false_is_refused_beside_an_idle_worker_of_the_default(w
 
 def test_a_record_of_the_last_day_that_says_otherwise_or_nothing_is_told(world):
     with open_stores(world()) as stores:
-        assert not sharing.dissenters(stores, shared=False)
+        assert not sharing.workers_that_differ(stores, shared=False)
         for name, said in (("right", False), ("other", True), ("earlier", None)):
             stores.own.worker_records.save_future(
                 QUEUE, replace(RECORD, worker=name, shared=said)
             ).result()
-        found = sharing.dissenters(stores, shared=False, queue=QUEUE)
+        found = sharing.workers_that_differ(stores, shared=False, queue=QUEUE)
         assert {record.worker for _, record in found} == {"other", "earlier"}
-        assert len(sharing.dissenters(stores, shared=False)) == len(found)
+        assert len(sharing.workers_that_differ(stores, shared=False)) == len(found)
 
 
 def test_a_worker_writes_into_its_record_what_it_goes_by(world):

@@ -17,7 +17,7 @@ from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.blobs.s3_store import S3BlobStore
-from mailslice.stores.blobs.small import SMALL, speaks_to
+from mailslice.stores.blobs.small import SMALL, can_serve
 from tests.services.blobs.s3_server import (
     BUSY,
     DENIED,
@@ -361,13 +361,13 @@ def test_keys_of_the_machine_and_proxies_are_left_to_obstore(
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     plain = S3Settings(endpoint="http://s3.example", access_key="a", secret_key=SecretStr("b"))
-    assert speaks_to(plain)
-    assert not speaks_to(plain.model_copy(update={"access_key": None}))
-    assert not speaks_to(plain.model_copy(update={"secret_key": None}))
+    assert can_serve(plain)
+    assert not can_serve(plain.model_copy(update={"access_key": None}))
+    assert not can_serve(plain.model_copy(update={"secret_key": None}))
     for name in ("http_proxy", "all_proxy"):
         with monkeypatch.context() as named:
             named.setenv(name, "http://proxy.example:3128")
-            assert not speaks_to(plain)
+            assert not can_serve(plain)
             named.setenv("no_proxy", "s3.example")
-            assert speaks_to(plain)
-            assert not speaks_to(plain.model_copy(update={"access_key": None}))
+            assert can_serve(plain)
+            assert not can_serve(plain.model_copy(update={"access_key": None}))

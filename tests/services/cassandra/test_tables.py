@@ -12,7 +12,7 @@ from mailslice.stores import open_stores
 from mailslice.stores.cassandra import deleted_mails
 from mailslice.stores.cassandra.ddl import create_queue_tables, queue_tables
 from mailslice.stores.cassandra.deleted_mails import ALL
-from mailslice.stores.cassandra.ids import each_of, pack
+from mailslice.stores.cassandra.ids import id_set, pack
 from tests.contracts.tables import TablesContract, some_queue
 
 
@@ -69,7 +69,7 @@ def test_a_long_look_up_gives_the_same_with_a_scan_of_all_marks_as_without(
     asked = [(number, pack(ids)) for number, ids in enumerate([*lists, lists[0][:-1]])]
     looked_up = deleted.look_up(queue, iter(asked), ordered=ordered)
     assert {tag: (packed, marked) for tag, packed, marked in looked_up} == {
-        **{at: (packed, each_of(packed[:-20])) for at, packed in asked[:-1]},
+        **{at: (packed, id_set(packed[:-20])) for at, packed in asked[:-1]},
         4: (asked[4][1], ALL),
     }
 

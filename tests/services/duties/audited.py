@@ -34,7 +34,7 @@ from mailslice.model.verdicts import MailVerdict
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.own import DelayedMail
 from mailslice.stores.rabbitmq.checkout import Checkout
-from mailslice.stores.rabbitmq.work_census import WorkHold
+from mailslice.stores.rabbitmq.work_census import WorkQueueCensus
 from mailslice.worker import open_worker
 from tests.services.duties.running import judged_plainly
 from tests.services.duties.world import World, as_set, in_process
@@ -178,7 +178,7 @@ def quickly() -> Iterator[None]:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A census that does not wait for figures: no consumer holds anything in these tests."""
     monkeypatch.setattr(evidence, "HOLD", timedelta(0))
-    monkeypatch.setattr(WorkHold, "elsewhere", lambda _: 0)
+    monkeypatch.setattr(WorkQueueCensus, "elsewhere", lambda _: 0)
 
 
 @pytest.fixture(scope="module")

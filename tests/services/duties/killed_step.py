@@ -15,12 +15,12 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import load_settings
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.session import CassandraSession
-from mailslice.stores.rabbitmq.work_census import WorkHold
+from mailslice.stores.rabbitmq.work_census import WorkQueueCensus
 from tests.services.duties.world import ahead, as_set, in_process
 
 if __name__ == "__main__":
     evidence.HOLD = evidence.LONGEST_HOLD = timedelta(0)
-    WorkHold.elsewhere = lambda _: 0
+    WorkQueueCensus.elsewhere = lambda _: 0
     duty, step, queue, run, params, hours = sys.argv[1:]
     if duty == "blob_gc":
         S3BlobStore.now_skew = lambda *_: timedelta(0)

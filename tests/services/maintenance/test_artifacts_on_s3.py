@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from mailslice.duties.blob_gc.plan import CopyToRestore
-from mailslice.engine.errors import translated
+from mailslice.engine.errors import translated_errors
 from mailslice.engine.frames import InProcess
 from mailslice.engine.plan_rows import plan_rows
 from mailslice.maintenance.artifacts import Artifacts
@@ -76,7 +76,10 @@ def test_rows_that_s3_does_not_answer_for_are_not_taken_for_changed_ones(fresh, 
     file = write_rows(location, "run", "rows.parquet", rows, CopyToRestore)
     if is_there:
         location = Artifacts(prefix, s3.model_copy(update={"endpoint": "http://127.0.0.1:9"}))
-        with pytest.raises(StoreUnavailable, match="AWS Error NETWORK_CONNECTION"), translated():
+        with (
+            pytest.raises(StoreUnavailable, match="AWS Error NETWORK_CONNECTION"),
+            translated_errors(),
+        ):
             write_rows(location, "run", "more.parquet", rows, CopyToRestore)
     else:
         location.remove("run/rows.parquet")

@@ -15,7 +15,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.management import Management, seen_empty
+from mailslice.stores.rabbitmq.management import Management, shows_no_messages
 from mailslice.stores.rabbitmq.topology import Topology
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -204,12 +204,12 @@ def test_a_queue_is_seen_empty_only_once_its_figures_are_there_and_all_zero(fres
     topology = Topology(fresh.settings)
     names = RabbitNames(SPOOL)
 
-    assert not seen_empty(topology.management, SPOOL)  # there is no such queue
+    assert not shows_no_messages(topology.management, SPOOL)  # there is no such queue
     topology.declare(SPOOL)
-    wait_for(lambda: seen_empty(topology.management, SPOOL))
+    wait_for(lambda: shows_no_messages(topology.management, SPOOL))
     assert topology.management.alarms() == []
     publish(fresh.settings, names.exchange, b"one")
-    wait_for(lambda: not seen_empty(topology.management, SPOOL))
+    wait_for(lambda: not shows_no_messages(topology.management, SPOOL))
     assert topology.management.depth(names.work_queue).total == 1
     assert topology.management.depth("no such queue") is None
 

@@ -268,7 +268,7 @@ async def test_workers_that_end_never_push_a_copy_that_waits_past_a_delivery_lim
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=20))
         async with aclosing(worker.deliveries(8)) as deliveries:
             taking = asyncio.create_task(anext(deliveries))
-            await until(lambda: deliveries.surfacing)  # after the level of 5 s
+            await until(lambda: deliveries.has_expired_copies)  # after the level of 5 s
             taking.cancel()
         for _ in range(LIMIT + 1):
             async with aclosing(worker.deliveries(8)) as deliveries:

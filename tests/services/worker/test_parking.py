@@ -16,7 +16,7 @@ import pytest
 
 from mailslice.model.errors import QueueMissing
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.management import seen_empty
+from mailslice.stores.rabbitmq.management import shows_no_messages
 from mailslice.worker import QueueWorker, consume, open_worker
 from mailslice.worker.dequeue import park
 from tests.services.worker.conftest import Place4Queue, at, mail, until
@@ -92,7 +92,7 @@ async def partial(
     assert time.monotonic() - began < 60
     assert set(run.handed) == good
     await until_parked(spool, BAD - 16)
-    assert not await asyncio.to_thread(seen_empty, spool.stores.management, spool.queue)
+    assert not await asyncio.to_thread(shows_no_messages, spool.stores.management, spool.queue)
     back()
     await until(lambda: len(run.handed) == MAILS, 180)
     run.stop.set()

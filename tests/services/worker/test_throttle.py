@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from mailslice.model.errors import BadSetting
-from mailslice.model.throttling import Book
+from mailslice.model.throttling import Load
 from mailslice.stores.cassandra.own import Destinations
 from mailslice.worker import consume, open_worker
 from mailslice.worker.handlers.relay import Relay
@@ -42,11 +42,11 @@ def throttle_of(worker: QueueWorker) -> DestinationThrottle:
     return worker.state.throttle
 
 
-def book(spool: Any, domain: str = "slow.example") -> Book:
+def book(spool: Any, domain: str = "slow.example") -> Load:
     return (
         Destinations.created(spool.stores.cassandra, spool.settings)
         .books(spool.queue, [domain])
-        .get(domain, Book())
+        .get(domain, Load())
     )
 
 
@@ -119,7 +119,7 @@ async def test_the_forms_of_a_domain_share_its_book_and_each_is_told_how_long_it
         assert await asyncio.to_thread(ask) == set(forms)
         throttle.leave("first", ("xn--bcher-kva.example",))
         await until(lambda: not book(spool, "xn--bcher-kva.example").holders)
-    assert book(spool, "bücher.example") == Book()
+    assert book(spool, "bücher.example") == Load()
 
 
 async def test_domains_without_a_limit_ask_nobody(

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from mailslice.cli import worker_top
-from mailslice.cli.worker_top import Top, of_workers, table
+from mailslice.cli.worker_top import Top, table, worker_figures
 from mailslice.maintenance.health import Health, HealthVerdict
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.model.holds import Hold
@@ -47,7 +47,7 @@ def record(
 
 
 def test_a_worker_that_has_ended_is_not_counted() -> None:
-    figures = of_workers([record("a", ended=False), record("b", ended=True)])
+    figures = worker_figures([record("a", ended=False), record("b", ended=True)])
     assert (figures["workers"], figures["completed"], figures["notCompleted"]) == (1, 7, 3)
 
 
@@ -58,7 +58,7 @@ def test_a_worker_without_mails_lives_between_the_records_that_it_writes_once_a_
         record("hangs", silent=40, holds=True),
         record("busy", silent=4, holds=True),
     ]
-    figures = of_workers(records)
+    figures = worker_figures(records)
     assert (figures["workers"], figures["inHandlers"]) == (2, 1)
 
 

@@ -229,15 +229,15 @@ def test_a_silent_store_of_which_nothing_is_known_is_said(world, facts):
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_what_was_known_comes_with_its_time_and_the_reason(world, facts, error):
-    assert facts.known("runs", lambda _stores: [1]).value == [1]
+    assert facts.cached("runs", lambda _stores: [1]).value == [1]
     world.now += timedelta(minutes=5)
 
     def fail(_stores):
         raise error
 
-    last = facts.known("runs", fail)
+    last = facts.cached("runs", fail)
     assert (last.value, last.at, last.problem) == ([1], NOW, str(error))
-    nothing = facts.known("others", fail)
+    nothing = facts.cached("others", fail)
     assert (nothing.value, nothing.at, nothing.problem) == (None, None, str(error))
 
 

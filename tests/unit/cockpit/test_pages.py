@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from mailslice.actions.request import MAIL_ACTIONS
 from mailslice.cockpit import app, views
 from mailslice.cockpit.app import POSTS, ROUTES, STATIC, PlanQuestion, Schedule, cockpit
-from mailslice.cockpit.data_docs import docs_path, safe_path, with_way_back
+from mailslice.cockpit.data_docs import docs_path, safe_path, with_cockpit_links
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.mails import MailsPage
 from mailslice.cockpit.rights import Right
@@ -553,10 +553,10 @@ def test_data_docs_are_served_with_their_media_type_and_run_no_script(client, tm
 
 @pytest.mark.parametrize(("path", "home"), [("index.html", "../"), ("gates/x.html", "../../")])
 def test_a_page_of_data_docs_leads_back_to_the_cockpit(path, home):
-    page = with_way_back(b"<html><head></head><body class=x><h1>PASS</h1></body></html>", path)
+    page = with_cockpit_links(b"<html><head></head><body class=x><h1>PASS</h1></body></html>", path)
     assert f'<a href="{home}">Mail queues</a>'.encode() in page
     assert page.index(b"</nav>") < page.index(b"<h1>")
-    assert with_way_back(b"<p>no body</p>", path) == b"<p>no body</p>"
+    assert with_cockpit_links(b"<p>no body</p>", path) == b"<p>no body</p>"
 
 
 @pytest.mark.parametrize(

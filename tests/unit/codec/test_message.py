@@ -211,7 +211,7 @@ def test_the_null_sender_spelled_with_brackets_is_none():
             body(lastUpdated=0).replace(
                 b'"lastUpdated": 0', b'"lastUpdated": 1e-99999999999999999999'
             ),
-            "read twice: InvalidOperation",
+            "levels or digits: InvalidOperation",
         ),
     ],
 )

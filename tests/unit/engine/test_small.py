@@ -6,7 +6,7 @@ What is left once it turns out large goes to Spark, each key once.
 import pytest
 
 from mailslice.engine import frames
-from mailslice.engine.frames import InProcess, Small, run_on_keys
+from mailslice.engine.frames import InProcess, SmallFirst, run_on_keys
 from mailslice.maintenance.engine import Engine, TooLarge
 from mailslice.model.settings import Settings
 
@@ -37,14 +37,14 @@ def found(small, keys):
 
 
 def test_small_work_starts_nothing():
-    small = Small(50, lambda: pytest.fail("Spark was started"))
+    small = SmallFirst(50, lambda: pytest.fail("Spark was started"))
     assert found(small, [1, 2, 3, 4]) == [1, 2, 3, 4]
     assert small.done == 40
 
 
 def test_what_is_left_of_large_work_goes_to_the_session_once(monkeypatch):
     session = Session(monkeypatch)
-    small = Small(50, lambda: session)
+    small = SmallFirst(50, lambda: session)
     assert found(small, list(range(20))) == list(range(20))
     assert session.keys == list(range(7, 20))
     assert found(small, [30]) == [30]

@@ -41,7 +41,7 @@ def broker(monkeypatch):
         found.now += timedelta(seconds=seconds)
 
     found.sleep = sleep
-    monkeypatch.setattr(drained, "seen_empty", look)
+    monkeypatch.setattr(drained, "shows_no_messages", look)
     return found
 
 

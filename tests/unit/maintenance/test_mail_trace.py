@@ -17,7 +17,7 @@ import pytest
 from mailslice.maintenance import mail_trace
 from mailslice.maintenance.mail_trace import (
     Trace,
-    Wanted,
+    TracedMail,
     events_in,
     events_of,
     in_order,
@@ -54,7 +54,7 @@ class Away:
 
 def trace(text: str, *queues: str, log: str = "") -> tuple[Trace, list[dict[str, object]]]:
     stores: Any = Away()
-    tracing = Trace(stores, Wanted.of(text), [queue_name(queue) for queue in queues])
+    tracing = Trace(stores, TracedMail.of(text), [queue_name(queue) for queue in queues])
     return tracing, tracing.run(events_in(io.StringIO(log)))
 
 
@@ -70,8 +70,8 @@ def test_files_of_the_settings_are_read_by_their_patterns(text: str, tmp_path: P
     first, _, last = LOG.partition('{"time": "2026-11-23T06:00:01Z"')
     (tmp_path / "worker.log.1").write_text(first)
     (tmp_path / "worker.log").write_text(f'{{"time": "2026-11-23T06:00:01Z"{last}')
-    tracing = Trace(Away(), Wanted.of(text), [])  # type: ignore[arg-type]
-    entries = tracing.run(events_of(Wanted.of(text), [f"{tmp_path}/worker.log*"]))
+    tracing = Trace(Away(), TracedMail.of(text), [])  # type: ignore[arg-type]
+    entries = tracing.run(events_of(TracedMail.of(text), [f"{tmp_path}/worker.log*"]))
     told = [(one["source"], one["says"]) for one in entries if one["answer"] == "yes"]
     assert told == [("log", "accepted"), ("log", "delivered; answer: 250 OK")]
 
@@ -84,17 +84,17 @@ def test_the_newest_part_of_large_logs_is_read(
     for age, name in enumerate(("new", "old")):
         (tmp_path / name).write_text("\n".join(lines) + "\n")
         os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
-    events = events_of(Wanted.of(str(ID)), [f"{tmp_path}/*"])
+    events = events_of(TracedMail.of(str(ID)), [f"{tmp_path}/*"])
     assert [event["attempt"] for event in events] == [4, 5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("name", ["nothing*", "folder"])
 def test_a_log_that_cannot_be_read_is_unknown(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    tracing = Trace(Away(), Wanted.of(str(ID)), [])  # type: ignore[arg-type]
+    tracing = Trace(Away(), TracedMail.of(str(ID)), [])  # type: ignore[arg-type]
     (entry,) = (
         one
-        for one in tracing.run(events_of(Wanted.of(str(ID)), [f"{tmp_path}/{name}"]))
+        for one in tracing.run(events_of(TracedMail.of(str(ID)), [f"{tmp_path}/{name}"]))
         if one["source"] == "log"
     )
     assert entry["answer"] == "unknown"
@@ -131,7 +131,7 @@ def test_marks_and_delays_are_not_asked_for_a_name_without_an_id() -> None:
 
 
 def test_a_mail_that_every_place_denies_is_bad_input() -> None:
-    tracing = Trace(SimpleNamespace(), Wanted.of("m"), [])  # type: ignore[arg-type]
+    tracing = Trace(SimpleNamespace(), TracedMail.of("m"), [])  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="no place knows 'm'"):
         raise_for(tracing, "m")
 
@@ -155,7 +155,9 @@ def answers_of(monkeypatch: pytest.MonkeyPatch, text: str, source: str, *moving:
     existing = classmethod(lambda cls, *_: tables.get(cls))
     monkeypatch.setattr(OwnTable, "existing", existing)
     stores: Any = Mute()
-    tracing = Trace(stores, Wanted.of(text), [queue_name("spool")], without={mail_trace.RABBITMQ})
+    tracing = Trace(
+        stores, TracedMail.of(text), [queue_name("spool")], without={mail_trace.RABBITMQ}
+    )
     entries = [one for one in tracing.run() if one["source"] == source]
     return [(one["answer"], one["time"], one["says"]) for one in entries]
 
@@ -277,7 +279,9 @@ def test_the_days_of_decisions_are_asked_for_once_for_all_queues(
     monkeypatch.setattr(OwnTable, "existing", existing)
     stores: Any = Mute()
     stores.rabbitmq = SimpleNamespace(names=lambda: [queue_name("other"), queue_name("spool")])
-    tracing = Trace(stores, Wanted.of("m"), map(queue_name, queue), without={mail_trace.RABBITMQ})
+    tracing = Trace(
+        stores, TracedMail.of("m"), map(queue_name, queue), without={mail_trace.RABBITMQ}
+    )
     says = [one["says"] for one in tracing.run() if one["source"] == "decisions"]
     assert says[-1] == "release by ada (stuck, worker w): it hung"
     every_day = [("spool", None)]

@@ -6,7 +6,13 @@ import pytest
 
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.maintenance import registry
-from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run, run_of_dag, subject
+from mailslice.maintenance.run_request import (
+    NO_QUEUE,
+    RunRequest,
+    new_run,
+    queue_or_none,
+    run_of_dag,
+)
 from mailslice.maintenance.runner import steps_of
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
@@ -50,10 +56,10 @@ def test_the_audit_of_a_republish_on_the_queue_with_the_longest_name_has_an_allo
 
 
 def test_a_run_is_about_a_queue_or_about_none():
-    assert subject("spool") == "spool"
-    assert RunRequest("blob_gc", subject(NO_QUEUE), "r").reported_queue is None
+    assert queue_or_none("spool") == "spool"
+    assert RunRequest("blob_gc", queue_or_none(NO_QUEUE), "r").reported_queue is None
     with pytest.raises(BadInput, match="queue name"):
-        subject("")
+        queue_or_none("")
 
 
 @pytest.mark.parametrize("run", ["", "../x", "a/b", ".hidden", "x" * 181])
@@ -113,7 +119,7 @@ def test_a_dry_run_leaves_out_what_changes():
 def test_every_duty_has_a_summary_params_and_five_steps():
     assert {"queue_cleanup", "queue_size"} <= set(registry.names())
     duty = registry.load("queue_cleanup")
-    assert duty.summary.startswith("Empties what is done")
+    assert duty.summary.startswith("Deletes dead rows")
     assert duty.params is Params
 
 

@@ -257,23 +257,23 @@ def test_after_a_small_plan_every_step_is_done_in_its_process_and_taken_once(sma
     assert duty.ran == ["plan", "check", "apply", "verify", "report"]
     assert runner.is_small(REQUEST, settings)
     for step in ("check", "apply", "verify"):
-        assert runner.done_ahead(step, REQUEST, settings)["step"] == step
-        assert runner.done_ahead(step, REQUEST, settings) is None
-    assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
+        assert runner.small_run_summary(step, REQUEST, settings)["step"] == step
+        assert runner.small_run_summary(step, REQUEST, settings) is None
+    assert runner.small_run_summary("report", REQUEST, settings)["status"] == "done"
 
 
 def test_a_step_that_fails_after_a_small_plan_is_left_to_its_own_task(small, duty, settings, take):
     small(apply=PlanRefused("the plan is too old"))
     assert duty.ran == ["plan", "check", "apply"]
-    assert runner.done_ahead("check", REQUEST, settings)
-    assert runner.done_ahead("apply", REQUEST, settings) is None
+    assert runner.small_run_summary("check", REQUEST, settings)
+    assert runner.small_run_summary("apply", REQUEST, settings) is None
     assert str(take("apply", apply=PlanRefused("the plan is too old"))) == "the plan is too old"
 
 
 def test_a_plan_that_is_made_anew_forgets_what_was_done_after_the_one_before(small, settings, take):
     small()
     take("plan")
-    assert runner.done_ahead("check", REQUEST, settings) is None
+    assert runner.small_run_summary("check", REQUEST, settings) is None
 
 
 @pytest.mark.parametrize("step", ["check", "apply", "verify", "report"])
@@ -288,7 +288,7 @@ def test_a_small_run_that_is_killed_goes_on_with_its_plan_and_a_cleared_one_plan
     assert small()["engine"] == "process"
     assert [duty.ran.count(each) for each in ("plan", step)] == [1, 2]
     assert len(duty.ran) == 6
-    assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
+    assert runner.small_run_summary("report", REQUEST, settings)["status"] == "done"
     small()
     assert duty.ran.count("plan") == 2
 
@@ -298,7 +298,7 @@ def test_a_small_run_that_is_killed_once_it_has_ended_is_not_planned_anew(small,
     small()
     assert small()["engine"] == "process"
     assert duty.ran == ["plan", "check", "apply", "verify", "report"]
-    assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
+    assert runner.small_run_summary("report", REQUEST, settings)["status"] == "done"
 
 
 @pytest.mark.parametrize("step", ["check", "apply", "verify", "report"])
@@ -308,7 +308,7 @@ def test_a_small_run_whose_step_raised_goes_on_until_a_task_has_come(small, duty
     assert small()["engine"] == "process"
     assert [duty.ran.count(each) for each in ("plan", step)] == [1, 2]
     assert len(duty.ran) == 6
-    assert runner.done_ahead("check", REQUEST, settings)
+    assert runner.small_run_summary("check", REQUEST, settings)
     small()
     assert duty.ran.count("plan") == 2
 
@@ -320,7 +320,7 @@ def test_a_small_run_that_is_cleared_before_its_tasks_came_is_planned_anew(small
     assert duty.ran == ["plan", "check", "apply", "verify", "report"] * 2
     small(clear="1/4")
     assert len(duty.ran) == 10
-    assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
+    assert runner.small_run_summary("report", REQUEST, settings)["status"] == "done"
 
 
 @pytest.mark.parametrize("step", ["check", "apply", "verify", "report"])
@@ -336,7 +336,7 @@ def test_a_small_run_that_is_killed_and_then_cleared_is_planned_anew(small, duty
         small(clear="1/4", **{step: Killed()})
     small(clear="1/4")
     assert [duty.ran.count(each) for each in ("plan", step)] == [2, 3]
-    assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
+    assert runner.small_run_summary("report", REQUEST, settings)["status"] == "done"
 
 
 def test_all_steps_of_a_small_run_share_the_time_of_its_task(duty, small, settings, monkeypatch):

@@ -17,11 +17,11 @@ from mailslice.model.settings import Settings, load_settings
 from mailslice.model.throttling import (
     LEASE,
     LONGEST_LINE,
-    Ask,
-    Book,
+    Claim,
     Freed,
     Limit,
     Limits,
+    Load,
     decide,
     destination,
 )
@@ -112,7 +112,7 @@ def test_there_is_no_throttle_without_a_limit() -> None:
 
 
 def test_a_new_destination_takes_three_seconds_of_its_pace_and_then_one_message_a_pace() -> None:
-    book, answers = decide(Book(), Limit("*", 60), NOW, [Ask(str(n)) for n in range(10)])
+    book, answers = decide(Load(), Limit("*", 60), NOW, [Claim(str(n)) for n in range(10)])
     assert answers[:4] == [None] * 4
     assert answers[4:] == [n * SECOND + SECOND for n in range(1, 7)]
     assert (book.turn, book.line_us) == (1, NOW + 7 * SECOND)
@@ -120,41 +120,47 @@ def test_a_new_destination_takes_three_seconds_of_its_pace_and_then_one_message_
 
 def test_what_a_clock_far_ahead_wrote_holds_nobody_up_for_long() -> None:
     day = 86_400 * SECOND
-    book = Book(1, NOW + day, NOW + day, SECOND, {"theirs": NOW + day})
+    book = Load(1, NOW + day, NOW + day, SECOND, {"theirs": NOW + day})
     limit = Limit("*", 60, 1)
-    _, (answer,) = decide(book, limit, NOW, [Ask("mine")])
+    _, (answer,) = decide(book, limit, NOW, [Claim("mine")])
     assert answer is not None
     assert answer <= (LONGEST_LINE + LEASE).total_seconds() * SECOND
     later = NOW + int((LONGEST_LINE + 2 * LEASE).total_seconds()) * SECOND
     after, _ = decide(book, limit, NOW, [])
-    assert decide(after, limit, later, [Ask("mine", waited=True)])[1] == [None]
+    assert decide(after, limit, later, [Claim("mine", waited=True)])[1] == [None]
 
 
 def test_who_comes_anew_stands_behind_those_who_wait() -> None:
-    book = Book(1, line_us=NOW + 5 * SECOND)
-    assert decide(book, Limit("*", 60), NOW, [Ask("new")])[1] == [6 * SECOND]
-    assert decide(book, Limit("*", 60), NOW, [Ask("back", waited=True)])[1] == [None]
+    book = Load(1, line_us=NOW + 5 * SECOND)
+    assert decide(book, Limit("*", 60), NOW, [Claim("new")])[1] == [6 * SECOND]
+    assert decide(book, Limit("*", 60), NOW, [Claim("back", waited=True)])[1] == [None]
 
 
 def test_a_line_that_is_too_long_gives_no_place() -> None:
-    full = Book(1, line_us=NOW + int(LONGEST_LINE.total_seconds()) * SECOND)
+    full = Load(1, line_us=NOW + int(LONGEST_LINE.total_seconds()) * SECOND)
     for chance, seconds in ((0.0, 450), (1.0, 900)):
-        book, answers = decide(full, Limit("*", 60), NOW, [Ask("a")] * 3, chance=chance)
+        book, answers = decide(full, Limit("*", 60), NOW, [Claim("a")] * 3, chance=chance)
         assert (answers, book.line_us) == ([seconds * SECOND] * 3, full.line_us)
 
 
 def test_connections_are_taken_given_back_kept_and_lapse() -> None:
     limit = Limit("*", connections=2)
-    book, answers = decide(Book(), limit, NOW, [Ask("a"), Ask("b"), Ask("c")])
+    book, answers = decide(Load(), limit, NOW, [Claim("a"), Claim("b"), Claim("c")])
     assert answers[:2] == [None, None]
     assert answers[2] == SECOND // 2
     book, answers = decide(
-        book, limit, NOW + 1, [Ask("d", waited=True)], freed=[Freed("a", 4 * SECOND)]
+        book,
+        limit,
+        NOW + 1,
+        [Claim("d", waited=True)],
+        freed=[Freed("a", 4 * SECOND)],
     )
     assert (answers, set(book.holders), book.hold_us) == ([None], {"b", "d"}, 4 * SECOND)
     later = NOW + int(LEASE.total_seconds()) * SECOND
     kept, _ = decide(book, limit, later - 1, [], kept=["d"])
-    book, answers = decide(kept, limit, later + 1, [Ask("e", waited=True), Ask("f", waited=True)])
+    book, answers = decide(
+        kept, limit, later + 1, [Claim("e", waited=True), Claim("f", waited=True)]
+    )
     assert (set(book.holders), answers) == ({"d", "e"}, [None, 2 * SECOND])
 
 
@@ -165,10 +171,10 @@ def test_connections_are_taken_given_back_kept_and_lapse() -> None:
 def test_no_minute_has_more_than_its_number_a_twentieth_and_one(
     rate: int, asks: list[tuple[int, bool]]
 ) -> None:
-    book, now, granted = Book(), NOW, []
+    book, now, granted = Load(), NOW, []
     for gap, waited in asks:
         now += gap
-        book, (answer,) = decide(book, Limit("*", rate), now, [Ask("a", waited)])
+        book, (answer,) = decide(book, Limit("*", rate), now, [Claim("a", waited)])
         if answer is None:
             granted.append(now)
         else:
@@ -194,11 +200,11 @@ def test_ten_minutes_of_more_mail_than_it_takes_are_used_to_within_a_twentieth(
     waiting = [(NOW, next(order), False) for _ in range(rate * at_once)]
     waiting += [(NOW + int(n * 120 / rate * SECOND), next(order), False) for n in range(rate * 5)]
     heapq.heapify(waiting)
-    book, granted, rounds, end = Book(), 0, 0, NOW + 600 * SECOND
+    book, granted, rounds, end = Load(), 0, 0, NOW + 600 * SECOND
     while waiting and waiting[0][0] < end:
         now, _, waited = heapq.heappop(waiting)
         book, (answer,) = decide(
-            book, Limit("*", rate), now, [Ask("a", waited)], chance=chance.random()
+            book, Limit("*", rate), now, [Claim("a", waited)], chance=chance.random()
         )
         rounds += 1
         granted += answer is None

@@ -11,7 +11,7 @@ from mailslice.stores.cassandra.ids import (
     WIDTH,
     TimedIds,
     as_list,
-    cut,
+    id_batches,
     pack,
     unpack,
 )
@@ -27,10 +27,10 @@ def test_packed_ids_are_what_the_driver_binds_for_a_list():
 
 def test_they_are_cut_into_requests_without_losing_one():
     ids = [uuid4() for _ in range(IDS_A_REQUEST * 2 + 1)]
-    parts = list(cut(pack(ids)))
+    parts = list(id_batches(pack(ids)))
     assert [len(part) // WIDTH for part in parts] == [IDS_A_REQUEST, IDS_A_REQUEST, 1]
     assert unpack(b"".join(parts)) == ids
-    assert list(cut(b"")) == []
+    assert list(id_batches(b"")) == []
 
 
 @pytest.mark.parametrize("times", [[WHEN, WHEN], [WHEN, None, WHEN], [None], []])

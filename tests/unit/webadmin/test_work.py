@@ -10,7 +10,7 @@ from mailslice.maintenance.decision_files import written_decisions
 from mailslice.model.errors import GateFailed, MailsliceError
 from mailslice.model.settings import Settings
 from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
-from mailslice.webadmin.work import Watch, perform
+from mailslice.webadmin.work import RunningTask, perform
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 PARAMS = {
@@ -42,7 +42,7 @@ def settings(tmp_path):
 def worked(settings, type_, duties):
     """The request, its additionalInformation at the end, and the error or None."""
     request = TaskRequest(uuid4(), type_, None, "me", NOW, PARAMS.get(type_, {}), "because")
-    watch = Watch(Task(request.id, type_, Status.IN_PROGRESS, NOW, "here"))
+    watch = RunningTask(Task(request.id, type_, Status.IN_PROGRESS, NOW, "here"))
     error = None
     try:
         perform(request, settings, watch, lambda: NOW, duties)

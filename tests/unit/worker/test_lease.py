@@ -37,7 +37,7 @@ class Stores:
         self.asked.append("row, and perhaps a copy")
         raise Unconfirmed("nobody confirms")
 
-    async def forget(self, _one: object, *, only_lease: bool) -> None:
+    async def close_row(self, _one: object, *, only_lease: bool) -> None:
         assert only_lease
         self.asked.append("closed")
 

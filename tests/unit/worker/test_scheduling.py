@@ -126,7 +126,7 @@ class Stores:
     async def expire(self) -> None:
         """All copies come due, and are looked at, one after the other."""
         for token in list(self.tokens):
-            await self.delays.on_expired(handed_out(COPY.but({HEADER_DELAY_TOKEN: token})))
+            await self.delays.on_expired(handed_out(COPY.with_headers({HEADER_DELAY_TOKEN: token})))
 
     @property
     def has_true_copy(self) -> bool:
@@ -174,11 +174,11 @@ async def test_the_end_of_a_lease_does_not_close_a_delay() -> None:
     """Another worker may have delayed the mail, before this one knows that its link is lost."""
     stores = Stores()
     await stores.schedule()
-    await stores.delays.forget(MAIL, only_lease=True)
+    await stores.delays.close_row(MAIL, only_lease=True)
     assert stores.row is not None
     assert not stores.row.published
     await stores.schedule(leased=True)
-    await stores.delays.forget(MAIL, only_lease=True)
+    await stores.delays.close_row(MAIL, only_lease=True)
     assert stores.row.published
 
 
@@ -205,7 +205,7 @@ async def test_a_mail_that_comes_back_while_its_held_row_is_being_closed_is_deli
     async def comes_back() -> None:
         (again,) = stores.published
         if parked:
-            again = Copy.of(handed_out(again)).but({HEADER_PARKED: 1})
+            again = Copy.of(handed_out(again)).with_headers({HEADER_PARKED: 1})
         asked = [stores.delays.is_overtaken(MAIL, handed_out(again)) for _ in range(processes)]
         overtaken.extend(await asyncio.gather(*asked))
 
@@ -225,7 +225,7 @@ async def test_a_held_mail_that_came_back_twice_waits_for_whoever_has_the_other_
     """Who published it was killed before it closed the row: two processes get message and copy."""
     stores = Stores()
     await stores.delays.schedule(MAIL, COPY, NOW, held=True)
-    copy = handed_out(COPY.but({HEADER_DELAY_TOKEN: stores.tokens[0]}))
+    copy = handed_out(COPY.with_headers({HEADER_DELAY_TOKEN: stores.tokens[0]}))
 
     async def killed() -> None:
         raise asyncio.CancelledError
@@ -260,10 +260,10 @@ async def test_the_age_of_a_mail_that_was_enqueued_with_a_delay_begins_when_it_i
 ) -> None:
     """Else a relay would give it up at its first failure; a mail that was tried keeps its age."""
     stores, due = Stores(), NOW + timedelta(days=6)
-    await stores.delays.schedule(MAIL, COPY.but(headers), due, **how)
+    await stores.delays.schedule(MAIL, COPY.with_headers(headers), due, **how)
     stores.now = due
     token = {HEADER_DELAY_TOKEN: stores.tokens[0]}
-    await stores.delays.on_expired(handed_out(COPY.but({**headers, **token})))
+    await stores.delays.on_expired(handed_out(COPY.with_headers({**headers, **token})))
     assert [one.timestamp for one in stores.published] == [NOW + timedelta(days=begins)]
 
 

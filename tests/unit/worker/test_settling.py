@@ -181,7 +181,7 @@ async def test_the_message_of_a_retry_says_that_the_mail_was_in_a_handler(
 
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", publish)
     stores = Stores()
-    delays: Any = SimpleNamespace(forget=lambda *_, **__: stores.forget())
+    delays: Any = SimpleNamespace(close_row=lambda *_, **__: stores.forget())
     stores.state.delays = delays
     for before, after in (({}, failures - 2), ({HEADER_FAILURES: 2}, failures)):
         recipients = ("a@b.example", "c@d.example")
@@ -197,7 +197,7 @@ async def test_a_rejected_mail_of_a_lost_link_leaves_the_delay_to_who_has_the_me
     *, lost: bool
 ) -> None:
     stores = Stores()
-    delays: Any = SimpleNamespace(forget=lambda _: stores.forget())
+    delays: Any = SimpleNamespace(close_row=lambda _: stores.forget())
     stores.state.delays = delays
     delivery = stores.delivery()
     delivery.message.redelivered = True  # type: ignore[misc]
@@ -216,7 +216,7 @@ async def test_a_completed_mail_closes_the_lease_whose_copy_was_not_confirmed(
     async def schedule(*_: object, **__: object) -> None:
         raise Unconfirmed("nobody confirms")
 
-    delays: Any = SimpleNamespace(schedule=schedule, forget=lambda *_, **__: stores.forget())
+    delays: Any = SimpleNamespace(schedule=schedule, close_row=lambda *_, **__: stores.forget())
     stores.state.delays = delays
     stores.state.context.clock = lambda: 0  # type: ignore[assignment,return-value]
     delivery = stores.delivery()
@@ -402,7 +402,7 @@ async def test_a_mail_whose_report_no_store_takes_is_tried_again_and_frees_its_h
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", publish)
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.RETRY_SECONDS", 0.1)
     stores.state.reporter = SimpleNamespace(report=report)  # type: ignore[assignment]
-    rows: Any = SimpleNamespace(forget=lambda *_, **__: answered())
+    rows: Any = SimpleNamespace(close_row=lambda *_, **__: answered())
     stores.state.delays = rows
     delivery = stores.delivery()
     monkeypatch.setattr(type(delivery.lease), "has_message", False)
@@ -473,7 +473,7 @@ async def test_nobody_is_begun_while_those_in_doubt_are_told_of(
     record = table.get(stores.state.context.queue, ITEM.enqueue_id)
     assert record is not None
     assert told == [("a@b.example",)]
-    assert (record.remaining, record.those(Stage.FAILED)) == (("c@d.example",), told[0])
+    assert (record.remaining, record.recipients_at(Stage.FAILED)) == (("c@d.example",), told[0])
 
 
 def logged(stores: Stores) -> list[tuple[str, tuple[str, ...], object]]:

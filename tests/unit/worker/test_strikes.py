@@ -6,7 +6,7 @@ import asyncio
 from uuid import UUID, uuid4
 
 from mailslice.model.mail import EnqueueId
-from mailslice.worker.dequeue.strikes import MAX_DEATHS, InHandlers, Isolation, Strikes, Struck
+from mailslice.worker.dequeue.strikes import MAX_DEATHS, InHandlers, Isolation, Strikes, StrikeState
 
 
 def an_id() -> EnqueueId:
@@ -29,24 +29,24 @@ def test_what_is_in_handlers_is_read_from_memory_that_stays() -> None:
 
 def test_three_deaths_condemn_and_fewer_make_a_suspect() -> None:
     strikes, one, neighbour = Strikes(), an_id(), an_id()
-    assert strikes.died([one, neighbour]) == Struck(frozenset({one, neighbour}), frozenset())
+    assert strikes.died([one, neighbour]) == StrikeState(frozenset({one, neighbour}), frozenset())
     for _ in range(MAX_DEATHS - 1):
         struck = strikes.died([one])
-    assert struck == Struck(frozenset({neighbour}), frozenset({one}))
+    assert struck == StrikeState(frozenset({neighbour}), frozenset({one}))
 
 
 def test_the_oldest_suspects_are_forgotten() -> None:
     strikes = Strikes()
     for number in range(2000):
         strikes.died([EnqueueId(UUID(int=number + 1))])
-    assert len(strikes.struck.suspects) == 1000
-    assert EnqueueId(UUID(int=2000)) in strikes.struck.suspects
+    assert len(strikes.state.suspects) == 1000
+    assert EnqueueId(UUID(int=2000)) in strikes.state.suspects
 
 
 async def test_a_suspect_is_handled_alone_and_others_beside_each_other() -> None:
     suspects = {an_id(), an_id()}
     isolation = Isolation(
-        InHandlers(bytearray(InHandlers.size(8))), lambda: Struck(frozenset(suspects))
+        InHandlers(bytearray(InHandlers.size(8))), lambda: StrikeState(frozenset(suspects))
     )
     now: set[EnqueueId] = set()
     most = 0
@@ -68,7 +68,7 @@ async def test_a_suspect_is_handled_alone_and_others_beside_each_other() -> None
 
 async def test_a_suspect_that_hangs_stops_neither_others_nor_the_next_suspect() -> None:
     hanging, deadly = an_id(), an_id()
-    isolation = Isolation(struck=lambda: Struck(frozenset({hanging, deadly})), seconds=0.1)
+    isolation = Isolation(struck=lambda: StrikeState(frozenset({hanging, deadly})), seconds=0.1)
     begun: list[EnqueueId] = []
 
     async def handle(enqueue_id: EnqueueId, seconds: float) -> None:
@@ -94,7 +94,7 @@ async def test_a_suspect_that_hangs_stops_neither_others_nor_the_next_suspect() 
 async def test_a_suspect_that_is_cancelled_as_it_waits_lets_others_go_on() -> None:
     suspect, other = an_id(), an_id()
     isolation = Isolation(
-        InHandlers(bytearray(InHandlers.size(8))), lambda: Struck(frozenset({suspect}))
+        InHandlers(bytearray(InHandlers.size(8))), lambda: StrikeState(frozenset({suspect}))
     )
 
     async def handle(enqueue_id: EnqueueId) -> None:
@@ -116,5 +116,5 @@ def test_a_condemned_mail_that_is_a_dead_letter_begins_anew() -> None:
     strikes, poison, other = Strikes(), an_id(), an_id()
     for _ in range(MAX_DEATHS):
         strikes.died([poison, other])
-    assert strikes.buried(poison) == Struck(condemned=frozenset({other}))
-    assert strikes.died([poison]) == Struck(frozenset({poison}), frozenset({other}))
+    assert strikes.dead_lettered(poison) == StrikeState(condemned=frozenset({other}))
+    assert strikes.died([poison]) == StrikeState(frozenset({poison}), frozenset({other}))

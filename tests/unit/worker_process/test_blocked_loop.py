@@ -11,7 +11,7 @@ import pytest
 
 from mailslice.model.errors import BadInput
 from mailslice.worker.io.destination_throttle import BlockingThrottle
-from mailslice.worker.process.handler_spec import loaded
+from mailslice.worker.process.handler_spec import checked_handler
 from mailslice.worker.stages.handler_stage import BlockingStage
 
 
@@ -42,7 +42,7 @@ async def test_blocking_calls_on_the_loop_that_would_answer_are_bad_input() -> N
     marks: Any = Marks()
     loop = asyncio.get_running_loop()
     stage, throttle = BlockingStage(marks, loop=loop), BlockingThrottle(marks, loop=loop)
-    assert not loaded(handle).is_async
+    assert not checked_handler(handle).is_async
     async with asyncio.timeout(5):
         with pytest.raises(BadInput, match=r"sending would block its own event loop.*decorator"):
             await handle(None, b"", stage=stage)

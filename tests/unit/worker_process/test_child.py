@@ -15,7 +15,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker import queue_worker
-from mailslice.worker.dequeue.strikes import InHandlers, Struck
+from mailslice.worker.dequeue.strikes import InHandlers, StrikeState
 from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.process import child
 from mailslice.worker.process.consumer_task import ConsumerTask
@@ -78,7 +78,7 @@ async def test_a_broker_that_refuses_us_in_the_middle_does_not_cost_what_handler
     link = SimpleNamespace(
         start=lambda *_: None,
         turned=0.0,
-        struck=Struck(),
+        struck=StrikeState(),
         buried=[],
     )
     task = ConsumerTask(

@@ -22,14 +22,14 @@ from mailslice.model.back_off import BackOff
 from mailslice.model.errors import BadSetting, ContentMissing, StoreUnavailable, TakenOver
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.settings import GiveUp, Settings
-from mailslice.worker.dequeue.strikes import InHandlers, Isolation, Struck
+from mailslice.worker.dequeue.strikes import InHandlers, Isolation, StrikeState
 from mailslice.worker.io.destination_throttle import UNTHROTTLED, BlockingThrottle
 from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.metrics import ConsumerMetrics
 from mailslice.worker.outcome import Bounce, Complete, Disposition, Reject, Retry
 from mailslice.worker.process.child import hand_out
 from mailslice.worker.process.handler_pool import HandlerPool, Policy, policy_of
-from mailslice.worker.process.handler_spec import LoadedHandler, loaded
+from mailslice.worker.process.handler_spec import LoadedHandler, checked_handler
 from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage
 
 FAILURE = Failure("b@c", "5.1.1", "no")
@@ -480,7 +480,7 @@ async def test_a_handler_learns_when_a_mail_arrived_and_whether_it_was_handled_b
     delivery = FakeDelivery(headers=headers, redelivered=redelivered)
     delivery.arrived = asyncio.get_running_loop().time() - 7
     running = HandlerPool(
-        loaded(handle), 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT
+        checked_handler(handle), 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT
     )
     await running.start(delivery)
     await asyncio.wait_for(delivery.settled.wait(), 5)
@@ -498,7 +498,7 @@ async def test_a_handler_learns_that_the_end_is_near(end: Callable[[HandlerPool]
 
     delivery = FakeDelivery()
     running = HandlerPool(
-        loaded(handle), 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT
+        checked_handler(handle), 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT
     )
     await running.start(delivery)
     await asyncio.to_thread(begun.wait, 5)
@@ -766,11 +766,11 @@ async def test_a_suspect_begins_when_the_outcomes_of_the_others_are_stored() -> 
 
     isolation = Isolation(
         InHandlers(bytearray(InHandlers.size(2))),
-        lambda: Struck(frozenset({suspect.item.enqueue_id})),
+        lambda: StrikeState(frozenset({suspect.item.enqueue_id})),
     )
     registry = CollectorRegistry()
     metrics = ConsumerMetrics(QueueName("spool"), registry)
-    handling = HandlerPool(loaded(handle), 2, metrics, EXACT, isolation)
+    handling = HandlerPool(checked_handler(handle), 2, metrics, EXACT, isolation)
     await handling.start(other)
     await asyncio.sleep(0)  # its handler begins
     await handling.start(suspect)

@@ -108,7 +108,7 @@ from pathlib import Path
 from mailslice.model.settings import load_settings
 from mailslice.worker.process.child import main
 from mailslice.worker.process.consumer_task import ConsumerTask
-from mailslice.worker.dequeue.strikes import InHandlers, Struck
+from mailslice.worker.dequeue.strikes import InHandlers, StrikeState
 class Pipe:
     def send(self, news):
         if isinstance(news, Exception):
@@ -119,7 +119,7 @@ class Pipe:
         return False
 settings = load_settings({}, state_file=Path("/nonexistent"))
 task = ConsumerTask(settings, "spool", "no.such:handler", 1, 1)
-main(task, Pipe(), bytearray(InHandlers.size(1)), Struck())
+main(task, Pipe(), bytearray(InHandlers.size(1)), StrikeState())
 """
 
 

@@ -17,7 +17,7 @@ import pytest
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
-from mailslice.worker.dequeue.strikes import Struck
+from mailslice.worker.dequeue.strikes import StrikeState
 from mailslice.worker.process import child, supervisor
 from mailslice.worker.process.child import ParentLink
 from mailslice.worker.process.consumer_task import ConsumerTask, drain_for
@@ -126,7 +126,7 @@ def test_a_process_that_is_started_again_goes_on_in_its_files_of_figures(
     files = []
     for _ in range(2):
         ours, theirs = spawning.Pipe()
-        args = (task, theirs, spawning.RawArray("B", 16), Struck())
+        args = (task, theirs, spawning.RawArray("B", 16), StrikeState())
         process = spawning.Process(target=child.main, args=args)
         process.start()
         process.join(60)

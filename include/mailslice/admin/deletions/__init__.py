@@ -2,7 +2,7 @@
 
 from mailslice.admin.deletions.entries import DeletedMail, deleted_mails, deleted_runs
 from mailslice.admin.deletions.keeping import Deletion
-from mailslice.admin.deletions.undelete import Undeleted, foreseen, undelete
+from mailslice.admin.deletions.undelete import Undeleted, forecast, undelete
 
 __all__ = [
     "DeletedMail",
@@ -10,6 +10,6 @@ __all__ = [
     "Undeleted",
     "deleted_mails",
     "deleted_runs",
-    "foreseen",
+    "forecast",
     "undelete",
 ]

@@ -18,7 +18,7 @@ from mailslice.admin.deletions.packs import (
     KeptMail,
     copy_key,
     expire,
-    place_of,
+    key_prefix,
     write_batch,
 )
 from mailslice.admin.holds import MOST_SKEW, SKEWED
@@ -136,7 +136,7 @@ class _Keeping:
     def _finish(self, fetched: _Fetched) -> None:
         """Keep and mark the mails that are not done or deleted by now."""
         self._batch += 1
-        place = place_of(self._queue, self._until, self._deletion.run, self._batch)
+        place = key_prefix(self._queue, self._until, self._deletion.run, self._batch)
         mails = self._with_handlers(self._copied(place, fetched.mails))  # copies take a while
         ids = [mail.item.enqueue_id for mail in mails]
         marked = self._stores.tables.deleted.marked(self._queue, ids)

@@ -61,7 +61,7 @@ class KeptMail:
         return cls(message.decode(text.encode()), instant(enqueued), KeptContent(content), *fields)
 
 
-def place_of(queue: QueueName, until: datetime, run: str, batch: int) -> str:
+def key_prefix(queue: QueueName, until: datetime, run: str, batch: int) -> str:
     """The prefix of the keys of a batch's objects."""
     return f"{DELETED_PREFIX}{until:{_TIME}}/{file_name(queue)}/{run}-{batch:06}"
 

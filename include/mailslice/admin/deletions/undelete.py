@@ -114,7 +114,7 @@ def undelete(
         runner.run(run.bring_all(restorable()))
 
 
-def foreseen(
+def forecast(
     mails: Iterable[Sequence[DeletedMail]], outcome: Undeleted, *, accept_duplicates: bool
 ) -> None:
     """Count what `undelete` would do. Only `undelete` itself notices that kept content is gone."""
@@ -255,7 +255,7 @@ class _Undelete:
         whose entry was published, and counts those in doubt.
         """
         tries = CutOffEntries(self.stores, self.queue, self.sleep)
-        out = tries.out(
+        out = tries.published(
             [
                 CutOff(
                     ready[claim.enqueue_id][0].kept.item,

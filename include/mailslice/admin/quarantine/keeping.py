@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
-from mailslice.admin.evidence import is_over
+from mailslice.admin.evidence import is_finished
 from mailslice.admin.quarantine.release import Releases
 from mailslice.codec import message as codec
 from mailslice.model import crash
@@ -79,7 +79,7 @@ class Quarantine(Releases):
             if existing is not None:
                 return self._with_recipients(existing, item, holder, decided, state)
 
-    def name(
+    def extend(
         self, mail: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool = False
     ) -> QuarantinedMail | None:
         """Add the recipients of `item` to a row that waits, or will wait, for a person.
@@ -225,7 +225,7 @@ class Quarantine(Releases):
                 return self.withdraw(mail)
             case State.CLOSING if over is None or self._clock() - mail.decided > over:
                 # Asks every replica: a mark whose write timed out may be on one of them alone.
-                if mail.action != "failed" and not is_over(
+                if mail.action != "failed" and not is_finished(
                     self._stores.tables, self._queue, mail.enqueue_id, every_replica=True
                 ):
                     return self.withdraw(mail)
@@ -280,7 +280,7 @@ class Quarantine(Releases):
         """The row that `keep` found or wrote, with the recipients of `item`."""
         if existing.state is not State.KEPT or state is not State.KEPT:
             return existing
-        return self.name(existing, item, decided) or self.keep(item, holder, decided, state)
+        return self.extend(existing, item, decided) or self.keep(item, holder, decided, state)
 
     def _row(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         return QuarantinedMail(

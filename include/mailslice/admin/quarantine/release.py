@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from mailslice.admin.cut_off import CutOff, CutOffEntries
 from mailslice.admin.enqueue import enter
-from mailslice.admin.evidence import is_over
+from mailslice.admin.evidence import is_finished
 from mailslice.admin.leased_lock import LeasedLock
 from mailslice.admin.quarantine.copies import Copies
 from mailslice.codec import message as codec
@@ -85,7 +85,7 @@ class Releases:
         item, tries = codec.decode(mail.message), CutOffEntries(self._stores, queue, self._sleep)
         out = None
         if mail.state is State.RELEASING and (last := mail.released_as) is not None:
-            out = tries.out([CutOff(item, last, mail.entered == last, mail.voided)]).get(last)
+            out = tries.published([CutOff(item, last, mail.entered == last, mail.voided)]).get(last)
             if last in tries.doubtful and not accept_duplicates:
                 raise self._in_doubt(mail, tries.doubtful[last])
         lock.renew_if_due()  # reading contents and waiting for workers may take long
@@ -127,7 +127,7 @@ class Releases:
         if new_id is None:
             return False
         has_row, is_marked = mail.entered == new_id, tables.deleted.is_marked
-        handled = is_over(tables, queue, new_id) if has_row else is_marked(queue, new_id)
+        handled = is_finished(tables, queue, new_id) if has_row else is_marked(queue, new_id)
         if not handled or not lock.take():
             return False
         try:

@@ -21,7 +21,7 @@ from mailslice.duties.blob_gc.plan import CandidateRecord, CopyToRestore, GcPlan
 from mailslice.duties.blob_gc.planning import Timings, require_bucket
 from mailslice.duties.blob_gc.scans import read_copies, read_planned, read_references
 from mailslice.duties.blob_gc.sources import sources_of
-from mailslice.duties.blob_gc.trash import PRESENT, RESTORED, Kept, KeptBlobs
+from mailslice.duties.blob_gc.trash import PRESENT, RESTORED, Trash, Trashed
 from mailslice.engine.dataset import KEY, Dataset, collected, referenced
 from mailslice.engine.frames import InProcess, Session, run_on_keys, shared, slots_of
 from mailslice.engine.row_files import Location, RowGroup, read_groups
@@ -83,7 +83,7 @@ def delete_groups(
 
         def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[tuple[str, GroupOutcome]]:
             turns = spec.throttle.share(tasks).take
-            with KeptBlobs(spec.settings, turns) as trash, ThreadPoolExecutor(_AT_ONCE) as pool:
+            with Trash(spec.settings, turns) as trash, ThreadPoolExecutor(_AT_ONCE) as pool:
 
                 def outcome(planned: tuple[RowGroup, pa.Table]) -> tuple[str, GroupOutcome]:
                     group, rows = planned
@@ -98,12 +98,12 @@ def delete_groups(
 
 
 def _delete(
-    spec: DeleteSpec, trash: KeptBlobs, blobs: Sequence[PlannedBlob], rereferenced: frozenset[str]
+    spec: DeleteSpec, trash: Trash, blobs: Sequence[PlannedBlob], rereferenced: frozenset[str]
 ) -> GroupOutcome:
     requested = {blob.key: blob for blob in blobs if blob.key not in rereferenced}
     places, bucket = dict[BlobId, BlobId](), trash.james.bucket
     if spec.expires is not None:
-        places = {key: Kept(spec.expires, spec.run, key, 0, bucket).place for key in requested}
+        places = {key: Trashed(spec.expires, spec.run, key, 0, bucket).place for key in requested}
     problems = trash.own.copies(bucket, places)
     crash.point("apply:after-copies")
     # HEAD comes after the copies: a blob that is unchanged now was unchanged when it was copied.
@@ -147,7 +147,7 @@ def collect(
             f"the plan of run {plan.run} is about bucket {plan.bucket}, "
             f"the settings name {bucket}: plan again"
         )
-    with KeptBlobs(run.settings, run.throttle("s3").take) as trash:
+    with Trash(run.settings, run.throttle("s3").take) as trash:
         require_bucket(run, trash.james, plan.grace)
         trash.own.ensure_bucket()
         _Collection(run, plan, progress, trash, sleep).collect()
@@ -161,7 +161,7 @@ class _Collection:
         run: Run,
         plan: GcPlan,
         progress: Progress,
-        trash: KeptBlobs,
+        trash: Trash,
         sleep: Callable[[float], None],
     ) -> None:
         self._sleep = sleep
@@ -234,11 +234,11 @@ class _Collection:
 
     def _put_back(self, places: Iterable[str]) -> None:
         """Restore the copies that have these object keys."""
-        copies = (Kept.of(place, 0) for place in places)
+        copies = (Trashed.of(place, 0) for place in places)
         self._note(self._trash.restore(filter(None, copies)))
 
     def _note(self, outcomes: Mapping[BlobId, str]) -> None:
-        """Record the latest outcome of each key, as `KeptBlobs.restore` reports it."""
+        """Record the latest outcome of each key, as `Trash.restore` reports it."""
         for key, why in outcomes.items():
             self._problems.pop(key, None)
             if why == RESTORED:

@@ -13,7 +13,7 @@ from mailslice.codec.blob_ids import BlobIds, is_active, is_blob_id, parse
 from mailslice.duties.blob_gc.apply import ALREADY_DELETED
 from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.plan import VIEW, CopyToRestore, GcPlan, SourceScan
-from mailslice.duties.blob_gc.trash import Kept, KeptBlobs
+from mailslice.duties.blob_gc.trash import Trash, Trashed
 from mailslice.engine.row_files import read_groups
 from mailslice.maintenance.gates import planned_rows
 from mailslice.maintenance.result import Result
@@ -145,7 +145,7 @@ _SAMPLED, _GROUPS = 500, 10
 def after(run: Run, plan: GcPlan, result: Result) -> Frame:
     """What S3 holds of a sample of the planned deletes, and of a sample of the planned restores."""
     sample, returned = _sample(run, plan), _returned(run, plan, result)
-    with KeptBlobs(run.settings) as trash:
+    with Trash(run.settings) as trash:
         stored = trash.james.heads([blob.key for blob in sample])
         missing = [blob.key for blob in sample if stored[blob.key] is None]
         # Copies expire `keep` after apply began, which is later than the plan's time.
@@ -178,6 +178,6 @@ def _sample(run: Run, plan: GcPlan) -> list[PlannedBlob]:
 def _returned(run: Run, plan: GcPlan, result: Result) -> list[BlobId]:
     """A sample of the blobs that the plan restores, and all that apply could not restore."""
     rows = run.read_rows(plan.restores, CopyToRestore)[:: max(1, plan.restores.rows // _SAMPLED)]
-    planned = [copy.key for row in rows if (copy := Kept.of(row.key, 0)) is not None]
+    planned = [copy.key for row in rows if (copy := Trashed.of(row.key, 0)) is not None]
     failed = [BlobId(problem.partition(": ")[0]) for problem in result.fields["notRestored"]]
     return list(dict.fromkeys([*planned, *failed]))

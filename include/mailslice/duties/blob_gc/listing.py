@@ -24,7 +24,7 @@ from pyarrow.fs import FileSystem
 from mailslice.codec.blob_ids import is_blob_id, parse
 from mailslice.duties.blob_gc.orphans import modified_seconds
 from mailslice.engine.dataset import Dataset, RowBatch, Summary, read_once
-from mailslice.engine.errors import meaning
+from mailslice.engine.errors import mailslice_error_in
 from mailslice.engine.frames import Session
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import BadInput
@@ -272,7 +272,7 @@ def _objects(inventory: Inventory, file: str, bucket: str) -> Iterator[tuple[str
                 yield str(row["key"]), int(row["size"]), _modified(row["lastmodifieddate"])
     except _UNREADABLE as error:
         problem = " ".join(str(error).split())[:200]
-        raise meaning(str(error)) or BadInput(
+        raise mailslice_error_in(str(error)) or BadInput(
             f"--inventory: {inventory.place.uri(file)} cannot be read "
             f"({type(error).__name__}: {problem})"
         ) from error

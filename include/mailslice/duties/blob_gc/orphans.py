@@ -13,7 +13,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from mailslice.codec.blob_ids import is_active, is_blob_id, parse
-from mailslice.engine.dataset import Summary, give
+from mailslice.engine.dataset import Summary, summarize
 from mailslice.engine.row_files import Location, RowGroup, RowWriter
 from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.row_file import schema_of
@@ -224,7 +224,7 @@ def write_orphans(
         yield {"tally": tally.as_json(), "groups": groups}
 
     tally, groups = Tally(), list[RowGroup]()
-    for summary in give(blobs, work):
+    for summary in summarize(blobs, work):
         tally.merge(summary["tally"])
         groups += [RowGroup(**group) for group in summary["groups"]]
     return tally, sorted(groups, key=lambda group: (group.file, group.number))

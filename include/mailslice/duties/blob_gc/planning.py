@@ -38,7 +38,7 @@ from mailslice.duties.blob_gc.plan import (
 )
 from mailslice.duties.blob_gc.scans import read_copies, read_planned, read_references
 from mailslice.duties.blob_gc.sources import ReferenceSource, sources_of, unread_columns, with_rows
-from mailslice.duties.blob_gc.trash import KeptBlobs
+from mailslice.duties.blob_gc.trash import Trash
 from mailslice.engine.dataset import (
     KEY,
     Dataset,
@@ -78,7 +78,7 @@ _UNCHANGED = (KEY, "size", "modified_s")
 
 def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_ranges) -> GcPlan:
     params, spark, timings = run.params(Params), run.spark(), Timings()
-    with KeptBlobs(run.settings) as trash:
+    with Trash(run.settings) as trash:
         require_bucket(run, trash.james, params.grace)
     sources, absent = sources_of(run.stores)
     earlier = recorded_candidates(run.folder.artifacts)
@@ -166,7 +166,7 @@ def _listed(
 ) -> tuple[list[KeyRange] | None, Dataset, list[str]]:
     """Key ranges (None for an inventory), the bucket's blobs, the folders of copies."""
     settings, inventory_path = run.settings, run.params(Params).inventory
-    with KeptBlobs(settings) as trash:
+    with Trash(settings) as trash:
         ranges = None if inventory_path is not None else key_ranges(trash.james)
         blobs = (
             read_inventory(spark, settings, find_inventory(settings, inventory_path or ""))
@@ -211,7 +211,7 @@ def _missed(  # noqa: PLR0917 - the frames to join
     if run.params(Params).inventory is None:
         return [row["place"] for row in collected(missing_from(referenced_copies, blobs))]
     rows = collected(referenced_copies)
-    with KeptBlobs(run.settings) as trash:
+    with Trash(run.settings) as trash:
         stored = trash.james.heads([row[KEY] for row in rows])
     return [row["place"] for row in rows if stored[row[KEY]] is None]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from mailslice.duties.blob_gc.sources import ReferenceSource
-from mailslice.duties.blob_gc.trash import TRASH_PREFIX, KeptBlobs
+from mailslice.duties.blob_gc.trash import TRASH_PREFIX, Trash
 from mailslice.engine.dataset import KEY, REFERENCE, Dataset, RowBatch, Summary, read_once
 from mailslice.engine.frames import Session
 from mailslice.engine.row_files import Location, RowGroup, read_groups
@@ -75,7 +75,7 @@ def read_copies(spark: Session, settings: Settings, folders: Sequence[str]) -> D
     """Copies below these folders: `key` is the blob's object key, `place` the copy's."""
 
     def work(batches: Iterator[Sequence[str]]) -> Iterator[RowBatch | Summary]:
-        with KeptBlobs(settings) as trash:
+        with Trash(settings) as trash:
             for folder in (folder for batch in batches for folder in batch):
                 copies = 0
                 for page in trash.pages([folder]):

@@ -23,11 +23,11 @@ from mailslice.stores.blobs.store import Turns
 TRASH_PREFIX = "kept/"
 _PLACE = re.compile(r"kept/(\d{8}T\d{6}Z)/([^/@]+)(@[^/]+)?/(.+)", re.ASCII | re.DOTALL)
 _TIME = "%Y%m%dT%H%M%SZ"
-RESTORED, PRESENT, EXPIRED = "restored", "present", "no copy"
+RESTORED, PRESENT, NO_COPY = "restored", "present", "no copy"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Trashed:
     """The copy of a blob `key` of `bucket` that `run` deleted. It stays until `expires`.
 
     `size` is in bytes. `bucket` is empty in copies of earlier versions.
@@ -61,7 +61,7 @@ class Kept:
         return cls(expires, match[2], BlobId(match[4]), size, (match[3] or "")[1:])
 
 
-class KeptBlobs:
+class Trash:
     """The trash: finds, restores and deletes copies.
 
     Raises BadSetting if the own bucket is James' bucket: blob_gc would delete copies there, too.
@@ -83,39 +83,38 @@ class KeptBlobs:
         self.own.close()
         self.james.close()
 
-    def runs(self) -> Iterator[Kept]:
+    def runs(self) -> Iterator[Trashed]:
         """The first copy of each run that has copies of James' bucket, in the order of expiry."""
         low = TRASH_PREFIX
         while (key := self.own.first(low, behind(TRASH_PREFIX))) is not None:
-            copy = Kept.of(key, 0)
+            copy = Trashed.of(key, 0)
             if copy and copy.bucket in {"", self.james.bucket}:
                 yield copy
             low = behind(copy.folder) if copy else f"{key}\0"
 
-    def pages(self, folders: Iterable[str]) -> Iterator[list[Kept]]:
-        """All copies below these folders (`Kept.folder`), page by page."""
+    def pages(self, folders: Iterable[str]) -> Iterator[list[Trashed]]:
+        """All copies below these folders (`Trashed.folder`), page by page."""
         for folder in folders:
             for page in self.own.pages(folder, behind(folder)):
-                yield [copy for blob in page if (copy := Kept.of(blob.key, blob.size)) is not None]
+                copies = (Trashed.of(blob.key, blob.size) for blob in page)
+                yield [copy for copy in copies if copy]
 
-    def of_run(self, run: str | None) -> Iterator[Kept]:
+    def of_run(self, run: str | None) -> Iterator[Trashed]:
         """All copies of a run; None: of all runs."""
         folders = (copy.folder for copy in self.runs() if run in {None, copy.run})
         return chain.from_iterable(self.pages(folders))
 
-    def of_keys(self, keys: Iterable[BlobId]) -> dict[BlobId, Kept]:
+    def of_keys(self, keys: Iterable[BlobId]) -> dict[BlobId, Trashed]:
         """The copy of each key that has one. Of several copies, the one that expires last."""
-        copies: dict[BlobId, Kept] = {}
+        copies: dict[BlobId, Trashed] = {}
         requested = list(keys)
         for run in self.runs():
             stored = self.own.heads([BlobId(f"{run.folder}{key}") for key in requested])
-            of_run = (
-                Kept.of(place, blob.size) for place, blob in stored.items() if blob is not None
-            )
+            of_run = (Trashed.of(place, blob.size) for place, blob in stored.items() if blob)
             copies |= {copy.key: copy for copy in of_run if copy is not None}
         return copies
 
-    def restore(self, copies: Iterable[Kept], *, dry_run: bool = False) -> dict[BlobId, str]:
+    def restore(self, copies: Iterable[Trashed], *, dry_run: bool = False) -> dict[BlobId, str]:
         """Restore copies whose blob is missing. Key -> `restored`, `present`, or why it failed."""
         newest = {copy.key: copy for copy in sorted(copies, key=lambda copy: copy.expires)}
         stored = self.james.heads(list(newest))

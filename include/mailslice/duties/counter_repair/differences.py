@@ -29,7 +29,7 @@ from mailslice.duties.counter_repair.planned import (
     Difference,
 )
 from mailslice.duties.counter_repair.reading import Chunk, Groups, ids_of
-from mailslice.engine.errors import translated
+from mailslice.engine.errors import translated_errors
 from mailslice.engine.frames import frame_of_keys
 from mailslice.engine.page_decoder import decode
 from mailslice.engine.row_files import Location, RowFile, RowWriter
@@ -75,7 +75,7 @@ def differences(
     """Files of differing rows, and the number of rows by kind. Raises what a worker raised."""
     keys: list[_Key] = [*truth, *sorted(spec.mailboxes)]
     rows = frame_of_keys(spark, keys, partial(_read, spec), _ROWS)
-    with translated():
+    with translated_errors():
         written = compared(rows).mapInArrow(partial(_write, spec), _WRITTEN).collect()
     files = {row["file"]: RowFile(row["file"], row["file_rows"], row["digest"]) for row in written}
     counts = dict.fromkeys(KINDS, 0)

@@ -12,7 +12,7 @@ from uuid import UUID
 from mailslice.checks.expectations import Frame
 from mailslice.duties.counter_repair import gates
 from mailslice.duties.counter_repair.corrections import CounterWork
-from mailslice.duties.counter_repair.gates import After, as_report_entry, read_after
+from mailslice.duties.counter_repair.gates import Reread, as_report_entry, read_after
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import CounterPlan, Drift
 from mailslice.duties.counter_repair.projection import repair_projection
@@ -222,7 +222,7 @@ def _reported(run: Run, plan: CounterPlan) -> dict[str, Any]:
     }
 
 
-def _after(after: list[After]) -> dict[str, Any]:
+def _after(after: list[Reread]) -> dict[str, Any]:
     """The number of mailboxes that are wrong now, and the plan's largest drifts as they are now."""
     return {
         "wrong": sum(now.remaining_drift != Counters(0, 0) for now in after),

@@ -31,7 +31,7 @@ from mailslice.stores.cassandra.mailboxes import Counters
 
 
 @dataclass(frozen=True, slots=True)
-class After:
+class Reread:
     """A mailbox now: its `stored` counters, its messages as `computed`.
 
     `moved`: whether its messages changed since the plan. `applied`: whether the update was done;
@@ -57,14 +57,14 @@ class After:
         return Counters(0, 0) if as_before else self.remaining_drift
 
 
-def read_after(run: Run, plan: CounterPlan, outcomes: Mapping[str, Sequence[str]]) -> list[After]:
+def read_after(run: Run, plan: CounterPlan, outcomes: Mapping[str, Sequence[str]]) -> list[Reread]:
     """Every planned mailbox, the largest drift first. `outcomes`: apply's report, by mailbox."""
 
-    def read(drift: Drift, unprojected: Sequence[bytes]) -> After:
+    def read(drift: Drift, unprojected: Sequence[bytes]) -> Reread:
         verdict, *_ = outcomes.get(str(drift.mailbox), (REMAINING,))
         return _read(run, plan, drift, unprojected, verdict)
 
-    after: list[After] = []
+    after: list[Reread] = []
     with ThreadPoolExecutor(THREADS) as pool:
         for chunk in batches(plan.read_drifts(run), AT_ONCE):
             ids = plan.unprojected(run, [drift.mailbox for drift in chunk])
@@ -74,7 +74,7 @@ def read_after(run: Run, plan: CounterPlan, outcomes: Mapping[str, Sequence[str]
 
 def _read(
     run: Run, plan: CounterPlan, drift: Drift, unprojected: Sequence[bytes], verdict: str
-) -> After:
+) -> Reread:
     """Reads the counters, and the messages unless the counters suffice.
 
     They suffice if they are correct, or as planned because apply did not reach the mailbox.
@@ -82,12 +82,12 @@ def _read(
     stored = run.stores.mailboxes.counters(drift.mailbox)
     applied = verdict == DONE or _was_applied(run, plan, drift.mailbox)
     if applied is not False and stored == drift.computed:
-        return After(drift, applied, stored, stored, moved=False)
+        return Reread(drift, applied, stored, stored, moved=False)
     if applied is False and verdict == REMAINING and stored == drift.stored:
-        return After(drift, applied, stored, drift.computed, moved=False)
+        return Reread(drift, applied, stored, drift.computed, moved=False)
     trust = plan.trust_projection
     digest = reread_mailbox(run.stores, drift.mailbox, unprojected, trust_projection=trust)
-    return After(
+    return Reread(
         drift, applied, stored, Counters(digest.count, digest.unseen), digest != drift.digest
     )
 
@@ -195,7 +195,7 @@ def differences(run: Run, plan: CounterPlan) -> Frame:
     return Frame("differences", rows, expect, may_be_empty=not files)
 
 
-def corrected(after: Iterable[After]) -> Frame:
+def corrected(after: Iterable[Reread]) -> Frame:
     """One row a mailbox that this run sent an update to and whose messages did not change since."""
     rows = [
         {

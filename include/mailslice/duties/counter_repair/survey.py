@@ -35,7 +35,7 @@ from mailslice.duties.counter_repair.reading import (
     file_of,
     read,
 )
-from mailslice.engine.errors import translated
+from mailslice.engine.errors import translated_errors
 from mailslice.engine.frames import frame_of_keys
 from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.run import Run
@@ -284,10 +284,10 @@ def survey(
     keys = keys_of(_tables(run, params), ranges)
     pause = min(params.settle, operation).total_seconds()
     spec = ScanSpec(run.settings, run.folder.artifacts, run.folder.name, _only(run, params))
-    with translated():
+    with translated_errors():
         scanned = scan(spark, spec, keys, trust_projection=trust, pause=lambda: sleep(pause))
     try:
-        with translated():
+        with translated_errors():
             reads, totals = scanned.ranges(), scanned.totals
             drifts = run.write_rows("drifts", scanned.wrong(), Drift)
             differing, truth = ({} if trust else scanned.inconsistent()), scanned.truth()

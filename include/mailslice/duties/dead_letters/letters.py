@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from mailslice.codec.shown import shown
 from mailslice.duties.dead_letters.decide import LetterAction, LetterDecision
-from mailslice.maintenance.artifacts import Artifacts, iso, plain
+from mailslice.maintenance.artifacts import Artifacts, iso, json_value
 from mailslice.maintenance.run import Run
 from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import StoreUnavailable
@@ -43,7 +43,7 @@ def export_letter(context: Run, message: CheckedOutMessage, key: str) -> str:
     artifacts.write(name, message.body)
     artifacts.write(
         f"{folder_of(context.queue)}/{digest[:32]}-{key[:12]}.json",
-        json.dumps(details, default=plain, indent=1).encode() + b"\n",
+        json.dumps(details, default=json_value, indent=1).encode() + b"\n",
     )
     if not is_exported(artifacts, name):
         raise StoreUnavailable(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from mailslice.admin.evidence import held
+from mailslice.admin.evidence import quarantine_reasons
 from mailslice.duties.queue_audit.rules import BrokerCounts, Evidence
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.liveness import observe
@@ -25,7 +25,7 @@ from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.stores.rabbitmq.traffic import in_delay_queues, traffic
-from mailslice.stores.rabbitmq.work_census import WorkHold, hold_work_queue
+from mailslice.stores.rabbitmq.work_census import WorkQueueCensus, take_census
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def gather(
         counts=counts,
         in_flight=_in_flight(workers.alive),
         done=_done(workers.all),
-        quarantined=held(stores, queue),
+        quarantined=quarantine_reasons(stores, queue),
         dead_letters=_dead_letters(context),
     )
     return evidence, None
@@ -103,7 +103,7 @@ def _with_census(
     longest = longest_hold(before)
     _announce(stores, queue, undisturbed, longest)
     began = context.clock()
-    with hold_work_queue(context.settings, queue, stores.management) as hold:
+    with take_census(context.settings, queue, stores.management) as hold:
         hold.drain()
         crash.point("plan:census-held")
         hold.wait(HOLD.total_seconds())
@@ -124,7 +124,7 @@ def _with_census(
         counts=undisturbed.model_copy(update={"delayed": delayed}),
         in_flight=_in_flight(consumers.records),
         done=_done(stores.own.worker_records.list(queue)),
-        quarantined=held(stores, queue),
+        quarantined=quarantine_reasons(stores, queue),
         dead_letters=letters,
         census=frozenset(hold.ids),
         unproved=unproved,
@@ -183,7 +183,7 @@ class Consumers:
 def explained_consumers(
     stores: Stores,
     queue: QueueName,
-    hold: WorkHold,
+    hold: WorkQueueCensus,
     before: Iterable[WorkerRecord],
     longest: timedelta,
 ) -> Consumers:

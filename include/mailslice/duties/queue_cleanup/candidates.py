@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from mailslice.duties.queue_cleanup.plan import Candidates
-from mailslice.engine.mark_deletion import Dropping, Halves, list_marks
+from mailslice.engine.mark_deletion import DropSpec, Halves, list_marks
 from mailslice.engine.row_files import RowGroup
 from mailslice.maintenance.artifacts import queue_folder
 from mailslice.maintenance.plan import digest_of
@@ -78,7 +78,7 @@ def record(context: Run, rows: Halves) -> Candidates:
     artifacts.folder(folder)
     count = min(_MAX_RANGES, estimated_marks(context) // _MARKS_A_RANGE)
     ranges = token_ranges(context.stores.cassandra, max(_MIN_RANGES, count))
-    spec = Dropping(context.settings, context.queue, artifacts, folder)
+    spec = DropSpec(context.settings, context.queue, artifacts, folder)
     files = list_marks(context.spark(), spec, ranges, rows)
     crash.point("apply:inside-sweep")
     listed = Candidates(run=context.request.run, listed_at=context.clock(), files=tuple(files))

@@ -28,7 +28,7 @@ from mailslice.duties.queue_cleanup.plan import (
 from mailslice.duties.queue_cleanup.reads import Remaining
 from mailslice.duties.queue_cleanup.view import Starts, rows_of, starts_of
 from mailslice.engine.partition_scan import SURVIVORS_A_PARTITION
-from mailslice.engine.row_files import PlanPart, PlanReader, refused
+from mailslice.engine.row_files import PlanPart, PlanReader, unreadable_file
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.gates import planned_rows
 from mailslice.maintenance.result import Result
@@ -78,7 +78,7 @@ def stores(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) 
     try:
         sampled = sample(run, partitions)
     except (OSError, ValueError, LookupError) as error:
-        raise refused(f"{run.folder.uri}/{PLAN_FOLDER}", error) from error
+        raise unreadable_file(f"{run.folder.uri}/{PLAN_FOLDER}", error) from error
     marked = run.stores.tables.deleted.marked(run.queue, [row.enqueue_id for row in sampled])
     unmarked = [row for row in sampled if row.enqueue_id not in marked]
     slices = {row.slice_start for row in sampled}

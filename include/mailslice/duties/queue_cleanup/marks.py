@@ -16,8 +16,8 @@ from mailslice.duties.queue_cleanup.plan import Candidates, CleanupPlan, Planned
 from mailslice.duties.queue_cleanup.reads import END_OF_TIME, Remaining
 from mailslice.engine.frames import shared, slots_of
 from mailslice.engine.mark_deletion import (
-    Dropped,
-    Dropping,
+    DropCounts,
+    DropSpec,
     Halves,
     drop_listed,
     drop_planned,
@@ -67,7 +67,7 @@ class MarksOutcome:
             self.why[why] = self.why.get(why, 0) + count
         return self
 
-    def count(self, dropped: Dropped) -> None:
+    def count(self, dropped: DropCounts) -> None:
         self.dropped += dropped.dropped
         self.wait(_DEAD_LETTER, dropped.blocked)
 
@@ -143,7 +143,7 @@ def _drop(  # noqa: PLR0917 - the marks, those that stay, the rate
             sweep = run.request.run if batch.listed is None else batch.listed.run
             name = MARKS_FOLDER if batch.listed else PLAN_FOLDER
             folder = replace(run.folder, run=sweep).file(name)
-            spec = Dropping(run.settings, run.queue, artifacts, folder)
+            spec = DropSpec(run.settings, run.queue, artifacts, folder)
             if batch.listed is None:
                 deleted = [(key.part, key.rows - remaining.planned_in(key)) for key in planned]
                 parts = [(part, marks) for part, marks in deleted if marks]
@@ -165,9 +165,9 @@ def _drop(  # noqa: PLR0917 - the marks, those that stay, the rate
 
 def _in_rounds(  # noqa: PLR0917 - the marks, how they are dropped, the rate
     run: Run,
-    spec: Dropping,
+    spec: DropSpec,
     keys: Sequence[tuple[K, int]],
-    drop: Callable[[Dropping, Sequence[K]], Dropped],
+    drop: Callable[[DropSpec, Sequence[K]], DropCounts],
     pace: Throttle,
     outcome: MarksOutcome,
 ) -> list[K]:

@@ -81,7 +81,7 @@ def _quarantine_row(run: Run, row: ViewRow, alarms: list[str]) -> bool:
     quarantined_mail = quarantine.renew(quarantine.keep(row.item, holder, decided))
     if quarantined_mail is not None and quarantined_mail.state is State.KEPT:
         # A worker quarantined the mail for some recipients only. Name the others, too.
-        quarantined_mail = quarantine.name(quarantined_mail, row.item, decided)
+        quarantined_mail = quarantine.extend(quarantined_mail, row.item, decided)
     if quarantined_mail is None:
         return False
     run.stores.tables.deleted.mark_many(run.queue, [row.enqueue_id])

@@ -31,7 +31,7 @@ from mailslice.model.names import QueueTable, RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live, slice_start, whole_seconds
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.ids import WIDTH, each_in_order, unpack
+from mailslice.stores.cassandra.ids import WIDTH, id_list, unpack
 from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
@@ -132,7 +132,7 @@ class Measure:
                 rows_of[table.table, partition] += len(page) // WIDTH
                 fresh = page
                 if len(tables) > 1:
-                    new = [encoded for encoded in each_in_order(page) if encoded not in counted]
+                    new = [encoded for encoded in id_list(page) if encoded not in counted]
                     counted.update(new)
                     fresh = b"".join(new)
                 ids = of_packed(fresh)

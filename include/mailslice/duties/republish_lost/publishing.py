@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import takewhile
 from uuid import UUID, uuid4
 
-from mailslice.admin.evidence import done_by_stages, held, is_overdue, missing_content, still_live
+from mailslice.admin import evidence
 from mailslice.codec import message
 from mailslice.codec.headers import headers_of
 from mailslice.codec.row import instant
@@ -91,7 +91,7 @@ class Prover:
             mail.enqueue_id for record in records if record.is_alive for mail in record.in_flight
         }
         self._done = {enqueue_id for record in records for enqueue_id in record.done}
-        self._quarantined = held(stores, queue)
+        self._quarantined = evidence.quarantine_reasons(stores, queue)
         self.in_delay_queues = in_delay_queues(traffic(stores.management), RabbitNames(queue))
 
     def prove(self, mails: Iterable[MailVerdict]) -> Iterator[list[Proved]]:
@@ -123,13 +123,13 @@ class Prover:
         rows = self._live_rows(by_id)
         delays = stores.own.delayed_mails.states(queue, rows)
         decisions = stores.own.republished_mails.by_ids(queue, by_id)
-        done = self._done | done_by_stages(stores, queue, rows).keys()
-        bare = missing_content(self._run.settings, list(rows.values()))
+        done = self._done | evidence.done_by_stages(stores, queue, rows).keys()
+        bare = evidence.missing_content(self._run.settings, list(rows.values()))
         proved = []
         for enqueue_id, mail in by_id.items():
             row, delay = rows.get(enqueue_id), delays.get(enqueue_id, DelayState())
             due, now = delay.due, self._run.clock()
-            overdue = due is None or is_overdue(due, now, self.in_delay_queues)
+            overdue = due is None or evidence.is_overdue(due, now, self.in_delay_queues)
             reasons = (
                 (row is None, SkipReason.DONE),
                 (enqueue_id in self._quarantined, SkipReason.HELD),
@@ -172,7 +172,7 @@ class Prover:
 
     def _live_rows(self, by_id: Mapping[EnqueueId, MailVerdict]) -> dict[EnqueueId, ViewRow]:
         where = {id_: Partition(instant(mail.slice_ms), mail.bucket) for id_, mail in by_id.items()}
-        return still_live(self._run.stores.tables, self._run.queue, self._window, where)
+        return evidence.still_live(self._run.stores.tables, self._run.queue, self._window, where)
 
 
 class Publication:

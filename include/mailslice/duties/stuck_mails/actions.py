@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid5
 
 from mailslice.admin.enqueue import enter, publish
-from mailslice.admin.evidence import is_over
+from mailslice.admin.evidence import is_finished
 from mailslice.admin.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.codec import message as codec
 from mailslice.codec import reports
@@ -222,7 +222,7 @@ class StuckMailActions:
                 return quarantined
             # Also the holder's row: a run in mode close took it, and was killed before it marked
             # the mail.
-            case State.KEPT, Action.CLOSED if not is_over(tables, queue, item.enqueue_id):
+            case State.KEPT, Action.CLOSED if not is_finished(tables, queue, item.enqueue_id):
                 return quarantined
         raise LeftAlone(f"it is {quarantined.state} in quarantine, as {quarantined.action}")
 
@@ -232,7 +232,7 @@ class StuckMailActions:
         """The holder's row, made to name these recipients, too. `take` makes it this run's row."""
         if not take and quarantined.state is not State.KEPT:
             return quarantined
-        named = self.quarantine.name(quarantined, stuck_mail.item, decided, take=take)
+        named = self.quarantine.extend(quarantined, stuck_mail.item, decided, take=take)
         if named is None:
             raise LeftAlone("its row in quarantine was changed meanwhile")
         return named

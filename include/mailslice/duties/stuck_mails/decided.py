@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
-from mailslice.admin.evidence import is_over
+from mailslice.admin.evidence import is_finished
 from mailslice.admin.quarantine import Quarantine
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.stuck_mails.mails import Action, StuckPlan
@@ -119,7 +119,7 @@ class DecidedMails:
         ended = stage is not None and stage.owner == self.run.request.run and stage.closed
         if not (completed or closed or ended):
             return NOT_NEEDED
-        return "there" if is_over(self.run.stores.tables, self.run.queue, id_) else "missing"
+        return "there" if is_finished(self.run.stores.tables, self.run.queue, id_) else "missing"
 
     def _content(self, id_: EnqueueId) -> str:
         """Whether a mail that this run took has its content. A mail completed first needs none."""

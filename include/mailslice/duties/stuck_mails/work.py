@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from mailslice.admin.enqueue import publish
-from mailslice.admin.evidence import is_over
+from mailslice.admin.evidence import is_finished
 from mailslice.admin.quarantine import OVER, Quarantine
 from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.actions import LeftAlone, StuckMailActions
@@ -35,7 +35,7 @@ _NEWEST = 200
 _GOING = {State.DISCARDING, State.RELEASED}
 
 
-def noted(stores: Stores, queue: QueueName) -> list[dict[str, Any]]:
+def shadow_report_mails(stores: Stores, queue: QueueName) -> list[dict[str, Any]]:
     """The mails of the newest report whose run came to apply, if that run was in shadow mode.
 
     Each has `run` and `who` of that report. `decided` is when a run first noted the mail.
@@ -88,12 +88,12 @@ def _recover(actions: StuckMailActions, mail: QuarantinedMail) -> str:
     stores, queue = run.stores, run.queue
     item, stage = codec.decode(mail.message), stores.own.mail_stages.get(queue, mail.enqueue_id)
     # The holder may have begun the next attempt itself: then no recipient here has failed.
-    none_failed = stage and set(item.mail.recipients).isdisjoint(stage.those(Stage.FAILED))
+    none_failed = stage and set(item.mail.recipients).isdisjoint(stage.recipients_at(Stage.FAILED))
     if stage is None or stage.attempt <= mail.attempt or (failed and none_failed):
         quarantine.withdraw(mail)
         return "not taken from its holder"
     # A James that delivered what was published does not write to the stage record.
-    if stage.owner == mail.run and not is_over(stores.tables, queue, mail.enqueue_id):
+    if stage.owner == mail.run and not is_finished(stores.tables, queue, mail.enqueue_id):
         if stage.remaining:
             remaining_item = replace(item, mail=replace(item.mail, recipients=stage.remaining))
             publish(stores, queue, remaining_item, None, run.clock())
@@ -123,7 +123,7 @@ class StuckMailWork:
         self.shadow = plan.mode is StuckMode.SHADOW
         self.mails = run.read_rows(plan.mails, PlannedMail)
         self.quarantine = Quarantine(run.stores, run.queue, run.clock)
-        known = noted(run.stores, run.queue) if self.shadow else ()
+        known = shadow_report_mails(run.stores, run.queue) if self.shadow else ()
         since = {
             mail["enqueueId"]: datetime.fromisoformat(mail["decided"])
             for mail in known
@@ -211,7 +211,7 @@ class StuckMailWork:
     def _discard_records(self) -> None:
         """Discard the records of planned dead workers, unless they were written since."""
         table, discarded = self.run.stores.own.worker_records, 0
-        records = {record.worker: record for record in self._liveness.mute}
+        records = {record.worker: record for record in self._liveness.silent}
         for dead in self.plan.dead:
             record = records.get(dead.worker)
             if record is not None and record.beat == dead.beat:

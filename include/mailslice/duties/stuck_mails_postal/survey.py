@@ -96,7 +96,7 @@ def survey(postal: PostalDatabases, lock_timeout: timedelta | None = None) -> Po
     old = [
         row for row in locked if is_stuck(age_of(row, now), limit_of(limit, p99, groups[row.lock]))
     ]
-    judged = [*servers.judged(old, now)]
+    judged = [*servers.classified(old, now)]
     # The p99 lacks unreadable servers, and a batch may span servers: no state of it is certain.
     doubted = {row.lock for row in locked if row.server in servers.unreadable}
     surveyed = [
@@ -154,7 +154,7 @@ class PostalServers:
             times.update(self.ask(server, lambda messages: messages.sending_times(NEWEST)) or {})
         return p99_of(times)
 
-    def judged(self, rows: Iterable[QueuedMessage], now: datetime) -> Iterator[SurveyedRow]:
+    def classified(self, rows: Iterable[QueuedMessage], now: datetime) -> Iterator[SurveyedRow]:
         """State and stage of rows with old locks, by Postal's rows as they are now."""
         for server, page in _by_server(rows):
             judged = self.ask(server, partial(_judged, page, partial(self._gone, server)))

@@ -222,7 +222,7 @@ class StuckMessages:
     def _survey_again(self, planned: PlannedRow, row: QueuedMessage) -> SurveyedRow:
         """State and stage, by Postal's rows as they are now."""
         if planned.is_locked:
-            (surveyed,) = self._servers.judged([row], self._queue.now())
+            (surveyed,) = self._servers.classified([row], self._queue.now())
             return surveyed
         if [*self._servers.without_message([row])]:
             return SurveyedRow(row, PostalState.MESSAGE_GONE)

@@ -27,8 +27,8 @@ from mailslice.stores.blobs.keys import (
     no_answer,
     service,
 )
-from mailslice.stores.blobs.object_store import CRATE_ERRORS, OpenBucket, meaning, open_obstore
-from mailslice.stores.blobs.small import SMALL, SmallObjects, speaks_to
+from mailslice.stores.blobs.object_store import CRATE_ERRORS, OpenBucket, open_obstore, translated
+from mailslice.stores.blobs.small import SMALL, SmallObjects, can_serve
 from mailslice.stores.blobs.store import BlobStore
 from mailslice.stores.blobs.window import Window
 from mailslice.stores.deadlines import Deadlines
@@ -56,7 +56,7 @@ class AsyncBlobStore:
         self._open_bucket = open_bucket
         self._store = (open_bucket or partial(open_obstore, settings))(bucket)
         self._threads: ThreadPoolExecutor | None = None
-        self.small = SmallObjects(settings, bucket) if speaks_to(settings) else None
+        self.small = SmallObjects(settings, bucket) if can_serve(settings) else None
         """None: every request goes to obstore."""
         self.puts, self.gets = Window(), Window()
         """Limits for small objects. Callers bound large ones by the memory for their bytes."""
@@ -229,7 +229,7 @@ class AsyncBlobStore:
         return self._seconds + size / _SLOWEST_BYTES_A_SECOND
 
     def _meaning(self, error: Exception) -> MailsliceError:
-        return meaning(self._settings, self._bucket, error)
+        return translated(self._settings, self._bucket, error)
 
 
 @dataclass(slots=True, eq=False)

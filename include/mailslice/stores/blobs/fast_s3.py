@@ -9,7 +9,7 @@ from typing import TypeVar
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.keys import is_impossible, needs_boto3
-from mailslice.stores.blobs.small import SmallObjects, speaks_to
+from mailslice.stores.blobs.small import SmallObjects, can_serve
 from mailslice.stores.blobs.store import StoredBlob
 from mailslice.stores.loop_thread import LoopThread
 
@@ -27,7 +27,7 @@ class FastRequests:
     def __init__(self, settings: S3Settings, bucket: str) -> None:
         self._settings = settings
         self._bucket = bucket
-        self._is_usable = speaks_to(settings)
+        self._is_usable = can_serve(settings)
         self._running: tuple[SmallObjects, LoopThread] | None = None
         self._starting = Lock()
 
@@ -93,5 +93,5 @@ class FastRequests:
             return self._running
 
     def _can(self, key: str) -> bool:
-        """Whether this client can ask for the key: see `speaks_to` and `needs_boto3`."""
+        """Whether this client can ask for the key: see `can_serve` and `needs_boto3`."""
         return self._is_usable and not is_impossible(key) and not needs_boto3(key)

@@ -51,7 +51,7 @@ def open_obstore(settings: S3Settings, bucket: str, **client: timedelta) -> Obje
     try:
         return _opened(settings, bucket, _options(settings, client))
     except CRATE_ERRORS as error:
-        raise meaning(settings, bucket, error) from error
+        raise translated(settings, bucket, error) from error
 
 
 def _opened(settings: S3Settings, bucket: str, options: Any) -> ObjectStore:
@@ -92,7 +92,7 @@ def _options(settings: S3Settings, more: Mapping[str, timedelta]) -> dict[str, A
     return {"client_options": client, "retry_config": retry}
 
 
-def meaning(settings: S3Settings, bucket: str, error: Exception) -> MailsliceError:
+def translated(settings: S3Settings, bucket: str, error: Exception) -> MailsliceError:
     """An error of obstore as mailslice's."""
     refused = _REFUSED.search(str(error))  # listings and bulk deletes raise no class of their own
     if refused or isinstance(error, UnauthenticatedError | PermissionDeniedError):
@@ -297,5 +297,5 @@ class ObjectBlobStore(BlobStore):
         return StoreUnavailable(f"{service(self.settings)}: there is no bucket {self.bucket!r}")
 
     def _meaning(self, error: Exception) -> MailsliceError:
-        known = meaning(self.settings, self.bucket, error)
+        known = translated(self.settings, self.bucket, error)
         return SlowDown(str(known)) if _BUSY.search(str(error)) else known

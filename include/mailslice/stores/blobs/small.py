@@ -44,7 +44,7 @@ _SIGNED = "host;x-amz-content-sha256;x-amz-date"
 _SIGNED_OF_COPY = "host;x-amz-content-sha256;x-amz-copy-source;x-amz-date"
 
 
-def speaks_to(settings: S3Settings) -> bool:
+def can_serve(settings: S3Settings) -> bool:
     """Whether the provider is S3, the settings hold the keys, and no proxy is in between."""
     if settings.provider is not BlobProvider.S3:
         return False

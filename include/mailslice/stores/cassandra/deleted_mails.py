@@ -12,7 +12,7 @@ from mailslice.model.batches import batches
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import DELETED_MAILS
-from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, as_list, each_in_order, each_of
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, as_list, id_list, id_set
 from mailslice.stores.cassandra.ranges import TokenRange, token_ranges
 from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.cassandra.table import Statement, Table, insert, select
@@ -105,7 +105,7 @@ class DeletedMails(Table):
             unknown = (
                 (at, packed)
                 for at, (_, packed) in enumerate(batch)
-                if not known.issuperset(each_in_order(packed))
+                if not known.issuperset(id_list(packed))
             )
             marked = {at: ids for at, _, ids in self._looked_up(queue, unknown, **how)}
             yield from ((tag, ids, marked.get(at, ALL)) for at, (tag, ids) in enumerate(batch))
@@ -118,7 +118,7 @@ class DeletedMails(Table):
         for request, page in self._session.packed.pages(self._by_ids, requests, raw=True, **how):
             packed = request.packed
             is_all = page.rows * WIDTH == len(packed)
-            yield request.tag, packed, ALL if is_all else each_of(page.data)
+            yield request.tag, packed, ALL if is_all else id_set(page.data)
 
     def _estimate(self) -> float:
         """How many marks all queues have, by a sample; infinite if the sample cannot be read."""
@@ -132,7 +132,7 @@ class DeletedMails(Table):
         known = set[bytes]()
         with suppress(MailsliceError):
             for page in self.packed_ids_of(queue, token_ranges(self._session, _RANGES), 8):
-                known.update(each_in_order(page))
+                known.update(id_list(page))
         return known
 
     def drop_packed(self, queue: QueueName, lists: Iterable[bytes], in_flight: int = 8) -> int:

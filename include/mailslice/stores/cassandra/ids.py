@@ -34,7 +34,7 @@ def unpack(packed: bytes) -> list[EnqueueId]:
     return [EnqueueId(UUID(bytes=packed[at : at + WIDTH - 4])) for at in starts]
 
 
-def cut(packed: bytes) -> Iterator[bytes]:
+def id_batches(packed: bytes) -> Iterator[bytes]:
     """Splits packed ids into pieces of at most IDS_A_REQUEST ids."""
     size = WIDTH * IDS_A_REQUEST
     return (packed[at : at + size] for at in range(0, len(packed), size))
@@ -45,12 +45,12 @@ def as_list(packed: bytes) -> bytes:
     return (len(packed) // WIDTH).to_bytes(4, "big") + packed
 
 
-def each_in_order(packed: bytes) -> list[bytes]:
+def id_list(packed: bytes) -> list[bytes]:
     return [packed[at : at + WIDTH] for at in range(0, len(packed), WIDTH)]
 
 
-def each_of(packed: bytes) -> frozenset[bytes]:
-    return frozenset(each_in_order(packed))
+def id_set(packed: bytes) -> frozenset[bytes]:
+    return frozenset(id_list(packed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class MariaDbTransaction:
         self._do = do
         self._prefix = ""
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """From now on no statement waits for a lock, as others may wait for our locks."""
         self._prefix = _AT_ONCE
 

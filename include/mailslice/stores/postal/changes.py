@@ -217,7 +217,7 @@ class PostalChanges:
                     record_tx = stack.enter_context(messages.transaction())
                 self._take(row_tx, take, row)
                 ((now,),) = row_tx.rows(_NOW)
-                record_tx.hurry()
+                record_tx.stop_waiting()
                 crash.point("postal:taken")
                 try:
                     self._require_no_news(record_tx, row, newest)

@@ -123,7 +123,7 @@ def parameters(
     )
 
 
-def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
+def translated(error: BaseException, settings: RabbitSettings) -> MailsliceError:
     """Our error for a failure of pika or of the socket."""
     address = broker_address(settings)
     text = " ".join(_causes(error))
@@ -190,11 +190,11 @@ def blocking_connection(
     try:
         connection = BlockingConnection(parameters(settings, heartbeat))
     except PIKA_ERRORS as error:
-        raise meaning(error, settings) from error
+        raise translated(error, settings) from error
     try:
         yield connection
     except PIKA_ERRORS as error:
-        raise meaning(error, settings) from error
+        raise translated(error, settings) from error
     finally:
         with suppress(*PIKA_ERRORS):
             if connection.is_open:

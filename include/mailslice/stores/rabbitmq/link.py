@@ -16,7 +16,7 @@ from pika.channel import Channel
 
 from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.settings import RabbitSettings
-from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, meaning, parameters
+from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, parameters, translated
 
 log = logging.getLogger(__name__)
 _SPINS = 50
@@ -93,7 +93,7 @@ class Link:
         try:
             method(*args, callback=partial(_set_result, answered), **kwargs)
         except PIKA_ERRORS as error:
-            raise meaning(error, self._settings) from error
+            raise translated(error, self._settings) from error
         seconds = self._settings.timeout.total_seconds()
         await asyncio.wait({answered, self.lost}, timeout=seconds, return_when=FIRST_COMPLETED)
         if answered.done():
@@ -164,7 +164,7 @@ async def _open(settings: RabbitSettings) -> Link:
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()
 
     def failed(_of: object, error: BaseException) -> None:
-        _set_result(lost, meaning(error, settings))
+        _set_result(lost, translated(error, settings))
 
     options = parameters(settings)
     # A Publisher waits until the broker unblocks it: a new connection would be blocked as well, and
@@ -173,7 +173,7 @@ async def _open(settings: RabbitSettings) -> Link:
     try:
         JoiningConnection(options, partial(_set_result, opened), failed, failed, custom_ioloop=loop)
     except PIKA_ERRORS as error:
-        raise meaning(error, settings) from error
+        raise translated(error, settings) from error
     await asyncio.wait({opened, lost}, return_when=FIRST_COMPLETED)  # pika has time-outs for it
     if lost.done():
         raise lost.result()
@@ -182,9 +182,9 @@ async def _open(settings: RabbitSettings) -> Link:
     try:
         channel = connection.channel(on_open_callback=partial(_set_result, ready))
     except PIKA_ERRORS as error:  # it was opened and lost in one turn of the loop
-        raise meaning(error, settings) from error
+        raise translated(error, settings) from error
     link = Link(settings, connection, channel, lost)
-    channel.add_on_close_callback(lambda _, reason: link.end(meaning(reason, settings)))
+    channel.add_on_close_callback(lambda _, reason: link.end(translated(reason, settings)))
     seconds = settings.timeout.total_seconds()
     await asyncio.wait({ready, lost}, timeout=seconds, return_when=FIRST_COMPLETED)
     if ready.done():

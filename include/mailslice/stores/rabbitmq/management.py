@@ -271,7 +271,7 @@ def depth_of(queue: Mapping[str, Any]) -> Depth | None:
     return None if figures is None else Depth(*figures)
 
 
-def seen_empty(management: Management, queue: QueueName) -> bool:
+def shows_no_messages(management: Management, queue: QueueName) -> bool:
     """Whether this sample shows no message in the work queue and in all `waiting_queues`.
 
     Ready, unacknowledged and dead-lettering messages count. False when a figure is unknown. False

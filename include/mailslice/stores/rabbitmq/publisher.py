@@ -23,7 +23,7 @@ from mailslice.model.errors import MailsliceError, QueueMissing, StoreUnavailabl
 from mailslice.model.names import HEADER_DEAD_LETTER_ROUTING_KEY, ROUTING_KEY
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.deadlines import Deadlines
-from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, meaning
+from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, translated
 from mailslice.stores.rabbitmq.link import Link
 
 LONGEST_PAUSE = 3.0
@@ -140,7 +140,7 @@ class Publisher:
         try:
             link.channel.basic_publish(exchange, routing_key, body, properties, mandatory=True)
         except PIKA_ERRORS as error:
-            raise meaning(error, self._settings) from error
+            raise translated(error, self._settings) from error
         self._tag += 1
         confirmed = asyncio.get_running_loop().create_future()
         pending = _Pending(confirmed, exchange, body, self._tag, self._pending)

@@ -38,7 +38,7 @@ _DRAIN_SECONDS = 60.0
 _EMPTY_READINGS = 10
 
 
-class WorkHold:
+class WorkQueueCensus:
     """The census of one work queue. For one thread, which must serve it twice a minute or more."""
 
     def __init__(
@@ -135,13 +135,13 @@ class WorkHold:
 
 
 @contextmanager
-def hold_work_queue(
+def take_census(
     settings: Settings, queue: QueueName, management: Management
-) -> Iterator[WorkHold]:
+) -> Iterator[WorkQueueCensus]:
     """Holds the ready messages; all go back at the end. Raises Refused, StoreUnavailable."""
     names = RabbitNames(queue)
     with blocking_connection(settings.rabbitmq, heartbeat=HEARTBEAT_SECONDS) as connection:
-        census = WorkHold(connection.channel(), names, management)
+        census = WorkQueueCensus(connection.channel(), names, management)
         is_quorum = not management.keeps_order(names.work_queue)
         most = MAX_CENSUS_QUORUM if is_quorum else MAX_CENSUS
         _require_holdable(management, names.work_queue, census.ready(), most)

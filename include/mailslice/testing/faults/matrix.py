@@ -51,7 +51,7 @@ from mailslice.testing.faults.operations import (
 )
 from mailslice.testing.faults.proxy import Proxy
 from mailslice.testing.faults.restarts import Restarts
-from mailslice.worker.process.handler_pool import following
+from mailslice.worker.process.handler_pool import next_delivery
 from mailslice.worker.queue_worker import QueueWorker, open_worker, worker_of
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class _Lane:
             worker_of(self.world.stores, QueueName(reports_of(self.queue))) as worker,
             aclosing(worker.deliveries(16)) as deliveries,
         ):
-            while (delivery := await following(deliveries, _IDLE, lambda: False)) is not None:
+            while (delivery := await next_delivery(deliveries, _IDLE, lambda: False)) is not None:
                 reported.update(_NAME.findall(delivery.content.decode()))
                 await delivery.complete()
         return reported
@@ -484,14 +484,14 @@ class _Lane:
 
     async def _next(self, deliveries: Deliveries) -> Delivery | None:
         while True:
-            if (delivery := await following(deliveries, _IDLE, lambda: False)) is not None:
+            if (delivery := await next_delivery(deliveries, _IDLE, lambda: False)) is not None:
                 return delivery
             # What the last look found nowhere was given to us meanwhile, or is nowhere: a busy
             # machine takes seconds to bring a delayed mail up.
-            surfacing = deliveries.surfacing
+            surfacing = deliveries.has_expired_copies
             more = await asyncio.to_thread(self._more_to_come)
             if (
-                not (more or surfacing or deliveries.surfacing)
+                not (more or surfacing or deliveries.has_expired_copies)
                 and deliveries.idle_seconds >= _IDLE.total_seconds()
             ):
                 return None

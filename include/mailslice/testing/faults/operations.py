@@ -25,7 +25,7 @@ from mailslice.model.mail import Mail, QueuedMail, QueueName
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
-from mailslice.worker.process.handler_pool import following
+from mailslice.worker.process.handler_pool import next_delivery
 from mailslice.worker.queue_worker import QueueWorker
 from mailslice.worker.retrying import retry_now
 from mailslice.worker.smtp_server.metrics import SmtpMetrics
@@ -253,7 +253,7 @@ async def _idle(session: Session) -> None:
     """The queue is consumed until it is empty, and nobody is handed anything."""
     session.arm()
     async with aclosing(session.worker.deliveries(4)) as deliveries:
-        if (delivery := await following(deliveries, _QUIET, lambda: False)) is not None:
+        if (delivery := await next_delivery(deliveries, _QUIET, lambda: False)) is not None:
             session.hand(delivery)
     await session.worker.settle()
 
@@ -314,7 +314,7 @@ async def _served(session: Session, *, then_retry: bool = False) -> None:
     """
     session.arm("hop:")
     async with aclosing(session.worker.deliveries(_ROOM)) as deliveries:
-        while (delivery := await following(deliveries, _QUIET, lambda: False)) is not None:
+        while (delivery := await next_delivery(deliveries, _QUIET, lambda: False)) is not None:
             enqueue_id = delivery.item.enqueue_id
             session.hand(delivery)
             if await send_to_recipients(

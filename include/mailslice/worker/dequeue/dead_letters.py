@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from mailslice.codec.headers import deaths
+from mailslice.codec.headers import x_death
 from mailslice.model import crash
 from mailslice.model.mail import QueuedMail
 from mailslice.model.names import HEADER_DIED, HEADER_REASON
@@ -37,7 +37,7 @@ async def dead_letter(
     readable = reason.encode("utf-8", "replace").decode()
     now = context.clock()
     death = {HEADER_REASON: readable[:500], HEADER_DIED: int(now.timestamp())}
-    await context.publish_dead_letter(Copy.of(message).but({**deaths(context.names, now), **death}))
+    await context.publish_dead_letter(Copy.of(message, x_death(context.names, now) | death))
     crash.point("dead-letter:copied")
     (settle or message.ack)()
     context.events.emit("dead_letter", item, why=reason, **facts)

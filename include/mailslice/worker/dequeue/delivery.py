@@ -283,7 +283,7 @@ class Delivery:
             return remaining
         message = self.message
         if message.redelivered and self.lease.has_message:  # else only that copy has the mail
-            await self._delays.forget(self.item.enqueue_id)
+            await self._delays.close_row(self.item.enqueue_id)
         if remaining != self._message_recipients:
             message = replace(message, body=codec.encode(narrowed(self.item, remaining)))
         await dead_letter(
@@ -426,7 +426,7 @@ class Delivery:
     def _emit_served(self, remaining: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Emits `delivered` if some recipients were served. Returns the others."""
         after = None if self._marks is None else self._marks.next_record
-        others = frozenset((*remaining, *(after.those(Stage.FAILED) if after else ())))
+        others = frozenset((*remaining, *(after.recipients_at(Stage.FAILED) if after else ())))
         served = tuple(r for r in self.item.mail.recipients if r not in others)
         if served:
             answer, seconds = self._explanation.get("answer"), self._event_seconds()

@@ -87,7 +87,7 @@ class Deliveries:
         return asyncio.get_running_loop().time() - last
 
     @property
-    def surfacing(self) -> bool:
+    def has_expired_copies(self) -> bool:
         """Whether the hop consumer has a delayed mail that is not in the work queue yet."""
         return self._hop.busy
 

@@ -153,7 +153,7 @@ class ExpiredDelayConsumer:
         if item is not None:
             try:
                 token = message.headers.get(HEADER_DELAY_TOKEN, "")
-                await self._delays.forget(item.enqueue_id, token=token)
+                await self._delays.close_row(item.enqueue_id, token=token)
             except Exception as error:  # noqa: BLE001 - it may be the copy's own fault
                 text = "the delay of a dead letter is open still: %s"
                 log.warning(text, type(error).__name__, extra=about("delay_open", item.enqueue_id))

@@ -92,7 +92,7 @@ class Lease:
         """Closes the row, so that no copy is delivered. If that fails, a duplicate is delivered."""
         if self._has_row:
             try:
-                await self._delays.forget(self._enqueue_id, only_lease=True)
+                await self._delays.close_row(self._enqueue_id, only_lease=True)
             except MailsliceError as error:
                 self._log_warning("a mail may be delivered again when its lease is over: %s", error)
 
@@ -103,7 +103,7 @@ class Lease:
         try:
             if self.is_out:
                 failures = {HEADER_FAILURES: count_in(self.message.headers, HEADER_FAILURES)}
-                await self._context.publish(Copy.of(self.message).but(failures))
+                await self._context.publish(Copy.of(self.message, failures))
         except MailsliceError as error:
             self._log_warning("a mail comes back when its lease is over: %s", error)
         else:

@@ -153,7 +153,7 @@ class Park:
         rounds = count_in(message.headers, HEADER_PARKED) + 1
         counts = {HEADER_PARKED: rounds, **({HEADER_FAULTS: faults} if faults else {})}
         try:
-            await self._delays.put(Copy.of(message).but({**(headers or {}), **counts}), level)
+            await self._delays.put(Copy.of(message, {**(headers or {}), **counts}), level)
         except Exception as error:  # noqa: BLE001 - it stays held, whatever the reason
             end_if_cancelled()
             text = "a mail cannot be parked now, and is held: %s"

@@ -174,7 +174,7 @@ class Preparer:
         await dead_letter(self._context, slot.message, reason, slot.item, settle=settle)
         if slot.item is not None and slot.message.redelivered:
             with suppress(MailsliceError):  # a kill before the ack may have left an open row
-                await self._state.delays.forget(slot.item.enqueue_id)
+                await self._state.delays.close_row(slot.item.enqueue_id)
 
     async def _prepare_once(self, slot: Slot) -> None:
         try:

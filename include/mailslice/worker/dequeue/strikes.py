@@ -25,7 +25,7 @@ _FREE = bytes(_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
+class StrikeState:
     """What the parent tells its processes: mails to handle alone, and mails to dead-letter."""
 
     suspects: frozenset[EnqueueId] = frozenset()
@@ -38,23 +38,23 @@ class Strikes:
     def __init__(self) -> None:
         self._counts: dict[EnqueueId, int] = {}
 
-    def died(self, in_handlers: Iterable[EnqueueId]) -> Struck:
+    def died(self, in_handlers: Iterable[EnqueueId]) -> StrikeState:
         """Counts one death for each of these mails. Returns the new state."""
         for enqueue_id in in_handlers:
             self._counts[enqueue_id] = self._counts.pop(enqueue_id, 0) + 1
         while len(self._counts) > _REMEMBERED:
             del self._counts[next(iter(self._counts))]
-        return self.struck
+        return self.state
 
-    def buried(self, enqueue_id: EnqueueId) -> Struck:
+    def dead_lettered(self, enqueue_id: EnqueueId) -> StrikeState:
         """Forgets a mail that is a dead letter now: a redrive starts anew. The new state."""
         self._counts.pop(enqueue_id, None)
-        return self.struck
+        return self.state
 
     @property
-    def struck(self) -> Struck:
+    def state(self) -> StrikeState:
         condemned = frozenset(mail for mail, count in self._counts.items() if count >= MAX_DEATHS)
-        return Struck(frozenset(self._counts) - condemned, condemned)
+        return StrikeState(frozenset(self._counts) - condemned, condemned)
 
 
 class InHandlers:
@@ -98,7 +98,7 @@ class Isolation:
     """
 
     in_handlers: InHandlers | None = None
-    struck: Callable[[], Struck] = Struck
+    struck: Callable[[], StrikeState] = StrikeState
     seconds: float = SECONDS_ALONE
     _running: int = field(init=False, default=0)
     """Mails that began within the last `seconds`."""

@@ -206,7 +206,7 @@ class Delays:
         if not copy_first or due < first_due:
             await self._publish_copy(copy, token, due)
 
-    async def forget(
+    async def close_row(
         self, enqueue_id: EnqueueId, *, only_lease: bool = False, token: object = None
     ) -> None:
         """Closes the row of a mail that was settled in another way (say, rejected): no copy of it
@@ -420,7 +420,7 @@ class Delays:
 
     async def _publish_copy(self, copy: Copy, token: UUID, due: datetime) -> None:
         level = level_for(due - self._context.clock())
-        await self.put(copy.but({HEADER_DELAY_TOKEN: str(token)}), level)
+        await self.put(copy.with_headers({HEADER_DELAY_TOKEN: str(token)}), level)
         self._context.statistics.hops += 1
 
     async def put(self, copy: Copy, level: int | None) -> None:
@@ -436,4 +436,4 @@ class Delays:
 
     async def _deliver(self, copy: Copy, *, leased: bool = False) -> None:
         """`leased`: the mail was in a handler, so it counts as redelivered."""
-        await self._context.publish(copy.but({HEADER_PARKED: 1} if leased else {}))
+        await self._context.publish(copy.with_headers({HEADER_PARKED: 1} if leased else {}))

@@ -122,7 +122,7 @@ class Undoing:
                 undo = replace(undo, marked=True)
                 crash.point("enqueue:undo-marked")
             if undo.delays is not None:
-                await undo.delays.forget(undo.enqueue_id)
+                await undo.delays.close_row(undo.enqueue_id)
             await self.context.blobs.delete_many(undo.blobs)
         except asyncio.CancelledError:
             self._pending.append(undo)

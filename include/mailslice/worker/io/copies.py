@@ -42,8 +42,10 @@ class Copy:
     timestamp: datetime | None
 
     @classmethod
-    def of(cls, message: Message) -> Self:
-        return cls(message.body, own_headers(message.headers), message.timestamp)
+    def of(cls, message: Message, headers: Mapping[str, Any] | None = None) -> Self:
+        """`headers` replace those of the message."""
+        headers = {**own_headers(message.headers), **(headers or {})}
+        return cls(message.body, headers, message.timestamp)
 
-    def but(self, headers: Mapping[str, Any]) -> Self:
+    def with_headers(self, headers: Mapping[str, Any]) -> Self:
         return replace(self, headers={**self.headers, **headers})

@@ -17,7 +17,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 from mailslice.model.errors import MailsliceError, StoreUnavailable
-from mailslice.model.throttling import LEASE, Ask, Book, Freed, Limit, Limits, decide, destination
+from mailslice.model.throttling import LEASE, Claim, Freed, Limit, Limits, Load, decide, destination
 from mailslice.stores.cassandra.own import Destinations
 from mailslice.stores.loop_thread import call_from_thread
 from mailslice.worker.io.context import QueueContext
@@ -53,7 +53,7 @@ class DestinationThrottle:
 
         async def ask_one(domain: str, limit: Limit) -> int | None:
             async with permits:
-                return await (await self._domain(domain, limit)).ask(Ask(connection, waited))
+                return await (await self._domain(domain, limit)).ask(Claim(connection, waited))
 
         asking = (ask_one(domain, limit) for domain, limit in limited.items())
         answers = await asyncio.gather(*asking, return_exceptions=True)
@@ -112,8 +112,8 @@ class _Domain:
     _table: Destinations
     _domain: str
     _limit: Limit
-    _book: Book | None = None
-    _asks: list[tuple[Ask, asyncio.Future[int | None]]] = field(default_factory=list)
+    _book: Load | None = None
+    _asks: list[tuple[Claim, asyncio.Future[int | None]]] = field(default_factory=list)
     _freed: list[Freed] = field(default_factory=list)
     _since: dict[str, float] = field(default_factory=dict)
     _keeping: bool = False
@@ -123,7 +123,7 @@ class _Domain:
     def idle(self) -> bool:
         return self._serving is None and not self._since
 
-    async def ask(self, ask: Ask) -> int | None:
+    async def ask(self, ask: Claim) -> int | None:
         """None (granted), or the microseconds until the next attempt. Raises StoreUnavailable."""
         answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._asks.append((ask, answer))
@@ -175,7 +175,7 @@ class _Domain:
                         answer.set_result(waits)
         self._serving = None
 
-    async def _agreed(self, asks: list[Ask], freed: list[Freed]) -> list[int | None]:
+    async def _agreed(self, asks: list[Claim], freed: list[Freed]) -> list[int | None]:
         bridge, queue = self._context.bridge, self._context.queue
         for lost in range(_MOST_WRITES):
             if (before := self._book) is None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
-from mailslice.worker.dequeue.strikes import InHandlers, Isolation, Struck
+from mailslice.worker.dequeue.strikes import InHandlers, Isolation, StrikeState
 from mailslice.worker.health import ProcessHealth
 from mailslice.worker.process.consumer_task import ConsumerTask
 
@@ -39,8 +39,8 @@ _EXIT_WITHIN = 5.0
 class ParentLink:
     """The thread that talks to the parent, so that it reports even if the event loop hangs.
 
-    It ends the process when the parent is gone. It sends the process's health every second, the
-    error of a failed start, and ids of condemned mails that became dead letters. It gets `Struck`.
+    It ends the process when the parent is gone, and gets `StrikeState`. It sends the health of the
+    process every second, the error of a failed start, and ids of condemned, dead-lettered mails.
     """
 
     def __init__(self, pipe: Connection, drain: float) -> None:
@@ -52,7 +52,7 @@ class ParentLink:
         self.health = ProcessHealth(
             connected=False, loop_lag=0.0, in_flight=0, reaches_cassandra=False
         )
-        self.struck = Struck()
+        self.struck = StrikeState()
         self.buried: deque[EnqueueId] = deque()
 
     def start(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
@@ -84,7 +84,9 @@ class ParentLink:
             os._exit(1)
 
 
-def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], struck: Struck) -> None:
+def main(
+    task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], struck: StrikeState
+) -> None:
     """Runs the process. It exits with 0 after draining, and sends a failed start to the parent.
     `cells` and `struck`: see `strikes`.
     """

@@ -13,7 +13,7 @@ from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.outcome import Disposition
 from mailslice.worker.process.handler_pool import DRAIN_SECONDS, HandlerPool, Policy, policy_of
-from mailslice.worker.process.handler_spec import loaded
+from mailslice.worker.process.handler_spec import checked_handler
 from mailslice.worker.queue_worker import QueueWorker
 from mailslice.worker.validation import MOST_PREFETCH, check_count, check_span
 
@@ -86,13 +86,13 @@ async def consume(
     check_span("idle", idle)
     consumed = Consumed()
     policy = policy or policy_of(worker.context.settings)
-    handling = HandlerPool(loaded(handler), concurrency, consumed, policy)
+    handling = HandlerPool(checked_handler(handler), concurrency, consumed, policy)
     ahead = prefetch if most is None else min(prefetch, most)
     deliveries = worker.deliveries(ahead, give_up_after=give_up_after)
     # The worker keeps unsettled deliveries; the contents of settled ones must be freed.
     handed: WeakSet[Delivery] = WeakSet()
     stop = stop or asyncio.Event()
-    stopping = asyncio.create_task(stopped(stop, deliveries, handling.hurry))
+    stopping = asyncio.create_task(close_on_stop(stop, deliveries, handling.hurry))
     longest: float | None = 0.0
     try:
         await handling.serve(deliveries, most=most, idle=idle, on_taken=handed.add)
@@ -104,7 +104,7 @@ async def consume(
         raise
     finally:
         try:
-            await unwatched(stopping, stop)
+            await end_watch(stopping, stop)
             await deliveries.aclose()
             await handling.drain(longest)
         finally:
@@ -113,7 +113,7 @@ async def consume(
     return consumed
 
 
-async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
+async def end_watch(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
     """Cancels a `stopped`, or awaits it if it already closes: it gives back fetched mails."""
     if not stop.is_set():
         stopping.cancel()
@@ -135,7 +135,7 @@ async def _return_to_queue(delivery: Delivery) -> None:
         await delivery.give_back()
 
 
-async def stopped(
+async def close_on_stop(
     stop: asyncio.Event, deliveries: Deliveries, on_stop: Callable[[], None] = lambda: None
 ) -> None:
     """Waits for `stop`, calls `on_stop`, then closes the deliveries: nobody waits for more."""

@@ -201,7 +201,7 @@ class HandlerPool:
         taken = 0
         while taken != most:
             await self.room()
-            delivery = await following(deliveries, idle, lambda: self.in_flight > 0)
+            delivery = await next_delivery(deliveries, idle, lambda: self.in_flight > 0)
             if delivery is None:
                 return
             taken += 1
@@ -387,7 +387,7 @@ def _as_error(error: BaseException) -> RuntimeError:
     return RuntimeError(f"{type(error).__name__} in a handler").with_traceback(error.__traceback__)
 
 
-async def following(
+async def next_delivery(
     deliveries: Deliveries, idle: timedelta | None, busy: Callable[[], bool]
 ) -> Delivery | None:
     """The next delivery; None: there are no more, or nothing came for `idle` while not `busy`."""

@@ -61,7 +61,7 @@ def load_handler(spec: str, settings: Settings) -> LoadedHandler:
     return LoadedHandler(handler, _is_async(handler), _keywords(f"--handler {spec!r}", handler))
 
 
-def loaded(handler: Callable[..., Any]) -> LoadedHandler:
+def checked_handler(handler: Callable[..., Any]) -> LoadedHandler:
     """A handler given as a callable. BadInput when it cannot be called as (mail, content)."""
     name = f"handler {getattr(handler, '__qualname__', handler)!r}"
     if inspect.isclass(handler) or not callable(handler):

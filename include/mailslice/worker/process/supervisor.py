@@ -25,7 +25,7 @@ from mailslice.engine.scratch import scratch_folder
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import Settings
-from mailslice.worker.dequeue.strikes import InHandlers, Strikes, Struck
+from mailslice.worker.dequeue.strikes import InHandlers, Strikes, StrikeState
 from mailslice.worker.health import HealthServer, Liveness, ProcessHealth, summed_metrics
 from mailslice.worker.process import child
 from mailslice.worker.process.consumer_task import ConsumerTask, drain_for
@@ -156,7 +156,7 @@ class Supervisor:
         task = replace(self._task, number=slot.number)
         process = self._spawning.Process(
             target=child.main,
-            args=(task, child_pipe, slot.cells, self._strikes.struck),
+            args=(task, child_pipe, slot.cells, self._strikes.state),
             name=f"mailslice-worker-{slot.number}",
         )
         process.start()
@@ -192,7 +192,7 @@ class Supervisor:
                         if not self._began:
                             self._failure = error
                     case UUID() as enqueue_id:
-                        self._send(self._strikes.buried(EnqueueId(enqueue_id)))
+                        self._send(self._strikes.dead_lettered(EnqueueId(enqueue_id)))
             return
         # The other end is closed: the exit code shows the rest.
         if slot.pipe is not None:
@@ -242,7 +242,7 @@ class Supervisor:
         log.warning(text, slot.number, len(in_handlers), ids, extra={"action": "struck"})
         self._send(struck)
 
-    def _send(self, struck: Struck) -> None:
+    def _send(self, struck: StrikeState) -> None:
         for slot in self._slots:
             if slot.pipe is not None:
                 with suppress(OSError):

@@ -52,7 +52,7 @@ class StageMarks:
     @property
     def doubtful(self) -> tuple[str, ...]:
         """Recipients that were begun and never answered for."""
-        return self.known.those(Stage.SENDING)
+        return self.known.recipients_at(Stage.SENDING)
 
     async def sending(self, recipients: Iterable[str] | None = None) -> None:
         """Marks these (None: all left) as sending; durable when it returns. Raises TakenOver,

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from mailslice.duties.blob_gc.trash import KeptBlobs
+from mailslice.duties.blob_gc.trash import Trash
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import BlobId
@@ -184,7 +184,7 @@ def test_copies_that_an_earlier_version_has_kept_are_put_back_and_forgotten_all_
 
 def test_copies_are_put_back_by_run_and_by_key_and_a_dry_run_says_the_same(deleted):
     heap, missed, orphan = deleted
-    with KeptBlobs(heap.settings) as copies:
+    with Trash(heap.settings) as copies:
         (run,) = {copy.run for copy in copies.of_run(None)}
         of_run = list(copies.of_run(run))
         assert {copy.key for copy in of_run} == {missed, orphan}

@@ -13,7 +13,7 @@ import pytest
 from mailslice.cli.main import run as command_line
 from mailslice.cli.output import Output
 from mailslice.duties.blob_gc.listing import key_ranges
-from mailslice.duties.blob_gc.trash import KeptBlobs
+from mailslice.duties.blob_gc.trash import Trash
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from tests.services.duties.world import environment
 
@@ -118,7 +118,7 @@ def test_what_was_restored_when_a_signal_came_is_recorded(
 ):
     """Also one that came within the batch: then nobody knows which of it are back."""
     heap, keys, run = kept
-    restore = KeptBlobs.restore
+    restore = Trash.restore
 
     def closed(_, items, **__):
         next(items)
@@ -130,7 +130,7 @@ def test_what_was_restored_when_a_signal_came_is_recorded(
 
     with monkeypatch.context() as patch:
         if within:
-            patch.setattr(KeptBlobs, "restore", interrupted)
+            patch.setattr(Trash, "restore", interrupted)
         else:
             patch.setattr(Output, "rows", closed)
         assert command_line(["blobs", "restore", "--run", run]) == 130

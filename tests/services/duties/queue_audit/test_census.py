@@ -30,7 +30,7 @@ from mailslice.model.mail import EnqueueId, Mail, QueueName
 from mailslice.stores import Stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management
-from mailslice.stores.rabbitmq.work_census import WorkHold
+from mailslice.stores.rabbitmq.work_census import WorkQueueCensus
 from mailslice.worker import Deliveries, Delivery, open_worker
 from tests.services.duties.audited import MINUTE, Spool, working
 from tests.services.rabbitmq.parked import figures
@@ -102,7 +102,7 @@ def test_what_consumers_hold_and_nobody_explains_leaves_mails_unknown(
 ):
     monkeypatch.setattr(evidence, "HOLD", timedelta(0))
     monkeypatch.setattr(evidence, "LONGEST_HOLD", timedelta(0))
-    monkeypatch.setattr(WorkHold, "elsewhere", lambda _: elsewhere)
+    monkeypatch.setattr(WorkQueueCensus, "elsewhere", lambda _: elsewhere)
     lost = spool.put("lost", message=False)
     assert spool.audit(census=True)["census"]["unproved"] == why
     assert (spool.verdicts(), spool.why(lost)) == (
@@ -135,7 +135,7 @@ def test_while_a_consumer_holds_what_no_record_explains_nothing_is_called_lost(s
         # As James may: acknowledged, and no mark.
         channel.basic_ack(method.delivery_tag)
     monkeypatch.setattr(evidence, "HOLD", timedelta(0))
-    monkeypatch.setattr(WorkHold, "elsewhere", lambda _: 0)
+    monkeypatch.setattr(WorkQueueCensus, "elsewhere", lambda _: 0)
     spool.audit(census=True)
     assert spool.verdicts() == {taken: "lost", lost: "lost", waiting: "waiting"}
 
@@ -144,7 +144,7 @@ def test_a_mail_of_a_living_workers_record_is_not_lost_though_a_late_figure_know
     spool, monkeypatch
 ):
     """A broker whose collect_statistics_interval is a minute tells of a minute ago."""
-    monkeypatch.setattr(WorkHold, "elsewhere", lambda _: 0)
+    monkeypatch.setattr(WorkQueueCensus, "elsewhere", lambda _: 0)
     taken, lost = spool.put("taken"), spool.put("lost", message=False)
     with working(spool) as handed:
         assert handed == [taken]
@@ -374,11 +374,11 @@ def test_a_census_whose_connection_is_cut_proves_nothing_and_gives_everything_ba
 ):
     mails = [spool.put(f"m-{number}") for number in range(10)]
 
-    def cut(hold: WorkHold, _seconds: float) -> None:
+    def cut(hold: WorkQueueCensus, _seconds: float) -> None:
         hold._connection._impl._terminate_stream(ConnectionResetError("cut"))
         hold._connection.process_data_events(time_limit=1)
 
-    monkeypatch.setattr(WorkHold, "wait", cut)
+    monkeypatch.setattr(WorkQueueCensus, "wait", cut)
     with pytest.raises(StoreUnavailable, match="does not answer"):
         spool.audit(census=True)
     assert newest_audit(spool.stores, spool.queue) is None

@@ -225,7 +225,7 @@ def test_a_small_run_of_airflow_that_is_killed_between_two_steps_tells_all_it_di
     request = view.request()
     kill_at_file(view, "all", request, f"/{written}")
     runner.run_small(request, view.settings, tools=view.tools)
-    report = runner.done_ahead("report", request, view.settings)
+    report = runner.small_run_summary("report", request, view.settings)
     assert (report["status"], report["planned"], report["applied"]) == ("done", 5, 5)
     assert_clean(view, gone, stays)
 

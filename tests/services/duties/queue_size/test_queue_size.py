@@ -185,10 +185,13 @@ def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
     import time
 
     queues.create(stores, "drained")
-    from mailslice.stores.rabbitmq.management import seen_empty
+    from mailslice.stores.rabbitmq.management import shows_no_messages
 
     deadline = time.monotonic() + 30
-    while not seen_empty(stores.management, QueueName("drained")) and time.monotonic() < deadline:
+    while (
+        not shows_no_messages(stores.management, QueueName("drained"))
+        and time.monotonic() < deadline
+    ):
         time.sleep(1)
     request = RunRequest("queue_size", QueueName("drained"), "run-5")
     found = run_all(request, fresh_module.settings)

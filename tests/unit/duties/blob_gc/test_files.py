@@ -24,7 +24,7 @@ from mailslice.duties.blob_gc.plan import (
     record_candidates,
     recorded_candidates,
 )
-from mailslice.duties.blob_gc.trash import TRASH_PREFIX, Kept, KeptBlobs
+from mailslice.duties.blob_gc.trash import TRASH_PREFIX, Trash, Trashed
 from mailslice.engine.frames import InProcess
 from mailslice.engine.row_files import RowFile, RowGroup, read_groups
 from mailslice.maintenance.artifacts import Artifacts
@@ -186,8 +186,8 @@ def test_a_run_that_is_planned_again_retains_what_it_has_recorded_itself(run):
 
 @given(keys, st.text("abc+~:._-", min_size=1, max_size=9), st.sampled_from(["", "james"]))
 def test_the_name_of_a_kept_copy_says_what_it_is_of(key, run, bucket):
-    kept = Kept(NOW, run, BlobId(key), 7, bucket)
-    assert Kept.of(kept.place, 7) == kept
+    kept = Trashed(NOW, run, BlobId(key), 7, bucket)
+    assert Trashed.of(kept.place, 7) == kept
 
 
 @pytest.mark.parametrize(
@@ -202,13 +202,13 @@ def test_the_name_of_a_kept_copy_says_what_it_is_of(key, run, bucket):
     ],
 )
 def test_other_names_are_no_kept_copies(name):
-    assert name.startswith(TRASH_PREFIX) or Kept.of(name, 0) is None
-    assert Kept.of(name, 0) is None
+    assert name.startswith(TRASH_PREFIX) or Trashed.of(name, 0) is None
+    assert Trashed.of(name, 0) is None
 
 
 def test_the_own_bucket_must_not_be_james_bucket():
     with pytest.raises(BadSetting, match="MAILSLICE_OWN_BUCKET=james is James' bucket"):
-        KeptBlobs(Settings(own=OwnSettings(bucket="james")))
+        Trash(Settings(own=OwnSettings(bucket="james")))
 
 
 @pytest.mark.parametrize(

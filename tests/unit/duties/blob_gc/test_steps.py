@@ -13,7 +13,7 @@ from mailslice.duties.blob_gc import apply, planning
 from mailslice.duties.blob_gc.duty import DUTY
 from mailslice.duties.blob_gc.orphans import GROUP_ROWS
 from mailslice.duties.blob_gc.params import Params
-from mailslice.duties.blob_gc.trash import Kept
+from mailslice.duties.blob_gc.trash import Trashed
 from mailslice.maintenance import runner
 from mailslice.maintenance.artifacts import FILES
 from mailslice.maintenance.progress import Progress
@@ -108,7 +108,7 @@ class Heap:
         return set(self.buckets[self.settings.s3.bucket])
 
     def kept(self):
-        return {Kept.of(key, 0).key for key in self.buckets[self.settings.own.bucket]}
+        return {Trashed.of(key, 0).key for key in self.buckets[self.settings.own.bucket]}
 
     def take(self, *steps, at=timedelta(0), name="r-1", **params):
         summary = {}

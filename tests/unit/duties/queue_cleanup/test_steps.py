@@ -125,7 +125,7 @@ def view(tmp_path, monkeypatch):
     read = vars(MemoryEnqueuedMails)["written_rows_of"]
     monkeypatch.setattr(MemoryEnqueuedMails, "packed_written_ids_of", read, raising=False)
     monkeypatch.setattr(sharing, "stored", lambda _: False)
-    monkeypatch.setattr(sharing, "dissenters", lambda *_, **__: view.dissenters)
+    monkeypatch.setattr(sharing, "workers_that_differ", lambda *_, **__: view.dissenters)
     monkeypatch.setattr(planning, "table_repairs", lambda *_: ())
     monkeypatch.setattr(duties, "usual_frames", lambda *_, **__: [])
     monkeypatch.setattr(Run, "spark", lambda _: InProcess())

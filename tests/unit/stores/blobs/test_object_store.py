@@ -18,7 +18,7 @@ from mailslice.model.mail import BlobId
 from mailslice.model.settings import BlobProvider, S3Settings, load_settings
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.blobs.keys import escape_key, needs_boto3, service, unescape_key
-from mailslice.stores.blobs.object_store import ObjectBlobStore, meaning, open_obstore
+from mailslice.stores.blobs.object_store import ObjectBlobStore, open_obstore, translated
 from mailslice.stores.blobs.opening import open_blob_store
 from tests.contracts.blob_store import AWKWARD, Buckets, EscapedKeys
 
@@ -150,7 +150,7 @@ def test_a_store_that_cannot_be_reached_does_not_answer():
         "Debug source:\nhyper_util::client::legacy::Error(Connect, ConnectError(...))"
     )
     s3 = S3Settings(endpoint="http://s3:9000")
-    said = str(meaning(s3, "mails", error))
+    said = str(translated(s3, "mails", error))
     assert said.startswith("S3 at s3:9000 does not answer, bucket 'mails': ")
     assert "hyper_util" not in said
 
@@ -218,10 +218,10 @@ def test_the_account_is_that_of_settings_or_environment_else_of_the_endpoint(
 
 def test_a_region_that_is_wrong_is_named():
     error = Generic("400 Bad Request: <Code>AuthorizationHeaderMalformed</Code>")
-    refused = meaning(S3Settings(), "mails", error)
+    refused = translated(S3Settings(), "mails", error)
     assert isinstance(refused, BadSetting)
     assert "MAILSLICE_S3_REGION='us-east-1'): AuthorizationHeaderMalformed" in str(refused)
-    assert "REGION" not in str(meaning(GCS, "mails", error))
+    assert "REGION" not in str(translated(GCS, "mails", error))
 
 
 def test_a_missing_bucket_is_not_created(monkeypatch):

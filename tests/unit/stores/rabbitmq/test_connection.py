@@ -14,8 +14,8 @@ from mailslice.stores.rabbitmq import connection, link
 from mailslice.stores.rabbitmq.connection import (
     blocking_connection,
     broker_address,
-    meaning,
     parameters,
+    translated,
 )
 
 
@@ -151,7 +151,7 @@ def test_tls_files_that_cannot_be_read_are_a_bad_setting() -> None:
     ],
 )
 def test_errors_say_what_to_do(error: Exception, kind: type, words: str) -> None:
-    found = meaning(error, settings("amqp://u:sesame@rabbit/james"))
+    found = translated(error, settings("amqp://u:sesame@rabbit/james"))
     assert type(found) is kind
     assert words in str(found)
     assert "rabbit:5672" in str(found)

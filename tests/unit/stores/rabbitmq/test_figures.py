@@ -16,7 +16,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import JamesVersion, QueueSettings, RabbitSettings
-from mailslice.stores.rabbitmq.management import Depth, Management, depth_of, seen_empty
+from mailslice.stores.rabbitmq.management import Depth, Management, depth_of, shows_no_messages
 from mailslice.stores.rabbitmq.topology import (
     dead_letter_queue_arguments,
     delay_queue_arguments,
@@ -209,7 +209,8 @@ NOTHING = Depth(0, 0, 0, 1)
 def test_only_what_is_known_to_hold_nothing_is_seen_empty(
     depths: dict[str, Depth | None], alarms: tuple[str, ...], empty: bool
 ) -> None:
-    assert seen_empty(Figures(depths, alarms), QueueName("q")) is empty  # type: ignore[arg-type]
+    figures: Any = Figures(depths, alarms)
+    assert shows_no_messages(figures, QueueName("q")) is empty
 
 
 @pytest.mark.parametrize(

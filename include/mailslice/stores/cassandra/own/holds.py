@@ -7,7 +7,7 @@ from cassandra.cluster import ResponseFuture
 
 from mailslice.model.holds import Hold
 from mailslice.model.mail import QueueName
-from mailslice.model.throttling import Book
+from mailslice.model.throttling import Load
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
 from mailslice.stores.cassandra.session import Row
 from mailslice.stores.cassandra.table import Statement, applied, assignments, insert, select
@@ -84,21 +84,21 @@ class Destinations(OwnTable):
         """A future of rows for `book`."""
         return self._session.submit(self._read, [queue, domain])
 
-    def books(self, queue: QueueName, domains: Iterable[str]) -> dict[str, Book]:
+    def books(self, queue: QueueName, domains: Iterable[str]) -> dict[str, Load]:
         """Domain -> book, for the domains that have one."""
         pages = self._session.map(self._read, ([queue, domain] for domain in domains), in_flight=32)
         return {str(params[1]): self.book(rows) for params, rows in pages if rows}
 
     @staticmethod
-    def book(rows: list[Row]) -> Book:
+    def book(rows: list[Row]) -> Load:
         """The book of a read's rows; a new one if there are none."""
         if not rows or rows[0][0] is None:
-            return Book()
+            return Load()
         turn, next_us, line_us, hold_us, holders = rows[0]
-        return Book(turn, next_us or 0, line_us or 0, hold_us or 0, dict(holders or {}))
+        return Load(turn, next_us or 0, line_us or 0, hold_us or 0, dict(holders or {}))
 
     def advance_future(
-        self, queue: QueueName, domain: str, before: Book, after: Book
+        self, queue: QueueName, domain: str, before: Load, after: Load
     ) -> ResponseFuture:
         """Writes `after` if the book is still `before`. A future for `applied`; error: unknown."""
         values = [after.turn, after.next_us, after.line_us, after.hold_us, dict(after.holders)]

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from mailslice.admin import moving
-from mailslice.admin.deletions import Undeleted, foreseen
+from mailslice.admin.deletions import Undeleted, forecast
 from mailslice.admin.deletions.packs import KeptContent
 from mailslice.model.stages import Stage
 from mailslice.stores.cassandra.own.table import OwnTable
@@ -25,8 +25,10 @@ class Marks:
     """Stage marks of a mail that is being sent, and of one that is done."""
 
     def by_ids(self, _queue, ids):
-        sending = SimpleNamespace(closed=False, those=lambda stage: [stage is Stage.SENDING])
-        done = SimpleNamespace(closed=True, those=lambda _: [])
+        sending = SimpleNamespace(
+            closed=False, recipients_at=lambda stage: [stage is Stage.SENDING]
+        )
+        done = SimpleNamespace(closed=True, recipients_at=lambda _: [])
         return {one: mark for one, mark in ((SENDING, sending), (DONE, done)) if one in ids}
 
 
@@ -51,12 +53,12 @@ def stores(monkeypatch):
 
 
 def test_a_move_leaves_what_workers_have_and_what_is_done(stores):
-    seen = moving.foreseen(stores, "spool", ROWS, lambda: NOW)
+    seen = moving.forecast(stores, "spool", ROWS, lambda: NOW)
     assert seen == {"moved": 4, "gone": 1, "inHandler": 2}
 
 
 def test_a_delay_leaves_what_is_due_later_anyway(stores):
-    seen = moving.foreseen(stores, "spool", ROWS, lambda: NOW, NOW + HOUR)
+    seen = moving.forecast(stores, "spool", ROWS, lambda: NOW, NOW + HOUR)
     assert seen == {"delayed": 3, "gone": 1, "inHandler": 2, "later": 1}
 
 
@@ -76,7 +78,7 @@ def test_an_undelete_brings_each_mail_back_once_and_none_without_content(
     newest = [deleted(1), deleted(2, is_back=True), deleted(3, content=KeptContent.LOST)]
     older = [deleted(1), deleted(4, doubt=True)]
     seen = Undeleted()
-    foreseen([newest, older], seen, accept_duplicates=accept)
+    forecast([newest, older], seen, accept_duplicates=accept)
     assert seen.as_json() == {
         "undeleted": undeleted,
         "already": 2,
