@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from mailslice.model.clock import elapsed_seconds
+from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
@@ -96,9 +97,12 @@ class WorkerHistory:
         return in_flight
 
     def has_workers(self) -> bool:
-        """Whether the queue has a consumer, or a worker was alive at an observation."""
-        work_queue = RabbitNames(self._queue).work_queue
-        return bool(self._alive) or has_consumers(self._stores.settings.rabbitmq, work_queue)
+        """Whether the queue may have a consumer, or a worker was alive at an observation."""
+        rabbitmq, work_queue = self._stores.settings.rabbitmq, RabbitNames(self._queue).work_queue
+        try:
+            return bool(self._alive) or has_consumers(rabbitmq, work_queue)
+        except StoreUnavailable:  # raised between a mark and its proof it would leave a doubt
+            return True
 
     def _observed_after(
         self, seconds: float, meanwhile: Callable[[], None]

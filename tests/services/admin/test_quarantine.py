@@ -524,6 +524,19 @@ def test_a_release_whose_mail_may_be_completed_before_its_void_waits_for_a_perso
     world.delivered_once()
 
 
+def test_a_broker_that_is_away_while_an_entry_is_voided_leaves_no_doubt(world, monkeypatch):
+    def away(*_):
+        raise StoreUnavailable("RabbitMQ at r:5672 does not answer")
+
+    kept = world.kept()
+    with pytest.raises(Killed):
+        world.quarantine(kill_at="release:published").release(kept)
+    (again,) = world.quarantine().mails()
+    monkeypatch.setattr("mailslice.admin.worker_history.has_consumers", away)
+    world.quarantine().release(again)
+    world.delivered_once()
+
+
 def test_a_release_that_stored_no_content_twice_leaves_no_doubt(world, monkeypatch):
     def full(*_):
         raise StoreUnavailable("S3 at s3:9000: 507")
