@@ -34,7 +34,7 @@ class WorkerLiveness:
     all: tuple[WorkerRecord, ...] = ()
 
     @property
-    def mute(self) -> tuple[WorkerRecord, ...]:
+    def not_alive(self) -> tuple[WorkerRecord, ...]:
         return (*self.dead, *self.silent)
 
     @property

@@ -211,7 +211,7 @@ class StuckMailWork:
     def _discard_records(self) -> None:
         """Discard the records of planned dead workers, unless they were written since."""
         table, discarded = self.run.stores.own.worker_records, 0
-        records = {record.worker: record for record in self._liveness.silent}
+        records = {record.worker: record for record in self._liveness.not_alive}
         for dead in self.plan.dead:
             record = records.get(dead.worker)
             if record is not None and record.beat == dead.beat:
@@ -222,7 +222,7 @@ class StuckMailWork:
 
 
 def _why_not(planned: PlannedMail, liveness: WorkerLiveness) -> str:
-    if any(record.worker == planned.worker for record in liveness.mute):
+    if any(record.worker == planned.worker for record in liveness.not_alive):
         return SILENT
     in_flight = {(one.worker, mail.enqueue_id) for one in liveness.alive for mail in one.in_flight}
     return RETURNED if (planned.worker, planned.enqueue_id) in in_flight else SETTLED
