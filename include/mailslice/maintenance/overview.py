@@ -30,7 +30,7 @@ DUTIES = ("queue_size", "queue_cleanup", "queue_audit", "republish_lost", "stuck
 """The overview uses the newest reports of these duties."""
 _AT_ONCE = 16
 _COUNTED = 10
-"""So many queues may each be counted with all that `Most` allows. More queues share that."""
+"""So many queues may each be counted with all that `Quota` allows. More queues share that."""
 _REPORT_COUNTS_FOR = timedelta(hours=26)
 _MEASURED_LATELY = timedelta(hours=1)
 _FEW, _MORE = 3, 50
