@@ -243,7 +243,7 @@ def _newest(
 def newest_reports(
     runs: Runs | None, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
 ) -> Iterator[tuple[str, QueueName, list[dict[str, Any]]]]:
-    """Duty, queue and newest finished reports. Reads more where only dry runs have a result."""
+    """Duty, queue and newest finished reports. Reads more if none but dry runs has a result."""
     if runs is None:
         return
     for rows in runs.newest(_FEW, duties, queues):
