@@ -52,7 +52,7 @@ class DutyNotifier(BaseNotifier):
 
 
 def send_message(message: Mapping[str, Any], connected: str = "") -> None:
-    """Send the message on each channel and connection. One that fails stops no other."""
+    """Send the message on each channel and connection, even if another or the settings fail."""
     named = channels(duty := DutySettings())
     try:
         settings = Deployment(connection=connected).settings() if connected else load_settings()

@@ -57,7 +57,7 @@ def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
 def request_of(
     context: Mapping[str, Any], duty: str, queue: str, clock: Clock = system_clock
 ) -> RunRequest:
-    """The request for one queue. All tasks and retries of a run have the same but `time_limit`.
+    """The request for one queue, equal in all tasks and tries of a run except for `time_limit`.
 
     Raises BadInput.
     """

@@ -1,4 +1,4 @@
-"""Registers `BackfillOnly`: Airflow stores a DAG only if a plugin registers its timetable."""
+"""Registers `BackfillOnly`: Airflow stores no DAG whose own timetable no plugin registers."""
 
 from typing import ClassVar
 

@@ -1,6 +1,6 @@
 """Restores mailslice errors: Spark wraps an error of a worker as text in an error of its own.
 
-Arrow's file system raises OSError when S3 does not answer.
+Arrow's file system raises OSError when S3 does not answer: that becomes StoreUnavailable.
 """
 
 import re
@@ -22,7 +22,7 @@ _SPARK_LOST = re.compile(
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Raises an error as its `meaning`, or as TryAgain for what Spark lost; others unchanged."""
+    """Raises what `mailslice_error_in` finds, or TryAgain for what Spark lost; others unchanged."""
     try:
         yield
     except errors.MailsliceError:

@@ -84,8 +84,8 @@ def run_on_keys(
     """Run `work` on all keys, in batches of a few hundred; return its results, in no order.
 
     Neighbouring keys go to different tasks, because new slices are often larger than old ones.
-    `rows` says how many store rows a result stands for; `Small` counts them. Raises the mailslice
-    error that a worker raised.
+    `rows` says how many store rows a result stands for; `SmallFirst` counts them. Raises the
+    mailslice error that a worker raised.
     """
     if not keys:
         return []
@@ -150,7 +150,7 @@ def frame_of_keys(
 
 
 def tasks_of(keys: int, slots: int) -> int:
-    """A multiple of `slots`: with three tasks on two slots, one slot idles during the last task."""
+    """A multiple of `slots`, or `keys`: with three tasks on two slots one idles during the last."""
     return min(keys, slots * max(1, min(_TASKS_A_SLOT, keys // (slots * _FEW))))
 
 

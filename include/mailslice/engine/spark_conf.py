@@ -15,7 +15,7 @@ NEEDED: Mapping[str, str] = {
 }
 """Set on every master; a cluster's own values do not count."""
 SMALL: Mapping[str, str] = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "8"}
-"""Set on a local master, unless MAILSLICE_DUTY_SPARK_CONF says otherwise."""
+"""Set on a local master, unless MAILSLICE_DUTY_SPARK_CONF or Airflow's connection sets them."""
 PY_FILES = "spark.submit.pyFiles"
 PYTHON = "spark.pyspark.python"
 

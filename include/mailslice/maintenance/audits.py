@@ -22,7 +22,7 @@ _REPORTS_READ = 200
 
 
 class AuditReads(JsonModel):
-    """Partitions: to be read, read, read twice. Old live mails: found (`candidates`), judged."""
+    """Partitions: to be read, read, read twice. Old live mails: of the first and second read."""
 
     requested: int
     read: int
@@ -106,7 +106,7 @@ def newest_audit(
 
 
 def named_audit(stores: Stores, queue: QueueName, run: str) -> AuditPlan:
-    """The done audit of that run. Raises BadInput if the ledger has none, else as `audit_of`."""
+    """The audit of that run. Raises BadInput if none is done, else as `audit_of`."""
     reports = Ledger(stores, stores.settings).list(DUTY, queue, _REPORTS_READ)
     if not any(report["run"] == run and report["status"] in (DONE, DRY_RUN) for report in reports):
         raise BadInput(

@@ -30,7 +30,7 @@ class Health(StrEnum):
     """Mails wait for longer than the limit."""
     UNKNOWN = "UNKNOWN"
     HELD = "HELD"
-    """A person told the workers to leave the queue alone."""
+    """A person told the workers to wait with the queue, or with some domains."""
     OK = "OK"
 
     @property

@@ -1,6 +1,6 @@
 """`mailslice mail trace`: what each store, and a log of events, says of one mail.
 
-It changes nothing. A source that does not respond answers `unknown`, never `no`.
+It changes nothing. The entry of a source that does not respond is `unknown`, never `no`.
 """
 
 import json

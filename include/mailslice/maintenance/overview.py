@@ -30,7 +30,7 @@ DUTIES = ("queue_size", "queue_cleanup", "queue_audit", "republish_lost", "stuck
 """The overview uses the newest reports of these duties."""
 _AT_ONCE = 16
 _COUNTED = 10
-"""So many queues may each be counted with all that `Most` allows. More queues share that."""
+"""So many queues may each be counted with all that `Quota` allows. More queues share that."""
 _REPORT_COUNTS_FOR = timedelta(hours=26)
 _MEASURED_LATELY = timedelta(hours=1)
 _FEW, _MORE = 3, 50
@@ -243,7 +243,7 @@ def _newest(
 def newest_reports(
     runs: Runs | None, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
 ) -> Iterator[tuple[str, QueueName, list[dict[str, Any]]]]:
-    """Duty, queue and newest finished reports. Reads more where only dry runs have a result."""
+    """Duty, queue and newest finished reports. Reads more if none but dry runs has a result."""
     if runs is None:
         return
     for rows in runs.newest(_FEW, duties, queues):

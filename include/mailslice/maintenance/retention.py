@@ -34,8 +34,8 @@ def prune_sometimes(
 ) -> list[str]:
     """Prune at most every ninetieth of the retention; returns the runs that were removed.
 
-    A duty that runs every 15 minutes has thousands of folders to list. Every duty prunes Data Docs,
-    decisions, and the runs of queues on which no duty runs any more.
+    A duty that runs every 15 minutes has thousands of folders to list. Any duty prunes Data Docs,
+    decisions, and the runs of a duty and queue that have no new ones.
     """
     every, before = retention / _PRUNINGS_A_RETENTION, now - retention
     own = queue_folder(duty, queue)

@@ -33,7 +33,7 @@ def step_of(duty: AnyDuty, step: str) -> Callable[[Run], dict[str, Any]]:
 
 
 def partial_report(duty: AnyDuty, folder: RunFolder) -> dict[str, Any]:
-    """The report's fields of the steps that have ended."""
+    """The report's fields of all steps so far, also of an apply that did not end."""
     steps = Summaries.load(folder, duty.kinds)
     return {**steps.fields(duty.bulky), **duty.report_fields(steps)}
 

@@ -62,7 +62,7 @@ class BlobGc(Duty[GcPlan]):
         yield from usual_frames(run, plan.planned, gates.MANY, unusual=params.unusual)
 
     def apply(self, run: Run, plan: GcPlan, progress: Progress) -> None:
-        """Records the groups that are done. After a kill the next run restores copies."""
+        """Records the groups that are done. After a kill the next run restores referenced blobs."""
         collect(run, plan, progress, self._sleep)
 
     def verify(self, run: Run, plan: GcPlan, result: Result) -> Iterable[Frame]:

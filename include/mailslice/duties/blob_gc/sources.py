@@ -282,7 +282,7 @@ def parse_sources(text: str) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def buried_ids(value: str | bytes) -> Iterator[str]:
-    """Blob ids in a value: the value itself, or strings of a JSON document, or quoted strings."""
+    """Blob ids in a value: the value itself, strings of a JSON document, else quoted strings."""
     text = value if isinstance(value, str) else value.decode("utf-8", "replace")
     if is_blob_id(text):
         yield text

@@ -76,7 +76,7 @@ def _quarantine_row(run: Run, row: ViewRow, alarms: list[str]) -> bool:
     since = row.enqueued_time or row.partition.slice_start
     holder = Holder("-", ACTION, since, run.clock() - since)
     decided = Decided(ACTION, _WHY, run.request.who, run.request.run)
-    # The copy may be of a try that was killed long ago and whose copy stuck_mails withdraws now.
+    # The copy may be of a try that was killed long ago, and stuck_mails may be withdrawing it now.
     # Then this is None, and the next sweep takes the mail.
     quarantined_mail = quarantine.renew(quarantine.keep(row.item, holder, decided))
     if quarantined_mail is not None and quarantined_mail.state is State.KEPT:

@@ -184,7 +184,7 @@ def take(run: Run) -> dict[str, Any]:
     oldest = min((slice_.oldest for slice_ in measured if slice_.oldest), default=None)
     empty = second_pass(stores, run.queue, first, run.clock)
     if empty is not None:
-        run.require_clock()  # a cleanup may drop deleted marks by this time
+        run.require_clock()  # a cleanup may use this time to drop deleted marks
     last = empty or stores.own.queue_samples.get(run.queue)
     return {
         "measuredAt": iso(now),

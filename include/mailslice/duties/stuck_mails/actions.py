@@ -196,7 +196,7 @@ class StuckMailActions:
         return stuck_mail.quarantined_entry(Action.FAILED, self.quarantine.settle(quarantined))
 
     def _complete(self, stuck_mail: StuckMail) -> dict[str, Any]:
-        """Mark the mail. Its stage record is final and stays: after a kill the next run does it."""
+        """Mark the mail. Its final stage record stays: after a kill the next run marks the mail."""
         decided = self._decided(Action.COMPLETED, stuck_mail)
         self._save(stuck_mail, decided, Action.COMPLETED, self.run.clock())
         crash.point("apply:decided")

@@ -133,7 +133,7 @@ class StuckMails(Duty[StuckPlan]):
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
         """`failed`: mails decided to have failed; `errorCount`: mails that were not acted on.
 
-        `noted` is there only if the run came to apply (see `work.noted`).
+        `noted` is there only if the run came to apply (see `work.shadow_report_mails`).
         """
         result, fields = steps.result, steps.result.fields
         has_acted = steps.applied is not None or result.touched

@@ -205,7 +205,7 @@ def _planned_rows(plan: PostalPlan, rows: Sequence[PlannedRow]) -> Frame:
 
 
 def closed_messages(run: Run, rows: Sequence[PlannedRow], entries: Sequence[PostalEntry]) -> Frame:
-    """One row for each planned row: its state in Postal's `queue`, its `copy`, its `entry`."""
+    """One row for each of `rows`: its state in Postal's `queue`, its `copy`, its `entry`."""
     queue = PostalQueue(run.stores.postal.main)
     current = queue.by_id([planned.queued_message for planned in rows])
     of_run = {entry.queued_message: entry for entry in entries if entry.run == run.request.run}

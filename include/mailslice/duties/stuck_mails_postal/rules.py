@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the exporter reads reports without the driver of MariaDB
     from mailslice.stores.postal.rows import QueuedMessage
 
 NEWEST = 10_000
-"""Newest PostalDelivery records of each server from which the p99 is taken."""
+"""The newest delivery records of each server from which the p99 is taken."""
 FACTOR = 10
 SHORTEST = timedelta(minutes=10)
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - as MariaDB's times are: naive, in UTC

@@ -40,7 +40,7 @@ class SurveyedRow:
     """A queued message that is not as it should be.
 
     `stage` is None unless it is stuck, `age` without a lock, `message` unless its row was read.
-    `newest_record`: the id of the newest delivery record that decided this; 0 without one.
+    `newest_record`: the id of the newest delivery record of the message then; 0 without one.
     """
 
     row: QueuedMessage
@@ -203,7 +203,7 @@ class PostalServers:
         return self._known[server]
 
     def _require_main_or_note_away(self, why: str) -> None:
-        """Raise if the main MariaDB is away. Note if another is: nobody waits for it twice."""
+        """If the messages' MariaDB is away, raise if it is the main one, else ask it no more."""
         if self._away is None:
             try:
                 self._postal.messages.rows("SELECT 1")
