@@ -87,8 +87,8 @@ class Checkout:
     def messages(
         self, most: int = MAX_CHECKED_OUT, *, patience: float = _PATIENCE
     ) -> Iterator[CheckedOutMessage]:
-        """At most `most` messages, from the head on. Ends when none is ready, and on a quorum queue
-        when none has come for a second.
+        """At most `most` messages, from the head on. Ends when none is ready; on a quorum queue
+        only if none has come for a second, either.
 
         Messages that arrive meanwhile may be among them. Raises StoreUnavailable when a message is
         ready and none comes for `patience` seconds.

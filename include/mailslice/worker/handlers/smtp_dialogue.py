@@ -2,7 +2,7 @@
 
 The first digit of an answer decides (RFC 5321 4.2.1, 4.3.2). A reply that cannot be an answer to
 its command ends the connection: replies may be out of step, and the next 250 may belong to an
-earlier command. With PIPELINING the commands go in one flight (RFC 2920), each with its reply.
+earlier command. With PIPELINING commands go in one flight (RFC 2920); replies come in their order.
 
 The recipients are marked as sending after 354, before the first byte of the mail, and as sent after
 the mail's own 2yz. Before the last byte is sent no recipient has the mail. After that only a
