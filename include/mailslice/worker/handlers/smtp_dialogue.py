@@ -56,10 +56,10 @@ class Transaction:
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """How long to wait, in seconds: `step` for one command, or 64 KiB of a mail; `answer` for the
-    answer to a mail that was sent whole. `began`: when the worker got it. `stopping`: when it ends.
+    answer to a whole mail. `began`: when the worker got it. `stopping`: set when the worker ends.
 
     No transaction or recipient begins after `begin_within`, no mail is sent after `send_within`:
-    the last answer has to come within 30 minutes. Then RabbitMQ takes a message back
+    the last answer has to come within 30 minutes. After that RabbitMQ takes a message back
     (`consumer_timeout`), and another worker would send the mail, too.
     """
 
