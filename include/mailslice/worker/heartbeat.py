@@ -96,7 +96,7 @@ class Recorder:
                 self._written = loop.time() + (0.0 if is_away else _IDLE)
 
     def _is_due(self, now: float) -> bool:
-        """At once after a change of holds, every few seconds with changes or mails, else rarely."""
+        """At once if holds changed, every few seconds with changes or mails, else once a minute."""
         quiet = now - self._written
         if quiet >= 0 and self._holds() != self._reported[2]:
             return True

@@ -45,7 +45,7 @@ def new_mail(
 
 
 def mail_of(content: bytes, *, name: str | None = None) -> Mail:
-    """An envelope by Return-Path, Sender or From, and To, Cc, Bcc. BadInput if none is named."""
+    """An envelope by Return-Path, Sender or From, and To, Cc, Bcc. BadInput: no recipients."""
     if not isinstance(content, bytes | bytearray):
         raise BadInput(f"content: {type(content).__name__} is not allowed; bytes are")
     parsed = envelope(content)

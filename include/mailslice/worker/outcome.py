@@ -22,7 +22,7 @@ class Disposition(StrEnum):
     GIVEN_BACK = "given_back"
     """Another worker has the mail, by its stage marks."""
     DROPPED = "dropped"
-    """It was deleted or closed while a handler had it, or its last recipients are in doubt."""
+    """It was deleted or closed while in a handler, or all remaining recipients are in doubt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class QueueWorker:
         """An async iterator of `Delivery`; up to `prefetch` (1 to 65,535) are fetched ahead.
 
         Connects at the first `anext`. Reconnects with back-off whenever a store goes away, until
-        none answered for `give_up_after`. Raises BadInput for a prefetch that is not allowed.
+        that has lasted for `give_up_after`. Raises BadInput for a prefetch that is not allowed.
         """
         check_count("prefetch", prefetch, MOST_PREFETCH)
         check_span("give_up_after", give_up_after)
@@ -208,7 +208,7 @@ async def worker_of(
 
 
 def _prepared(stores: Stores, queue: QueueName) -> Shape:
-    """Checks the queue and declares its dead letters, as James 3.5 does not. The view's shape."""
+    """Checks the queue; declares its dead letter queue (James 3.5 does not). The view's shape."""
     require(stores, queue)
     stores.rabbitmq.declare_dead_letter(queue)
     ConfigurationGuard(stores.tables, stores.settings).ensure()

@@ -138,7 +138,7 @@ class SyncQueue:
         """Enqueues mails as it draws them from `mails`; yields each when it is durable or refused.
 
         The order may change. It draws mails only while the caller iterates, and holds at most
-        `in_flight` mails, or 64 MiB. StoreUnavailable, a fault, or that of `mails` is raised last.
+        `in_flight` mails, or 64 MiB. StoreUnavailable, a fault, or `mails`' error is raised last.
         """
         check_count("in_flight", in_flight)
         check_span("delay", delay)

@@ -132,7 +132,7 @@ class AsyncBlobStore:
             await obstore.put_async(self._store, path, content, use_multipart=False)
 
     async def open(self, blob_id: BlobId) -> "OpenBlob":
-        """Requests the object. Its size is known before all its bytes. Raises ContentMissing."""
+        """Requests the object. Its size is known before the rest is read. Raises ContentMissing."""
         if (path := self._path(blob_id)) is None:
             content = await self._in_thread(lambda: self._sync.get(blob_id))
             return OpenBlob(self, blob_id, "", content, len(content))

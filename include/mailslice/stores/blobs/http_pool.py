@@ -37,7 +37,7 @@ class HttpPool:
         self._reaper: asyncio.TimerHandle | None = None
 
     async def request(self, request: bytes, *, has_body: bool = True) -> Answer:
-        """Sends a request. A HEAD's answer has no body. OSError: no answer, perhaps it is done."""
+        """Sends a request; `has_body` False: a HEAD. OSError: no answer, though it may be done."""
         connection = self._unused() or await self._connect()
         try:
             answer = await connection.ask(request, has_body=has_body)

@@ -1,4 +1,4 @@
-"""Ranges of keys, [low, high), as S3 lists them: by the prefix that all keys of a range have.
+"""Ranges of keys, [low, high), as S3 lists them: by the prefix of all keys of a range, if any.
 
 A file-based server walks the whole bucket for each page. With a prefix it reads only the objects
 that begin with it. Keys are compared by code points, which is S3's order of UTF-8. An empty bound

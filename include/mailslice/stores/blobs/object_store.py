@@ -94,7 +94,7 @@ def _options(settings: S3Settings, more: Mapping[str, timedelta]) -> dict[str, A
 
 def translated(settings: S3Settings, bucket: str, error: Exception) -> MailsliceError:
     """An error of obstore as mailslice's."""
-    refused = _REFUSED.search(str(error))  # listings and bulk deletes raise no class of their own
+    refused = _REFUSED.search(str(error))  # listings and bulk deletes raise no specific class
     if refused or isinstance(error, UnauthenticatedError | PermissionDeniedError):
         why = refused[0] if refused else type(error).__name__
         return refused_credentials(settings, f"{why}, bucket {bucket!r}")

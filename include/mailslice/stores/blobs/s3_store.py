@@ -307,7 +307,7 @@ class S3BlobStore(BlobStore):
             return refused_credentials(self.settings, str(error))
         where = f"{service(self.settings)}, bucket {self.bucket!r}"
         text = " ".join(str(error).split())
-        if isinstance(error, RecursionError):  # botocore takes any redirect for one of a region
+        if isinstance(error, RecursionError):  # botocore takes any redirect for one to a region
             return BadSetting(f"{where} redirects: is MAILSLICE_S3_ENDPOINT that of https?")
         if isinstance(error, ClientError):
             code = _code(error)

@@ -31,7 +31,7 @@ SMALL = 64 * 1024
 _CONNECT_SECONDS = 5.0
 _FAILURES = 5
 _REST_SECONDS = 5.0
-"""After five failures in a row only obstore is asked for 5 s: else S3 would get requests twice."""
+"""After five failures in a row this client rests for 5 s: else S3 would get each request twice."""
 _BUSY = (429, 500, 502, 503, 504)
 _NO_BYTES = (404, 416)
 """Statuses: no such key; the range of an empty object."""

@@ -82,7 +82,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
-        """How far the store's clock is ahead of this machine's, in whole seconds; zero: unknown."""
+        """How far the store's clock is ahead of this machine's, exact to 1 s. Zero: unknown."""
 
     @abstractmethod
     def put(self, blob_id: BlobId, content: bytes) -> None:

@@ -2,8 +2,8 @@
 
 Messages that are not acknowledged go back when the channel closes, also after a kill.
 
-A classic queue (by default, dead letter queues of James before 3.9) takes messages back in their
-old order and sets `redelivered`. A quorum queue appends them and counts each return. With a
+A classic queue (James' dead letter queues by default) takes messages back in their old order and
+sets `redelivered`. A quorum queue appends them and counts each return. With a
 delivery limit it would drop messages that are checked out too often, so it is refused. Never nack
 one by one.
 
@@ -87,8 +87,8 @@ class Checkout:
     def messages(
         self, most: int = MAX_CHECKED_OUT, *, patience: float = _PATIENCE
     ) -> Iterator[CheckedOutMessage]:
-        """At most `most` messages, from the head on. Ends when none is ready, and on a quorum queue
-        when none has come for a second.
+        """At most `most` messages, from the head on. Ends when none is ready; on a quorum queue
+        only if none has come for a second, either.
 
         Messages that arrive meanwhile may be among them. Raises StoreUnavailable when a message is
         ready and none comes for `patience` seconds.

@@ -1,4 +1,4 @@
-"""The broker's address, connections to it, and its errors. Passwords do not leave this module."""
+"""The broker's address, connections to it, and its errors. No error or log shows a password."""
 
 import logging
 import re
@@ -184,7 +184,7 @@ def blocking_connection(
 ) -> Iterator[BlockingConnection]:
     """A short connection for administration. Errors in the body are translated, too.
 
-    Its owner may leave it unserved for two heartbeats (seconds). A close that fails raises nothing,
+    Its owner may leave it unserved for 2 * `heartbeat` seconds. A close that fails raises nothing,
     as the body's requests were answered. An ack has no answer: send a request after it.
     """
     try:

@@ -71,7 +71,7 @@ class Consumer:
     on_ready: Callable[[], None] = lambda: None
     prepare: Callable[[], Awaitable[None]] | None = None
     link: Link | None = field(default=None, init=False)
-    """The current link, or the last one."""
+    """The current link, or the last one; None while a new one is opened."""
     _tag: str | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
     _deliver: Callable[..., None] = field(default=lambda *_: None, init=False)

@@ -275,7 +275,7 @@ def shows_no_messages(management: Management, queue: QueueName) -> bool:
     """Whether this sample shows no message in the work queue and in all `waiting_queues`.
 
     Ready, unacknowledged and dead-lettering messages count. False when a figure is unknown. False
-    while the broker has an alarm or a blocked connection: a publish that raised is delivered later.
+    while the broker has an alarm or a blocked connection: a publish that raised may come later.
     Dead letters do not count (see `checkout.dead_letter_ids`). One sample is about 15 s old.
     """
     if management.alarms():

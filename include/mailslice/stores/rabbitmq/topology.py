@@ -68,7 +68,7 @@ def delay_queue_arguments(
 
 
 def park_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[str, Any]:
-    """As of a delay level, but to the mail exchange: a parked mail is due already."""
+    """As of a delay level, but dead-letters to the mail exchange: a parked mail is due already."""
     to_mails = {"x-dead-letter-exchange": names.exchange}
     return delay_queue_arguments(names, settings, PARK_SECONDS) | to_mails
 
@@ -154,7 +154,7 @@ class Topology:
             )
 
     def delivery_limits(self) -> list[QueueLimit]:
-        """How often each queue's messages may return, and what follows. StoreUnavailable."""
+        """How often each queue's messages may return, and what then. Raises StoreUnavailable."""
         return queue_limits(self.management)
 
     def unsafe_queues(self) -> list[str]:
@@ -175,7 +175,7 @@ class Topology:
 
 
 def _unsafe(queue: Mapping[str, Any], expected: str) -> str | None:
-    """How the queue differs from `own_queue_arguments`, with its policy; None: it does not."""
+    """What is wrong: its type, or a level that is not `AT_LEAST_ONCE`. A policy counts, too."""
     arguments: Arguments = queue.get("arguments") or {}
     policy: Arguments = queue.get("effective_policy_definition") or {}
     kind = kind_of(queue)

@@ -19,7 +19,7 @@ _COLUMNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One RabbitMQ queue, in messages a second (None: unknown). `oldest`: in memory, so a hint."""
+    """One RabbitMQ queue; rates a second (None: unknown). `oldest`: only in memory, so a hint."""
 
     depth: Depth | None
     published: float | None

@@ -118,7 +118,7 @@ class Delivery:
         """Attempts that failed so far. Every counted retry writes the number into its message."""
         self.attempt = self.failures + 1 if record is None else record.attempt
         self._bounce_sent = False
-        self._refused = 0.0  # when a store first refused its retry, or it was last tried to park it
+        self._refused = 0.0  # when a store first refused to settle it, or parking was last tried
         self._explanation: dict[str, str] = {}
         self._message_id: str | None = None
         self._disposition: Disposition | None = None

@@ -80,7 +80,7 @@ class Deliveries:
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since a mail came or was settled. 0 if unconnected, or if messages wait here."""
+        """Seconds since a mail came or was settled; 0: unconnected, messages waiting or parked."""
         if self._slots or not self.connected or self._preparer.park.is_expecting:
             return 0.0
         last = max(self._slots.last_moved, self._state.settled_at)

@@ -89,7 +89,7 @@ class Lease:
         return self.is_out or self.message.give_back()
 
     async def end(self) -> None:
-        """Closes the row, so that no copy is delivered. If that fails, a duplicate is delivered."""
+        """Closes the row, so that no copy is delivered. If that fails, a copy may be delivered."""
         if self._has_row:
             try:
                 await self._delays.close_row(self._enqueue_id, only_lease=True)

@@ -93,7 +93,7 @@ class Preparer:
         self._context.statistics.waiting += more
 
     def _is_in_the_way(self, slot: Slot, through: int) -> bool:
-        """Whether half of the window waits, and others were prepared since or it is full."""
+        """Whether half the window waits, and others were prepared since or it is full for 10 s."""
         if 2 * self._waiting < self._prefetch:
             return False
         in_handlers = sum(mail.handed is not None for mail in self._state.in_hand.values())

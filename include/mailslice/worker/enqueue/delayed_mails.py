@@ -220,7 +220,7 @@ class Delays:
     async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
         """Whether a later attempt waits in delayed_mails: then this older message is not delivered.
 
-        An open row with more failures than the message, due later, is a later attempt. A row with
+        An open row with more failures than the message, not due yet, is a later attempt. A row with
         as many failures proves nothing: it may be the delay that this message ended, or a lease. An
         open row that is held proves it (ADR 86): this message was to be acknowledged, or came by
         that row (it has its token). In the latter case it is delayed anew, because the row's
@@ -334,7 +334,7 @@ class Delays:
         return await self.for_each_open(self._flush_one, lease)
 
     async def bring_forward(self, row: DelayedMail, lock: LeasedLock | None = None) -> bool:
-        """Makes a delayed mail that `is_far` due now. False: it was delayed anew, or is due soon.
+        """Makes a delayed mail that `is_far` due now. False: no longer far, or delayed anew.
 
         The hop consumers publish it, by the copy with the row's token. This publishes no mail
         itself, so it may be repeated after a kill anywhere (ADR 87). A row that is due soon is left

@@ -126,7 +126,7 @@ class Enqueuer:
             ) from error
 
     async def _write_starts(self, first: datetime) -> None:
-        """Writes both starts once, before the first row that this worker writes."""
+        """Writes contentStart and browseStart once, before this worker's first row."""
         async with self._starts_lock:
             if not self._starts_written:
                 context = self._context

@@ -131,7 +131,7 @@ class Connection:
         return code, words.decode("utf-8", "replace")
 
     def out_of_step(self, code: int) -> smtplib.SMTPServerDisconnected:
-        """Closes it; the error to raise: `code` does not answer the command."""
+        """Closes it. Returns the error to raise: `code` is no answer to the command."""
         self._check_fresh(None)
         self.close()
         return smtplib.SMTPServerDisconnected(f"{code} ends the connection")

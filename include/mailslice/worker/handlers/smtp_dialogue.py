@@ -2,7 +2,7 @@
 
 The first digit of an answer decides (RFC 5321 4.2.1, 4.3.2). A reply that cannot be an answer to
 its command ends the connection: replies may be out of step, and the next 250 may belong to an
-earlier command. With PIPELINING the commands go in one flight (RFC 2920), each with its reply.
+earlier command. With PIPELINING commands go in one flight (RFC 2920); replies come in their order.
 
 The recipients are marked as sending after 354, before the first byte of the mail, and as sent after
 the mail's own 2yz. Before the last byte is sent no recipient has the mail. After that only a
@@ -56,10 +56,10 @@ class Transaction:
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """How long to wait, in seconds: `step` for one command, or 64 KiB of a mail; `answer` for the
-    answer to a mail that was sent whole. `began`: when the worker got it. `stopping`: when it ends.
+    answer to a whole mail. `began`: when the worker got it. `stopping`: set when the worker ends.
 
     No transaction or recipient begins after `begin_within`, no mail is sent after `send_within`:
-    the last answer has to come within 30 minutes. Then RabbitMQ takes a message back
+    the last answer has to come within 30 minutes. After that RabbitMQ takes a message back
     (`consumer_timeout`), and another worker would send the mail, too.
     """
 

@@ -23,7 +23,7 @@ class BlobDiscarder:
     """Deletes only random ids: a deduplicated object serves other mails, too (I6).
 
     A completion waits `room_timeout` seconds for room. If deletes hang for longer, further blobs
-    are left to blob_gc. A close waits only `close_timeout` seconds: the worker's mails wait, too.
+    are left to blob_gc. A close waits `close_timeout` seconds at most, then leaves the rest, too.
     """
 
     def __init__(

@@ -106,7 +106,7 @@ class QueueContext:
         await self.publisher.publish(exchange, copy.body, copy.headers, copy.timestamp, key)
 
     async def publish_dead_letter(self, copy: Copy) -> None:
-        """Returns when it is stored. Declares deleted queues, once. Raises StoreUnavailable."""
+        """Returns when stored. Declares a deleted queue, retries once. Raises StoreUnavailable."""
         letter = (self.names.dead_letter_exchange, copy.body, copy.headers, copy.timestamp)
         queue = self.names.dead_letter_queue
         try:

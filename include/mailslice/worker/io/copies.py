@@ -43,7 +43,7 @@ class Copy:
 
     @classmethod
     def of(cls, message: Message, headers: Mapping[str, Any] | None = None) -> Self:
-        """`headers` replace those of the message."""
+        """`headers` are added to those that stay, and replace them where names are equal."""
         headers = {**own_headers(message.headers), **(headers or {})}
         return cls(message.body, headers, message.timestamp)
 

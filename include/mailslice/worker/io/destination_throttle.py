@@ -2,7 +2,7 @@
 
 A handler asks before it connects: `with throttle.entering(domains) as waits:`. Recipients at
 domains in `waits` get nothing now: `Retry(after=..., throttled=True)` puts them into delay levels.
-Asks and releases of one process at once are one conditional write. Unlimited domains cost nothing.
+A process joins claims and releases into one conditional write. Unlimited domains cost nothing.
 """
 
 import asyncio

@@ -52,7 +52,7 @@ class WorkerStatistics:
         """1 while holds cannot be read."""
         self.in_doubt = 0
         self.destinations: Counter[tuple[str, str]] = Counter()
-        """(Rule of a limit, `granted`, `throttled` or `unavailable`) -> mails that asked for it."""
+        """(Limit's rule, verdict: `granted`, `throttled` or `unavailable`) -> mails that asked."""
 
     def ended(self, seconds: float) -> None:
         """A mail was settled, so many seconds after it was handed out."""

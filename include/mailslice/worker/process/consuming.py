@@ -23,8 +23,8 @@ class Consumed:
     """What became of the mails that were handed to a handler.
 
     `given_back`: another worker had taken the mail (stage marks). `dropped`: it was deleted or
-    closed meanwhile, or its last recipients are in doubt. `failures`: attempts that ended in an
-    exception; those mails are among the retried.
+    closed meanwhile, or all its remaining recipients are in doubt. `failures`: attempts that ended
+    in an exception; those mails are among the retried.
     """
 
     completed: int = 0
@@ -114,7 +114,7 @@ async def consume(
 
 
 async def end_watch(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Cancels a `stopped`, or awaits it if it already closes: it gives back fetched mails."""
+    """Cancels a `close_on_stop`, or awaits it if it already closes: it gives back fetched mails."""
     if not stop.is_set():
         stopping.cancel()
     await asyncio.wait({stopping})

@@ -216,7 +216,7 @@ class HandlerPool:
 
     async def drain(self, longest: float | None) -> int:
         """Waits up to `longest` seconds (None: as long as handlers take, and 30 s for the stores)
-        for running handlers. Cancels the others, whose mails go back; how many there were.
+        for running handlers. Cancels those that did not end, whose mails go back; their number.
         """
         if longest is None:
             self._hurried = min(self._hurried, time.monotonic())
@@ -351,7 +351,7 @@ class HandlerPool:
             try:
                 return await action()
             except MailsliceError as error:
-                delivery.stage = "settling"  # stuck_mails leaves such mails
+                delivery.stage = "settling"  # stuck_mails leaves it alone
                 log.warning("outcome not stored, again in %d s: %s", pause, error, extra=extra)
             except Exception:
                 text = "outcome not stored, by a fault of mailslice; again in %d s"

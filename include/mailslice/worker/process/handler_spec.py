@@ -8,7 +8,7 @@ keywords that it names:
 - `redelivered`: whether the mail may have been in a handler before;
 - `arrived`: when the broker delivered the mail, by `time.monotonic()`;
 - `stopping`: a `threading.Event`, set when the worker ends: begin nothing that can wait;
-- `throttle`: plain functions only, asks whether destinations take a mail now (`throttle`).
+- `throttle`: plain functions only; asks if destinations take a mail now (`destination_throttle`).
 
 A class is built once a process, with the settings, and its instance is called.
 """
