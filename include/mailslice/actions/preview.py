@@ -49,7 +49,7 @@ class Selection:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of queue, action, target, filter and ids. It does not depend on `at`."""
+        """SHA-256 of the request, `ids` and `before`. It does not depend on `at`."""
         return hashlib.sha256(json.dumps(self._facts(), sort_keys=True).encode()).hexdigest()
 
     def mail_filter(self, now: datetime) -> MailFilter:

@@ -269,7 +269,7 @@ class Moves:
         outcome.gone += len(kept) - lost - (len(taken) - before)
 
     def _take(self, mail: QuarantinedMail, taken: _Mails) -> None:
-        """Marks the mail in its queue, or withdraws it: without content, or done or deleted."""
+        """Marks the mail in its queue. Withdraws a mail without content, done or deleted."""
         decided = None
         if mail.content is Content.KEPT and mail.state is State.CLOSING:
             decided = self._quarantine.advance(mail, State.KEPT)

@@ -167,7 +167,7 @@ def _columns(session: CassandraSession, keyspace: str) -> dict[str, set[str]]:
 def _raise_gc_grace(
     session: CassandraSession, keyspace: str, tables: Iterable[type[OwnTable]]
 ) -> None:
-    """Raises existing tables to a new one's gc_grace: repairs are planned by the shortest."""
+    """Lengthens gc_grace of existing tables to a new one's: repairs are planned by the shortest."""
     stored = gc_grace_of(session, keyspace)
     for table in tables:
         least = table.GC_GRACE_SECONDS
