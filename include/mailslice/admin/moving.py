@@ -177,7 +177,7 @@ class Moves:
         only with `accept_duplicates`. Updates `outcome` as it goes. `due`: when the mails are to be
         delivered, at most 30 days ahead; `into` may then be their own queue.
 
-        Raises Refused while another move of the queue runs, ClockSkew, StoreUnavailable: ask again.
+        Raises Refused while another move runs, UnknownQueue, ClockSkew, StoreUnavailable (ask again).
         """
         outcome, self._into = outcome or MoveOutcome(), into
         if due is not None:
@@ -292,7 +292,7 @@ class Moves:
             taken.append(marked)
 
     def _proved(self, marked: QuarantinedMail) -> QuarantinedMail | None:
-        """The row in state TAKEN: no worker completed the mail. None: another process has it."""
+        """The row, TAKEN or later: no worker completed the mail. None: another process has it."""
         if marked.state in _PROVED:
             return marked
         taken = self._quarantine.advance(marked, State.TAKEN)

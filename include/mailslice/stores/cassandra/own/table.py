@@ -114,7 +114,7 @@ def create(session: CassandraSession, settings: Settings, tables: Iterable[type[
     """Creates these tables and their keyspace if they are missing. Returns the keyspace's name.
 
     Replication: MAILSLICE_OWN_REPLICATION, else that of James' keyspace, else one copy on a
-    one-node cluster. Raises BadSetting when none of these applies.
+    one-node cluster. Raises BadSetting when none of these applies, or the keyspace is James'.
     """
     keyspace = settings.own.keyspace
     if keyspace.lower() == settings.cassandra.keyspace.lower():
