@@ -177,7 +177,7 @@ class Moves:
         only with `accept_duplicates`. Updates `outcome` as it goes. `due`: when the mails are to be
         delivered, at most 30 days ahead; `into` may then be their own queue.
 
-        Raises Refused while another move runs, UnknownQueue, ClockSkew, StoreUnavailable (ask again).
+        Raises Refused during another move, UnknownQueue, ClockSkew, StoreUnavailable (ask again).
         """
         outcome, self._into = outcome or MoveOutcome(), into
         if due is not None:
