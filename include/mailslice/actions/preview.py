@@ -112,7 +112,7 @@ def preview(
     most: int = MOST_PREVIEWED,
     seconds: float = 10.0,
 ) -> Preview:
-    """The oldest mails that match: at most `most`, and those that are found within `seconds`.
+    """The oldest mails that match: at most `most`, and only those found within `seconds`.
 
     Raises BadInput for an action without a preview, Refused for a delay that no worker would end.
     """
