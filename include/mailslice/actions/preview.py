@@ -49,7 +49,7 @@ class Selection:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of queue, action, target, filter and ids. It does not depend on `at`."""
+        """SHA-256 of the request, `ids` and `before`. It does not depend on `at`."""
         return hashlib.sha256(json.dumps(self._facts(), sort_keys=True).encode()).hexdigest()
 
     def mail_filter(self, now: datetime) -> MailFilter:
@@ -112,7 +112,7 @@ def preview(
     most: int = MOST_PREVIEWED,
     seconds: float = 10.0,
 ) -> Preview:
-    """The oldest mails that match: at most `most`, and those that are found within `seconds`.
+    """The oldest mails that match: at most `most`, and only those found within `seconds`.
 
     Raises BadInput for an action without a preview, Refused for a delay that no worker would end.
     """

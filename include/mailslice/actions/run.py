@@ -29,7 +29,7 @@ _PREVIEW_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ActionRun:
-    """What a run was asked. `digest`: its preview's, ANY, or "": make a preview, change nothing."""
+    """What a run was asked. `digest`: its preview's, ANY, or "" (make a preview, if it has one)."""
 
     request: ActionRequest
     deed: Order
@@ -45,7 +45,7 @@ class ActionRun:
     def select(self, settings: Settings) -> dict[str, Any]:
         """Store the selection, once for all tries. Returns JSON with `act`: whether to call `act`.
 
-        Without a digest it makes a preview and returns its digest. Raises Refused, BadInput.
+        Without a digest: makes a preview, if the action has one. Raises Refused, BadInput.
         """
         if settings.admin.reason_required and not (self.deed.reason or "").strip():
             raise BadInput("reason is missing: MAILSLICE_ADMIN_REASON_REQUIRED asks for one")

@@ -90,7 +90,7 @@ class CutOffEntries:
         """Marks these entries as deleted. Returns those that a worker completed all the same.
 
         Calls `meanwhile` after each pause. Raises StoreUnavailable while a handler has an entry,
-        and where worker records were missed: the next `out` then finds the entries doubtful.
+        and where worker records were missed: the next `published` then finds them doubtful.
         """
         if not ids:
             return frozenset()

@@ -31,7 +31,7 @@ class MailFilter:
 
     `sender` `<>`, or the empty text, is the null sender; no pattern matches it. `domain` is that of
     one of the recipients. With empty `ids` no mail passes. `older_than` counts from the enqueued
-    time. Raises BadInput for a text that is no address, and for more than MOST_IDS ids.
+    time. Raises BadInput for a text that is no address, a negative age, over MOST_IDS ids.
     """
 
     sender: _Text | None = None

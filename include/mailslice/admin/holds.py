@@ -92,7 +92,7 @@ def release(
 ) -> list[Hold]:
     """End the hold of the whole queue, or of these domains. Returns the holds that were active.
 
-    Without `domains` only the hold of the whole queue ends: holds of domains stay. Raises
+    Without `domains` only the hold of the whole queue ends: holds of domains stay. Raises BadInput,
     UnknownQueue, ClockSkew and StoreUnavailable as `hold`.
     """
     names = _names(domains)

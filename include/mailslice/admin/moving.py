@@ -177,7 +177,7 @@ class Moves:
         only with `accept_duplicates`. Updates `outcome` as it goes. `due`: when the mails are to be
         delivered, at most 30 days ahead; `into` may then be their own queue.
 
-        Raises Refused while another move of the queue runs, ClockSkew, StoreUnavailable: ask again.
+        Raises Refused during another move, UnknownQueue, ClockSkew, StoreUnavailable (ask again).
         """
         outcome, self._into = outcome or MoveOutcome(), into
         if due is not None:
@@ -269,7 +269,7 @@ class Moves:
         outcome.gone += len(kept) - lost - (len(taken) - before)
 
     def _take(self, mail: QuarantinedMail, taken: _Mails) -> None:
-        """Marks the mail in its queue, or withdraws it: without content, or done or deleted."""
+        """Marks the mail in its queue. Withdraws a mail without content, done or deleted."""
         decided = None
         if mail.content is Content.KEPT and mail.state is State.CLOSING:
             decided = self._quarantine.advance(mail, State.KEPT)
@@ -292,7 +292,7 @@ class Moves:
             taken.append(marked)
 
     def _proved(self, marked: QuarantinedMail) -> QuarantinedMail | None:
-        """The row in state TAKEN: no worker completed the mail. None: another process has it."""
+        """The row, TAKEN or later: no worker completed the mail. None: another process has it."""
         if marked.state in _PROVED:
             return marked
         taken = self._quarantine.advance(marked, State.TAKEN)

@@ -101,7 +101,7 @@ class WorkerHistory:
         rabbitmq, work_queue = self._stores.settings.rabbitmq, RabbitNames(self._queue).work_queue
         try:
             return bool(self._alive) or has_consumers(rabbitmq, work_queue)
-        except StoreUnavailable:  # raised between a mark and its proof it would leave a doubt
+        except StoreUnavailable:  # an error between mark and proof would leave a doubt
             return True
 
     def _observed_after(

@@ -169,7 +169,7 @@ def _opened(
     run: str | None,
     pending: str | None = None,
 ) -> tuple[Settings, RunRequest]:
-    """The checked settings and request. `pending`: a step that takes the newest run."""
+    """The checked settings and request. `pending`: the step for which to find a run."""
     entry = registry.load(duty)
     refuse_empty(params, entry.params)
     entry.params.parse(params, f"duty {duty}")

@@ -96,7 +96,7 @@ class Enqueuing:
         try:
             if self._error is None:
                 await self._enqueue(source, content)
-        # A store that refuses the password from now on fails every mail, not this one.
+        # A store that refuses the password from now on fails all further mails, too.
         except (TryAgain, BadSetting) as error:
             self._end(error)
             self._failed(source, str(error))

@@ -13,7 +13,7 @@ _MAX_RUNS = 200
 
 
 def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
-    """The newest run whose earlier steps ended. Raises BadInput when no run waits for `step`.
+    """The newest run that waits for `step`: its earlier steps ended. Raises BadInput if none does.
 
     Apply takes only the newest plan, once it passed its check: never an older one, such as that of
     a dry run. A newer run with unreadable files ends apply with PlanRefused; other steps skip it.

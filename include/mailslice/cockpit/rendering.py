@@ -1,4 +1,4 @@
-"""Templates, and the filters of their values. Text from outside is shortened, then escaped."""
+"""Templates and their filters. Text from outside passes `shortened`, then HTML escaping."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

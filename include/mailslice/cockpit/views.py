@@ -168,8 +168,8 @@ def slices(one: QueueOverview, cleanups: Sequence[Mapping[str, Any]] = ()) -> di
 def _cleaned(
     reports: Iterable[Mapping[str, Any]], window: timedelta
 ) -> tuple[dict[datetime, datetime], datetime | None]:
-    """Slice -> end of the run that moved contentStart past it, as no row was left: the newest ones.
-    And the newest contentStart.
+    """The newest slices that contentStart passed, as no row was left: slice -> end of the run that
+    moved it. And the newest contentStart.
 
     A report names no slice that was emptied after contentStart.
     """

@@ -36,7 +36,7 @@ def is_address(text: str) -> bool:
 
 
 def james_takes(text: str) -> bool:
-    """Whether James can read it. Another makes James requeue the mail for ever and end a browse."""
+    """Whether James can parse it. If not, James requeues the mail for ever, and ends its browse."""
     return is_address(text) and _JAMES.fullmatch(text) is not None
 
 

@@ -143,7 +143,7 @@ def _maildir(parts: Iterable[Path]) -> Iterator[Path | FoundMail]:
 
 
 def _eml_files(folder: Path) -> Iterator[Path | FoundMail]:
-    """*.eml files at any depth, and errors for folders without permission and links to folders."""
+    """*.eml files at any depth; errors for unreadable folders, and links to folders elsewhere."""
     unread: list[OSError] = []
     for parent, folders, names in os.walk(folder, onerror=unread.append):
         folders.sort()

@@ -27,7 +27,7 @@ _PAUSES = tuple(seconds for seconds in DELAY_LEVELS if 5 <= seconds <= 240)
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One hold. `domain`: in the form of `destination`, or WHOLE_QUEUE. `until` None: no end.
+    """One hold of `domain` (form of `destination`, or WHOLE_QUEUE). `until` None: until a release.
 
     `change`: an id that each change of the hold renews. A worker's record lists the ids it knows.
     """

@@ -100,7 +100,7 @@ CONFIGURATION_EVENT_TYPE = "cassandra-mail-queue-view-configuration"
 
 
 def queue_name(text: str) -> QueueName:
-    """`text` as a queue name; BadInput. RabbitMQ allows 255 bytes with a prefix of up to 36."""
+    """`text` as a queue name. Raises BadInput. Of RabbitMQ's 255 bytes a prefix takes up to 36."""
     if not is_queue_name(text):
         why = f", and {NO_QUEUE_NAME!r} alone stands for no queue" if text == NO_QUEUE_NAME else ""
         raise BadInput(

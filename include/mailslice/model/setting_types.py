@@ -56,7 +56,7 @@ def at_most(longest: timedelta) -> AfterValidator:
 
 
 def _only_hosts(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    """Refuses a URL: its password would be shown wherever the host is named."""
+    """Refuses `user:password@host`: it would be shown wherever the host is named."""
     for word in (value,) if isinstance(value, str) else value:
         if "@" in word:
             raise ValueError("allowed: host names and addresses, without a user")

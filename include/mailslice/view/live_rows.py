@@ -36,7 +36,7 @@ _ROWS_AT_A_TIME = 1000
 _MILLISECOND = timedelta(milliseconds=1)
 _SETTLED_AFTER = timedelta(hours=1)
 _MIN_DEAD_ROWS = 1000
-"""Dead rows from which remembering a slice pays. A smaller one is read: that finds late inserts."""
+"""A slice with fewer dead rows is read: that costs little, and finds rows inserted late."""
 
 Candidate = tuple[EnqueueId, EnqueuedMails, Partition, datetime]
 """Enqueue id, table and partition of its row, and its enqueued time."""
@@ -46,7 +46,7 @@ Position = tuple[datetime, datetime, EnqueueId]
 
 @dataclass(frozen=True, slots=True)
 class _IdChunk:
-    """Rows of a partition. Row number n has time `first` + n of `times`, else the slice's start."""
+    """Rows of a partition. Row n has entry `first` + n of `times`; no `times`: slice start."""
 
     table: EnqueuedMails
     partition: Partition

@@ -139,7 +139,7 @@ class Routes:
         return JSONResponse({"name": queue, "size": size.mails}, headers=headers)
 
     def mails(self, queue: str, limit: Text = None, delayed: Text = None) -> JSONResponse:
-        """The oldest 10,000, read for ten seconds. `Mailslice-Truncated`: there may be more."""
+        """The oldest 10,000, or as many as 10 s find. `Mailslice-Truncated`: there may be more."""
         most = parsing.limit(limit)
         listing = self._queues.mails(queue, most, parsing.is_true(delayed))
         headers = {"Mailslice-Truncated": str(most)} if listing.truncated else {}

@@ -89,8 +89,8 @@ def delete_and_keep(
 ) -> None:
     """Delete these mails and update `deletion` as it goes. Memory holds two batches.
 
-    Deletes nothing more once a mail cannot be kept: raises StoreUnavailable. Raises BadSetting when
-    the own bucket is James'.
+    Stops at a mail that cannot be kept. Raises StoreUnavailable; for a mail that JSON cannot hold
+    Refused, or MailsliceError if some are deleted; BadSetting when the own bucket is James'.
     """
     if stores.settings.own.bucket == stores.settings.s3.bucket:
         raise BadSetting(

@@ -28,7 +28,7 @@ OVER = timedelta(minutes=10)
 
 
 def in_quarantine(stores: Stores, queue: QueueName, clock: Clock) -> list[QuarantinedMail]:
-    """`Quarantine.waiting`, longest held first. Creates no table."""
+    """`Quarantine.waiting`, first the mail that its worker got first. Creates no table."""
     if QuarantineTable.existing(stores.cassandra, stores.settings) is None:
         return []
     mails = Quarantine(stores, queue, clock).waiting()
@@ -69,8 +69,8 @@ class Quarantine(Releases):
         """Set the mail aside. Returns its row: this enqueue id and attempt may have one already.
 
         A row that waits for a person (KEPT) gets the recipients of `item`, too, if `state` is KEPT:
-        a decision in another state may come to nothing (see `name`). A mail without content is kept
-        as `lost`. Raises StoreUnavailable: nothing was set aside.
+        a decision in another state may come to nothing (see `extend`). A mail without content is
+        kept as `lost`. Raises StoreUnavailable: nothing was set aside.
         """
         while True:
             existing = self._table.get(self._queue, item.enqueue_id, holder.attempt)

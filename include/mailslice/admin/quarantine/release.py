@@ -119,8 +119,8 @@ class Releases:
         )
 
     def _finish(self, mail: QuarantinedMail) -> bool:
-        """Forget a cut-off release whose new entry was handled. Returns whether it was. If the row
-        of the entry was not written, only a deleted mark proves it.
+        """Forget a cut-off release whose new entry was handled. Returns whether it forgot one. If
+        the entry's row was not written, only a deleted mark proves that it was handled.
         """
         lock, new_id, queue = self._lock(mail), mail.released_as, self._target_queue(mail)
         tables = self._stores.tables

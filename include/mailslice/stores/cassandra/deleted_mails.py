@@ -91,7 +91,7 @@ class DeletedMails(Table):
     ) -> Iterator[tuple[T, bytes, Marked]]:
         """For each (tag, packed ids; at most IDS_A_REQUEST): (tag, packed ids, marked ids).
 
-        Before a scan, looks up all ids. After it, only those whose mark the scan has not read.
+        Before a scan, looks up all lists. After it, only those with an id that it found unmarked.
         """
         lists, how, more = iter(asked), {"in_flight": in_flight, "ordered": ordered}, None
         yield from self._looked_up(queue, islice(lists, LISTS_BEFORE_SCAN), **how)

@@ -32,7 +32,7 @@ _HISTORY = """SELECT keyspace_name, columnfamily_names, started_at, options, suc
 
 @dataclass(frozen=True, slots=True)
 class TableRepair:
-    """One table. Repairs that began at `since` or later cover the ring; None: no such repairs."""
+    """One table. Repairs that began at `since` or later cover the ring; None: none are known."""
 
     table: str
     gc_grace: timedelta

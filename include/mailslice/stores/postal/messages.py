@@ -123,7 +123,7 @@ class ServerMessages:
         return bytes(parts[row.raw_headers_id] + b"\r\n\r\n" + body)
 
     def sending_times(self, newest: int) -> Counter[Decimal]:
-        """How many sendings took how many seconds, by the `newest` delivery records with a time."""
+        """Seconds of a sending -> how many, among the `newest` delivery records; some have none."""
         times: Counter[Decimal] = Counter()
         table, last, remaining = self._table("deliveries"), 2**63 - 1, newest
         sql = f"SELECT id, time FROM {table} WHERE id < %s ORDER BY id DESC LIMIT %s"

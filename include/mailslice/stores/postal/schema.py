@@ -32,11 +32,11 @@ MESSAGES: Tables = {
 
 
 class SchemaDiffers(Refused):
-    """A database is not Postal's 2.0 to 3.3: it lacks a table or column that mailslice needs."""
+    """A database is none of Postal 2.0 to 3.3: it lacks a table or column that mailslice needs."""
 
 
 def check_main(db: MariaDb) -> None:
-    """Raises SchemaDiffers naming all missing columns; NoRight if the user may not read them."""
+    """Raises SchemaDiffers naming all that is missing; NoRight if the user may not read them."""
     database = db.url.database
     if not _is_complete(db, MAIN, database) and (missing := [*_missing(db, MAIN, database)]):
         raise _differs(db, database, missing)

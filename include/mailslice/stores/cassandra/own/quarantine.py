@@ -27,7 +27,7 @@ class State(StrEnum):
     CLOSING = "closing"
     """The content is copied. The deleted mark may not be written yet."""
     RECOVERING = "recovering"
-    """The content is copied while another worker gets the mail, under the same enqueue id."""
+    """The content is copied. Another worker gets the mail, under the same enqueue id."""
     KEPT = "kept"
     """It waits for a person's decision."""
     TAKEN = "taken"
@@ -150,7 +150,7 @@ class QuarantineTable(OwnTable):
     ) -> QuarantinedMail | None:
         """Writes `after` if the row is still `before`. None: another writer was faster.
 
-        Compares state, released_as and decided only: every change changes one of these.
+        Compares state, released_as and decided. Others see no change of `finished` or `entered`.
         """
         condition = [before.state.value, before.released_as, epoch_ms(before.decided)]
         params = [*_values(after), *self._key(queue, before), *condition]
@@ -172,7 +172,7 @@ class QuarantineTable(OwnTable):
 
 
 class MovingMails(QuarantineTable):
-    """moving_mails: as quarantine, but in many partitions, for moves between two queues."""
+    """moving_mails: as quarantine, but in 64 partitions: a move has many mails."""
 
     TABLE = "moving_mails"
     PARTITIONS = 64

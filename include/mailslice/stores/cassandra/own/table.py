@@ -114,7 +114,7 @@ def create(session: CassandraSession, settings: Settings, tables: Iterable[type[
     """Creates these tables and their keyspace if they are missing. Returns the keyspace's name.
 
     Replication: MAILSLICE_OWN_REPLICATION, else that of James' keyspace, else one copy on a
-    one-node cluster. Raises BadSetting when none of these applies.
+    one-node cluster. Raises BadSetting when none of these applies, or the keyspace is James'.
     """
     keyspace = settings.own.keyspace
     if keyspace.lower() == settings.cassandra.keyspace.lower():
@@ -167,7 +167,7 @@ def _columns(session: CassandraSession, keyspace: str) -> dict[str, set[str]]:
 def _raise_gc_grace(
     session: CassandraSession, keyspace: str, tables: Iterable[type[OwnTable]]
 ) -> None:
-    """Raises existing tables to a new one's gc_grace: repairs are planned by the shortest."""
+    """Lengthens gc_grace of existing tables to a new one's: repairs are planned by the shortest."""
     stored = gc_grace_of(session, keyspace)
     for table in tables:
         least = table.GC_GRACE_SECONDS
