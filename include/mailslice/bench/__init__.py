@@ -1,1 +1,1 @@
-"""Benchmarks, which the product does not import. `mailslice bench` exists where installed."""
+"""Benchmarks, which the product never imports. `mailslice bench` exists only where installed."""
