@@ -1,7 +1,7 @@
-"""Fixtures of all tiers: `stack` (the services that run) and `fresh` (names in them that nobody
-else uses).
+"""Fixtures of all tiers: `stack` (the running services) and `fresh` (names in them that nobody else
+uses).
 
-Where the services are is read from the file that MAILSLICE_TEST_SETTINGS names, else from
+The addresses of the services are read from the file in MAILSLICE_TEST_SETTINGS, by default from
 `.state/test/settings.env`, which `make test` writes.
 """
 
@@ -27,40 +27,40 @@ from stack.program import answers_cql, answers_http
 from tests.keyspaces import KeyspacePool, Keyspaces
 from tests.spark_files import starts_spark
 
-# No test is about the speed of one example: on a machine that runs three test processes any of them
-# may take a second.
+# No test checks the speed of one example: on a machine with three test processes any example may
+# take a second.
 hypothesis.settings.register_profile(
     "mailslice", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("mailslice")
 
 
-# Eight thousand tests are made, none is given up: to look for garbage took a third of the CPU.
+# Collection creates 8,000 tests and no garbage: the collector would take a third of the CPU.
 gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """From here on the collector passes over the tests and modules that stay to the end."""
+    """Enables the collector, without the tests and modules that stay to the end."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_configure() -> None:
-    """A shell without job control has its background commands ignore SIGINT, and their children
-    inherit that: tests that interrupt one would wait in vain.
+    """Restores SIGINT. A shell without job control lets background commands ignore it, and their
+    children inherit that: tests that interrupt a child would hang.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long begins first: at the end the other processes would have nothing to do."""
+    """Runs long tests first. At the end they would run alone while other processes are idle."""
     items.sort(key=lambda item: not (item.get_closest_marker("waits") or starts_spark(item.nodeid)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One process has all files that start Spark. Tests of other Pythons run without xdist."""
+    """Gives all files that start Spark to one process. Tests of other Pythons run without xdist."""
     if config.getoption("dist") != "loadfile":
         return None
     from tests.one_spark import OneSpark
@@ -70,8 +70,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Mails hold bytes that are no text; what a test printed of them must still pass from a test
-    process to the one that reports.
+    """Escapes output of tests that is not valid UTF-8, as parts of mails are: it must pass from a
+    test process to the process that reports.
     """
     report = yield
     report.sections = [(name, _speakable(text)) for name, text in report.sections]
@@ -90,14 +90,14 @@ def _speakable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Keyspaces, vhost, buckets and artifacts that no other test uses meanwhile.
+    """Keyspaces, vhost, buckets and artifacts that no other test uses at the same time.
 
-    The two keyspaces have all tables and no rows; of tests marked `new_keyspaces` they have no
+    The two keyspaces have all tables and no rows. For tests marked `new_keyspaces` they have no
     tables. Vhost and buckets are new.
     """
 
     env: Mapping[str, str]
-    """MAILSLICE_* lines."""
+    """The MAILSLICE_* variables."""
 
     @property
     def settings(self) -> Settings:
@@ -105,7 +105,7 @@ class Fresh:
 
     @property
     def environ(self) -> dict[str, str]:
-        """For a subprocess: this process' environment without its MAILSLICE_*, with ours."""
+        """For a child process: this environment with the MAILSLICE_* variables of `env` only."""
         return {
             **{
                 name: value
@@ -116,15 +116,15 @@ class Fresh:
         }
 
     def but(self, **changes: str) -> Fresh:
-        """The same with other settings: `fresh.but(MAILSLICE_QUEUE_TABLE="v3")`."""
+        """A copy with other settings: `fresh.but(MAILSLICE_QUEUE_TABLE="v3")`."""
         return Fresh({**self.env, **changes})
 
 
 @pytest.fixture(scope="session")
 def stack() -> Mapping[str, str]:
-    """MAILSLICE_* of the running test services.
+    """The MAILSLICE_* variables of the running test services.
 
-    Skips where there are none; fails there when MAILSLICE_REQUIRE_SERVICES=1.
+    Without services the test skips, or fails if MAILSLICE_REQUIRE_SERVICES=1.
     """
     file = Path(
         os.environ.get("MAILSLICE_TEST_SETTINGS")
@@ -173,7 +173,7 @@ def fresh_module(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Fresh]:
-    """As `fresh`, one for all tests of a module."""
+    """As `fresh`, but one for all tests of a module."""
     partition = _partitions.create(new_keyspaces=_new_keyspaces(request))
     yield Fresh({**partition, "MAILSLICE_ARTIFACTS": str(tmp_path_factory.mktemp("artifacts"))})
     _partitions.drop(partition)
@@ -183,7 +183,7 @@ def fresh_module(
 def make_fresh(
     _partitions: _Places, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Fresh]]:
-    """A function that makes one more `Fresh`; all are dropped at the end of the session."""
+    """A function that creates one more `Fresh`. All are dropped at the end of the session."""
     made: list[Mapping[str, str]] = []
 
     def make(*, new_keyspaces: bool = False) -> Fresh:
@@ -200,11 +200,10 @@ def _new_keyspaces(request: pytest.FixtureRequest) -> bool:
 
 
 class _Places:
-    """Creates and drops keyspaces, vhosts and buckets, with clients of its own: the code under test
-    has no part in it.
+    """Creates and drops keyspaces, vhosts and buckets by own clients, without the code under test.
 
-    Dropping takes a second or two, for which no test waits: it is done beside them. At the end what
-    is left is left where the services end, too.
+    Dropping takes a second or two and runs in a thread beside the tests. If the services end with
+    the tests, the remaining drops are skipped.
     """
 
     def __init__(self, stack: Mapping[str, str]) -> None:
@@ -292,8 +291,8 @@ class _Places:
         try:
             self._s3.delete_bucket(Bucket=bucket)
         except self._s3.exceptions.ClientError as error:
-            # The test server takes the folders that pyarrow left for content, which no listing
-            # shows.
+            # The test server counts folders that pyarrow left as content, although no listing
+            # shows them.
             if error.response["Error"]["Code"] != "BucketNotEmpty" or self._s3.list_objects_v2(
                 Bucket=bucket
             ).get("Contents"):

@@ -1,7 +1,7 @@
-"""Keyspaces of tests: new ones, and those of earlier tests, emptied.
+"""Keyspaces of tests: new ones, and emptied ones of earlier tests.
 
-To make the tables of a deployment costs Cassandra a second of CPU, to drop them two; to empty those
-that a test wrote to costs a tenth.
+Creating the tables of a deployment costs Cassandra a second of CPU, dropping them costs two.
+Emptying the tables that a test wrote to costs 0.1 s.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ class Keyspaces:
 
     name: str
     schema: frozenset[str] = frozenset()
-    """As all tables were made; empty: none was."""
+    """The schema as the tables were created; empty without tables."""
     writes: Mapping[str, int] = field(default_factory=dict)
-    """Table -> writes until it was last known to be empty."""
+    """Table -> number of its writes when it was last known to be empty."""
 
     @property
     def both(self) -> tuple[str, str]:
-        """Their names."""
+        """The names of both keyspaces."""
         return self.name, f"{self.name}_own"
 
 
 class KeyspacePool:
     """Keyspaces of one test process, with all tables of V4 and no rows.
 
-    What is given back is emptied with TRUNCATE, which leaves no tombstone, whatever its time. It is
-    dropped instead when its schema is no more as it was made, or when anything is written to it
-    before it is taken again: a process of the earlier test still lives.
+    Keyspaces that are given back are emptied with TRUNCATE, which leaves no tombstone. They are
+    dropped instead if their schema has changed, or if anything is written to them before they are
+    taken again: then a process of the earlier test still lives.
     """
 
     def __init__(self, session: Any, stack: Mapping[str, str]) -> None:
@@ -66,7 +66,7 @@ class KeyspacePool:
         return made
 
     def take(self) -> Keyspaces:
-        """Two keyspaces with all tables, all empty: those of an earlier test, else new ones."""
+        """Two keyspaces with all tables and no rows: of an earlier test, or else new ones."""
         while self._returning:
             emptied = self._emptied.get(timeout=_EMPTIED_SECONDS)
             self._returning -= 1
@@ -78,15 +78,15 @@ class KeyspacePool:
         return self._with_tables(self.new())
 
     def expect(self) -> None:
-        """`give_back` follows, in another thread: `take` waits for it."""
+        """Announces a `give_back` in another thread, for which `take` waits."""
         self._returning += 1
 
     def give_back(self, used: Keyspaces) -> None:
-        """Empty them for another test, or drop them."""
+        """Empties the keyspaces for another test, or drops them."""
         emptied = None
         try:
             if self._schema(used) == used.schema:
-                # Read before: what is written meanwhile shows when it is taken.
+                # Read first, so that `take` notices writes during the TRUNCATE.
                 written, used.writes = used.writes, self._writes(used)
                 for table, count in used.writes.items():
                     if count != written[table]:
@@ -98,7 +98,7 @@ class KeyspacePool:
             self._emptied.put(emptied)
 
     def drop(self, used: Keyspaces) -> None:
-        """Drop both, where they are there."""
+        """Drops both keyspaces if they exist."""
         for name in used.both:
             self._session.execute(f"DROP KEYSPACE IF EXISTS {name}")
 
@@ -113,7 +113,7 @@ class KeyspacePool:
         return made
 
     def _schema(self, of: Keyspaces) -> frozenset[str]:
-        """All that Cassandra knows of their tables; one that was made anew has another id."""
+        """Cassandra's description of the tables, with ids: a recreated table has another id."""
         return frozenset(
             str(row)
             for kind in _SCHEMA
@@ -124,13 +124,13 @@ class KeyspacePool:
         )
 
     def _writes(self, of: Keyspaces) -> dict[str, int]:
-        """Table -> how many writes it had since it was made."""
+        """Table -> number of writes since it was created."""
         rows = self._latencies(of)
         return {f"{row.keyspace_name}.{row.table_name}": row.count for row in rows}
 
     def _latencies(self, of: Keyspaces) -> list[Any]:
-        """Cassandra looks at all tables of all keyspaces, 20 to 40 ms of CPU for a thousand: once
-        for a range of names, once each for names with IN. It fails where another test drops one.
+        """Cassandra reads all tables of all keyspaces, 20 to 40 ms of CPU for a thousand: once for
+        a range of names, but once for each name with IN. It fails if a test drops one.
         """
         query = (
             "SELECT keyspace_name, table_name, count FROM system_views.local_write_latency "

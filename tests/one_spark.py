@@ -1,4 +1,4 @@
-"""How `make test` spreads the files of tests over its processes."""
+"""How `make test` distributes test files to its processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.spark_files import starts_spark
 
 
 class OneSpark(LoadFileScheduling):
-    """As `--dist loadfile`, with the files that start Spark as if they were one."""
+    """Like `--dist loadfile`, but treats all files that start Spark as one file."""
 
     def _split_scope(self, nodeid: str) -> str:
         return "spark" if starts_spark(nodeid) else super()._split_scope(nodeid)

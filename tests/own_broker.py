@@ -1,5 +1,5 @@
-"""A RabbitMQ node of a test's own: to be put into alarm, killed and started again while nobody else
-is on it.
+"""A RabbitMQ node for one test, which may put the node into alarm, kill it and start it again:
+nobody else uses it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_START = 180.0
 
 
 class Broker:
-    """One node and its port mapper, in a folder of their own."""
+    """One node and its port mapper (epmd), with a folder of their own."""
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self._programs = rabbitmq(stack_settings(Profile.TEST, environ))
@@ -88,8 +88,8 @@ class Broker:
 
 @contextmanager
 def own_broker(folder: Path, release: str = "") -> Iterator[Broker]:
-    """A broker that is up, with its data in `folder`: the installed one, or that of a release of
-    Debian. Skips where RabbitMQ is not installed.
+    """Starts a broker with its data in `folder`: the installed version, or that of a release of
+    Debian. Skips the test if RabbitMQ is not installed.
     """
     if shutil.which("epmd") is None:
         pytest.skip("RabbitMQ is not installed")

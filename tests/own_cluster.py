@@ -1,5 +1,5 @@
-"""Several nodes of Cassandra on one machine: each on a loopback address of its own, all on the same
-ports. For tests of what happens when one goes away.
+"""Several Cassandra nodes on one machine, each on its own loopback address, all on the same ports.
+For tests in which a node goes away.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _RING_DELAY_MS = 5000
 
 
 class Cluster:
-    """`count` nodes at 127.0.0.1, 127.0.0.2...; a context manager that leaves no process. The sizes
-    of `stack` are those of each node.
+    """`count` nodes at 127.0.0.1, 127.0.0.2...; a context manager that leaves no process. Each node
+    has the sizes of `stack`.
 
-    JMX of node n listens at the stack's JMX port + n - 1. `guarded`: it wants a password (first of
-    all cassandra / cassandra) and refuses what was not granted.
+    JMX of node n listens at the stack's JMX port + n - 1. `guarded`: nodes require a password
+    (initially cassandra / cassandra) and check permissions.
     """
 
     def __init__(self, stack: StackSettings, count: int = 3, *, guarded: bool = False) -> None:
@@ -52,10 +52,10 @@ class Cluster:
             self.kill(address)
 
     def start(self, address: str) -> None:
-        """Start one node and wait until it answers.
+        """Starts one node and waits until it answers.
 
-        Raises CannotStart with its log. One at a time: nodes that join together take each other's
-        tokens.
+        Raises CannotStart with its log. Nodes must start one at a time: nodes that join together
+        take each other's tokens.
         """
         node = next(node for node in self.nodes if node.address == address)
         program = cassandra_node(self._stack, node)
@@ -85,19 +85,19 @@ class Cluster:
             time.sleep(0.5)
 
     def kill(self, address: str) -> None:
-        """End one node by SIGKILL, as a machine that loses its power. It keeps its disk."""
+        """Ends one node by SIGKILL, like a machine that loses its power. It keeps its disk."""
         process = self._processes.pop(address)
         process.kill()
         process.wait(timeout=30)
 
     def freeze(self, address: str) -> None:
-        """Stop one node where it is, as a machine that hangs: its connections stay open, and nobody
-        answers.
+        """Stops one node by SIGSTOP, like a machine that hangs: its connections stay open, and
+        nothing answers.
         """
         self._processes[address].send_signal(signal.SIGSTOP)
 
     def thaw(self, address: str) -> None:
-        """Let a frozen node go on."""
+        """Lets a frozen node continue."""
         self._processes[address].send_signal(signal.SIGCONT)
 
     def nodetool(self) -> Path:

@@ -7,8 +7,8 @@ import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """A row of ports of loopback that nobody has, below those that Linux hands out: a connection
-    that is opened before the server listens cannot take one.
+    """Consecutive free ports of loopback, below Linux' ephemeral ports: a connection that opens
+    before the server listens cannot take one.
     """
     for _ in range(200):
         base = random.randrange(20_000, 32_000 - count)
@@ -19,7 +19,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port() -> int:
-    """One of them."""
+    """One free port, as of `free_ports`."""
     return free_ports(1)[0]
 
 

@@ -1,7 +1,7 @@
-"""Sessions on pages, ```console blocks: what is typed, and what is answered.
+"""Sessions on pages, that is ```console blocks: the commands, and their answers.
 
-Times, ids and numbers with a fraction differ from run to run, and so does the width of a table:
-they are compared as such. `...` on a page stands for any text.
+Times, ids, numbers with a fraction and the width of a table differ from run to run: a comparison
+ignores their values. `...` on a page stands for any text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SLOW = ("queue audit",)
-"""Commands whose examples `make soak` alone runs: an audit uses Spark."""
+"""Commands whose examples only `make soak` runs, because an audit uses Spark."""
 NOT_RUN = (
     "worker run",
     "worker smtp-in",
@@ -31,7 +31,7 @@ NOT_RUN = (
     "exporter",
     "webadmin",
 )
-"""Commands whose examples are shown and not run."""
+"""Commands whose examples are never run."""
 _MORE = ">"
 _DIFFERS = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?", "TIME"),
@@ -46,14 +46,14 @@ _DIFFERS = (
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A command as it is typed, here documents included, and the answer on the page."""
+    """A command as a user types it, with here documents, and the answer on the page."""
 
     command: str
     answer: str
 
 
 def sessions(page: str) -> Iterator[Typed]:
-    """All that is typed on a page, in order. Lines after `$ ` that begin with `>` belong to it."""
+    """All commands of a page, in order. Lines with `>` after a `$ ` line belong to its command."""
     for block in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             lines = part.splitlines()
@@ -63,7 +63,7 @@ def sessions(page: str) -> Iterator[Typed]:
 
 
 def is_answer(expected: str, actual: str) -> bool:
-    """Whether the text is what the page says."""
+    """Whether the text matches the answer on the page."""
     pattern = ".*".join(map(re.escape, map(_comparable, expected.split("..."))))
     return re.fullmatch(pattern, _comparable(actual), re.DOTALL) is not None
 

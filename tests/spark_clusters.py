@@ -1,6 +1,6 @@
-"""Spark clusters of a test's own, whose nodes see neither the clone nor its .venv.
+"""Spark clusters of tests, whose nodes see neither the clone nor its .venv.
 
-A node has a Spark, a Java and a base Python. What else a job needs comes with the submit: the
+A node has Spark, Java and a base Python. The submit brings everything else that a job needs: the
 package as a zip, and an archive of the packages that it imports.
 """
 
@@ -29,22 +29,22 @@ from tests.ports import free_port, free_ports
 
 PYTHON = "./environment/bin/python"
 BASE_PYTHON = "/usr/bin/python3.11"
-"""On every node: the Python of an archive is a link to it."""
+"""The Python of every node. The Python in an archive is a link to it."""
 UNUSED = re.compile(r"/(?:tests|include|botocore/data/(?!s3\b)[^/.]+)$")
-"""Folders that no executor reads. YARN starts a `chmod` for each file of an archive."""
+"""Folders that no executor reads, left out as YARN starts a `chmod` for each archived file."""
 MOUNTS = 'for folder in $HIDDEN; do mount -t tmpfs none "$folder" || exit 1; done; exec "$@"'
 
 
 @contextmanager
 def shared_folder() -> Iterator[Path]:
-    """A folder that every user may read: pytest's are of their owner alone."""
+    """A folder that every user may read. Only their owner may read pytest's folders."""
     with TemporaryDirectory(prefix="mailslice-clusters-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
 def hidden(command: Sequence[str], *, nobody: bool = False) -> list[str]:
-    """The command where clone and .venv are empty folders, as the user `nobody` where asked."""
+    """The command changed so that it sees clone and .venv empty; `nobody`: as the user `nobody`."""
     user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"] if nobody else []
     folders = {str(clone_root()), *([] if _inside(sys.prefix) else [sys.prefix])}
     names = f"HIDDEN={' '.join(sorted(folders))}"
@@ -56,7 +56,7 @@ def _inside(folder: str) -> bool:
 
 
 def archive(folder: Path) -> Path:
-    """`folder`/environment.tar.gz: a venv with what executors import, without mailslice."""
+    """Makes `folder`/environment.tar.gz: a venv of all that executors import, without mailslice."""
     project = tomllib.loads((clone_root() / "pyproject.toml").read_text(encoding="utf-8"))[
         "project"
     ]
@@ -76,7 +76,7 @@ def archive(folder: Path) -> Path:
 
 
 def spark_of_nodes(folder: Path) -> Path:
-    """Spark as every node has it, outside the clone."""
+    """Copies Spark out of the clone, for all nodes; returns its home."""
     home = folder / "spark"
     for part in ("bin", "jars", "python"):
         shutil.copytree(Path(pyspark.__file__).parent / part, home / part, dirs_exist_ok=True)
@@ -85,7 +85,7 @@ def spark_of_nodes(folder: Path) -> Path:
 
 @contextmanager
 def standalone(folder: Path, home: Path, *, workers: int = 2) -> Iterator[str]:
-    """A master, and workers of one core each under the user `nobody`; the master's URL."""
+    """Runs a master, and workers of one core each, as user `nobody`. Gives the master's URL."""
     port, work = free_port(), folder / "work"
     work.mkdir()
     shutil.chown(work, "nobody", "nogroup")
@@ -117,9 +117,9 @@ def standalone(folder: Path, home: Path, *, workers: int = 2) -> Iterator[str]:
 
 @contextmanager
 def yarn_cluster(folder: Path) -> Iterator[Path]:
-    """A ResourceManager and a NodeManager; the folder that HADOOP_CONF_DIR names.
+    """Runs a ResourceManager and a NodeManager. Gives the folder for HADOOP_CONF_DIR.
 
-    The NodeManager is of this user: with files of this machine it must read what a client sends.
+    The NodeManager runs as this user, because it must read the local files that a client sends.
     """
     programs = yarn(folder, free_ports(PORTS), stack_settings(Profile.TEST).sizes)
     with ExitStack() as stack:
@@ -133,7 +133,7 @@ def yarn_cluster(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def running(command: Sequence[str], environ: Mapping[str, str], log: Path) -> Iterator[None]:
-    """The command, until the end of the block."""
+    """Runs the command until the end of the block."""
     with (
         log.open("ab") as out,
         subprocess.Popen(
@@ -162,7 +162,7 @@ def _until(what: str, done: Callable[[], bool], log: Path) -> None:
 
 
 def sent_with(packages: Path, **more: object) -> dict[str, object]:
-    """The options that a submit to any of them has."""
+    """The options that every submit to these clusters needs."""
     return {
         "spark.archives": f"{packages}#environment",
         "spark.pyspark.python": PYTHON,
@@ -174,7 +174,7 @@ def sent_with(packages: Path, **more: object) -> dict[str, object]:
 
 
 def usable() -> str | None:
-    """None where these clusters can run, else why not."""
+    """None if these clusters can run here; otherwise the reason why not."""
     if os.geteuid() != 0:
         return "root alone may hide folders from a process"
     if not Path(BASE_PYTHON).exists():

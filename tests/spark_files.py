@@ -1,6 +1,6 @@
-"""Files whose tests start Spark in the test process: one process runs them all.
+"""The files whose tests start Spark in the test process. One process runs them all.
 
-Each JVM that starts costs ten seconds of CPU and more until its classes are loaded and compiled.
+Each JVM costs more than ten seconds of CPU until its classes are loaded and compiled.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ _SPARK = tuple(
 
 
 def starts_spark(nodeid: str) -> bool:
-    """Whether a test of this file starts Spark in its process."""
+    """Whether the file of this test starts Spark in the test process."""
     return nodeid.startswith(_SPARK)

@@ -1,4 +1,4 @@
-"""A server of a webhook."""
+"""An HTTP server that receives webhooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def webhook() -> Iterator[tuple[list[dict[str, Any]], str]]:
-    """What it gets, and its URL. It refuses /refused; /moved is elsewhere."""
+    """The received payloads, and the URL. Refuses /refused, and redirects /moved."""
     posted: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,5 +1,5 @@
-"""The sdist and the wheel, built of a copy of what they need, and environments of a user without a
-clone that the wheel is installed into.
+"""Builds sdist and wheel from a copy of their sources, and installs the wheel into environments of
+a user without a clone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOBODY = 65534
 
 
 def _python() -> tuple[Path, int | None]:
-    """An interpreter, and the user of commands: another one for root where all may run it."""
+    """The interpreter, and the user id of commands: for root `nobody`, if all may run Python."""
     minor = f"python3.{sys.version_info.minor}"
     if os.geteuid() == 0:
         for name in (sys.executable, f"/usr/bin/{minor}", f"/usr/local/bin/{minor}"):
@@ -39,7 +39,7 @@ PYTHON, USER = _python()
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a build gave."""
+    """The results of a build."""
 
     sdist: Path
     wheel: Path
@@ -50,14 +50,14 @@ class Built:
             return set(archive.namelist())
 
     def text(self, suffix: str) -> str:
-        """The one file of the wheel whose name ends so."""
+        """The text of the only file in the wheel whose name ends with `suffix`."""
         [name] = [name for name in self.files() if name.endswith(suffix)]
         with ZipFile(self.wheel) as archive:
             return archive.read(name).decode("utf-8")
 
 
 def build(folder: Path) -> Built:
-    """Sdist, and the wheel from it. In a copy: setuptools writes beside what it reads."""
+    """Builds the sdist, and the wheel from it, in a copy: setuptools writes beside its sources."""
     root, source = clone_root(), folder / "source"
     source.mkdir()
     for name in SOURCES:
@@ -79,17 +79,17 @@ def build(folder: Path) -> Built:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An environment with the wheel, for a user whose home is empty, and who may not write to the
+    """An environment with the wheel, for a user with an empty home who may not write to the
     environment.
     """
 
     venv: Path
     home: Path
     user: int | None = USER
-    """Of the commands; None is this one."""
+    """User id of the commands; None is the present user."""
 
     def environ(self, settings: Mapping[str, str]) -> dict[str, str]:
-        """Nothing of the caller's environment but the network's."""
+        """The commands' environment: of the caller's it has only the network variables."""
         past = {name: os.environ[name] for name in ("NO_PROXY", "no_proxy") if name in os.environ}
         return {
             **past,
@@ -102,7 +102,7 @@ class Installed:
     def run(
         self, *words: object, settings: Mapping[str, str], code: int = 0, timeout: float = 300
     ) -> subprocess.CompletedProcess[str]:
-        """One command of this environment, in the user's home. Its exit code must be `code`."""
+        """Runs a command of this environment in the user's home. Its exit code must be `code`."""
         done = subprocess.run(
             [self.venv / "bin" / str(words[0]), *map(str, words[1:])],
             cwd=self.home,
@@ -127,8 +127,8 @@ class Installed:
 def installed(
     wheel: Path, extras: str = "", resolution: str = "highest", pinned: bool = True
 ) -> Iterator[Installed]:
-    """A fresh environment with `mailslice[extras]` from this wheel, by requirements.txt's pins
-    unless `pinned` is False. uv's cache serves what `make setup` has installed.
+    """A new environment with `mailslice[extras]` from this wheel and the pins of requirements.txt,
+    unless `pinned` is False. uv takes packages of `make setup` from its cache.
     """
     with tempfile.TemporaryDirectory(prefix="mailslice-wheel-") as folder:
         root = Path(folder)
@@ -138,12 +138,12 @@ def installed(
         words = [UV, "venv", "--quiet", "--python", PYTHON, there.venv]
         subprocess.run(words, check=True, env=environ, timeout=120)
         command: list[object] = [UV, "pip", "install", "--quiet", "--python", there.venv]
-        command += ["--compile-bytecode"]  # as pip does: the user cannot
+        command += ["--compile-bytecode"]  # as pip does; the user cannot write bytecode
         if pinned:
             command += ["--constraints", clone_root() / "requirements.txt"]
         command += ["--resolution", resolution]
         command.append(f"mailslice[{extras}] @ {wheel.as_uri()}" if extras else wheel)
-        # What the cache has needs no network.
+        # Offline first: packages in the cache need no network.
         offline = subprocess.run(
             [*map(str, command), "--offline"], capture_output=True, env=environ, check=False
         )

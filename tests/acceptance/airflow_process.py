@@ -1,5 +1,5 @@
-"""A real Airflow of a test's own (standalone, SQLite, free ports, own home), and a Spark standalone
-cluster of one worker.
+"""A real Airflow for one test (standalone, SQLite, free ports, own home), and a Spark standalone
+cluster with one worker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def until(what: str, seconds: float, look: Callable[[], Any]) -> Any:
-    """What `look` gives as soon as it is not None."""
+    """Waits until `look()` is not None; returns its value."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = look()
@@ -44,7 +44,7 @@ def until(what: str, seconds: float, look: Callable[[], Any]) -> Any:
 def group(
     command: list[str], environ: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a group of its own, which is ended whole."""
+    """Runs a command in a process group of its own. Ends the whole group after the block."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, env=dict(environ), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
@@ -62,7 +62,7 @@ def group(
 
 
 class Airflow:
-    """Its REST API and its command line."""
+    """The REST API and the command line of Airflow."""
 
     def __init__(self, port: int, environ: Mapping[str, str], python: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -86,7 +86,7 @@ class Airflow:
 
     @property
     def token(self) -> str:
-        """Of the user admin."""
+        """The API token of the user admin."""
         if self._token is None:
             admin = {"username": "admin", "password": "admin"}
             self._token = str(self._call("POST", "/auth/token", admin)["access_token"])
@@ -96,7 +96,7 @@ class Airflow:
         return self._call(method, "/api/v2/" + path, body, self.token)
 
     def unpaused(self, dag: str) -> bool | None:
-        """Unpauses it; None: SQLite was locked, as it is while the DAG processor writes."""
+        """Unpauses the DAG. None: SQLite was locked, as while the DAG processor writes."""
         try:
             self.api("PATCH", f"dags/{dag}", {"is_paused": False})
         except HTTPError as error:
@@ -122,7 +122,7 @@ class Airflow:
         )
 
     def wait(self, dag: str, run: str, seconds: float = 600) -> dict[tuple[str, str], str]:
-        """The states of the tasks by (task, queue), when the run is over."""
+        """Waits for the end of the run. Returns (task, queue) -> state of the task."""
         until(
             f"run {run}",
             seconds,
@@ -153,7 +153,7 @@ class Airflow:
         return done.stdout
 
     def connect(self, host: str) -> None:
-        """The connection `spark_default`, made or changed."""
+        """Creates or changes the connection `spark_default`."""
         body = {"connection_id": "spark_default", "conn_type": "spark", "host": host}
         try:
             self.api("PATCH", "connections/spark_default", body)
@@ -163,7 +163,7 @@ class Airflow:
             self.api("POST", "connections", body)
 
     def backfilled(self, dag: str) -> None:
-        """Wait until the scheduler knows that its backfills are over: it allows one at a time."""
+        """Waits until the scheduler has ended all backfills of the DAG: it allows one at a time."""
 
         def over() -> bool | None:
             return (
@@ -201,8 +201,8 @@ def airflow_standalone(
     dags: Sequence[str] = ("queue_cleanup", "queue_size"),
     python: Path = Path(sys.executable),
 ) -> Iterator[Airflow]:
-    """Airflow with this clone's DAGs and plugins, healthy, `dags` parsed and unpaused, a Spark pool
-    of one slot and no Spark connection yet. `python`: of the venv whose Airflow it is.
+    """A healthy Airflow with this clone's DAGs and plugins; `dags` are parsed and unpaused. It has
+    a Spark pool of one slot and no Spark connection. `python`: of the venv with Airflow.
     """
     root, (port, worker_logs, trigger_logs) = clone_root(), free_ports(3)
     home.mkdir(parents=True)
@@ -222,7 +222,7 @@ def airflow_standalone(
         "API__BASE_URL": f"http://127.0.0.1:{port}",
         "API_AUTH__JWT_SECRET": "t" * 64,
         "DAG_PROCESSOR__REFRESH_INTERVAL": "10",
-        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # they do not change: once is enough
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # the files do not change
         "LOGGING__WORKER_LOG_SERVER_PORT": worker_logs,
         "LOGGING__TRIGGER_LOG_SERVER_PORT": trigger_logs,
     }
@@ -259,7 +259,7 @@ def airflow_standalone(
 
 @contextmanager
 def spark_cluster(folder: Path) -> Iterator[str]:
-    """A Spark standalone master and one worker on loopback; the master's URL."""
+    """Runs a Spark standalone master and a worker on loopback. Gives the master's URL."""
     import pyspark
 
     folder.mkdir(parents=True)

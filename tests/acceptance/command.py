@@ -1,5 +1,5 @@
-"""The command line as a user has it: `.venv/bin/mailslice` by its path, from a foreign folder, with
-nothing but MAILSLICE_* set.
+"""The command line as a user has it: `.venv/bin/mailslice` by its path, from another folder, with
+only MAILSLICE_* variables.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ MAILSLICE = Path(sys.executable).with_name("mailslice")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said."""
+    """The output of a command."""
 
     out: bytes
     err: str
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """Stdout as JSON lines: all of it, or this raises."""
+        """Stdout as JSON lines. Raises if a line is not JSON."""
         return [json.loads(line) for line in self.out.decode("ascii").splitlines()]
 
     @property
     def one(self) -> dict[str, Any]:
-        """The only line."""
+        """The only JSON line of stdout."""
         [line] = self.lines
         return line
 
 
 @dataclass(frozen=True)
 class Cli:
-    """Runs commands with an environment of MAILSLICE_* alone."""
+    """Runs commands with an environment of MAILSLICE_* variables only."""
 
     env: Mapping[str, str]
     program: tuple[str, ...] = (str(MAILSLICE),)
@@ -65,21 +65,21 @@ class Cli:
     def json(
         self, *words: object, code: int = 0, stdin: bytes | None = None, timeout: float = 120
     ) -> list[dict[str, Any]]:
-        """The JSON lines of a command."""
+        """Runs a command; returns the JSON lines of its stdout."""
         return self(*words, "--json", code=code, stdin=stdin, timeout=timeout).lines
 
     def but(self, **changes: str) -> Self:
-        """The same with other settings."""
+        """A copy with other settings."""
         return replace(self, env={**self.env, **changes})
 
     def inside(self) -> Inside:
-        """The same commands run by this process: a second less each, for tests of what commands
-        answer rather than of how they start.
+        """A copy that runs commands in this process, which saves a second each. For tests of the
+        answers of commands rather than of their start.
         """
         return Inside(self.env)
 
     def start(self, *words: object, stdin: int | None = None) -> subprocess.Popen[bytes]:
-        """A command that runs beside the test."""
+        """Starts a command that runs beside the test."""
         return subprocess.Popen(
             [*self.program, *map(str, words)],
             env=dict(self.env),
@@ -98,18 +98,18 @@ class _Terminal(io.TextIOWrapper):
 
 @dataclass(frozen=True)
 class Inside(Cli):
-    """Runs commands in this process, each with standard streams and an environment of its own.
+    """Runs commands in this process, each with its own standard streams and environment.
 
-    `spool`: the queue that the word `spool` stands for, in and out, so that tests of a module share
-    stores, each with a queue of its own.
+    `spool`: the real queue for the name `spool`, in arguments and output: tests of a module share
+    stores, but each has its own queue.
     """
 
     spool: str = "spool"
     terminal: bool = False
-    """Whether stdin is one: commands ask a person there."""
+    """Whether stdin is a terminal, where commands ask for confirmation."""
 
     def own_queue(self) -> Inside:
-        """The same with a queue that nobody else uses."""
+        """A copy with a queue that nobody else uses."""
         cli = replace(self, spool=f"spool-{uuid.uuid4().hex}")
         cli("queue", "create", "spool")
         return cli

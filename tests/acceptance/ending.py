@@ -1,5 +1,5 @@
-"""What must be ended however a test ends: by a process that reads until the one that writes is
-gone, killed or not.
+"""Cleans up however a test ends. A child process reads a pipe until the test process is gone, even
+by SIGKILL.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _WAIT = "import subprocess, sys; sys.stdin.read(); subprocess.run(sys.argv[1:], 
 
 @contextmanager
 def afterwards(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
-    """Run the command at the end of the block, or as soon as this process is gone: SIGTERM and
-    SIGKILL close its end of the pipe as well.
+    """Runs the command at the end of the block, or as soon as this process is gone: SIGTERM and
+    SIGKILL close its end of the pipe, too.
     """
     words = [sys.executable, "-c", _WAIT, *command]
     quiet = subprocess.DEVNULL

@@ -1,8 +1,8 @@
-"""A stand-in for a live James, with nothing of mailslice in it: raw drivers and the golden files
-alone.
+"""The double of a live James, without code of mailslice: it uses only raw drivers and the golden
+files.
 
-It writes what James writes (row, message, blobs) and reads what James would read, so that both
-directions are judged from outside.
+It writes what James writes (row, message, blobs) and reads what James reads, so that tests check
+both directions from outside.
 """
 
 import base64
@@ -20,13 +20,13 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 class James:
-    """One queue of one James, by raw drivers; `env` are the MAILSLICE_* variables of the stores."""
+    """One queue of one James. `env`: the MAILSLICE_* variables of the stores."""
 
     def __init__(self, env: dict[str, str], queue: str) -> None:
         self.env, self.queue = env, queue
         hosts = env["MAILSLICE_CASSANDRA_CONTACT_POINTS"].split(",")
         port = int(env["MAILSLICE_CASSANDRA_PORT"])
-        # Cassandra is cold at the first tests of a run.
+        # Cassandra is slow during the first tests of a run.
         self.cluster = Cluster(hosts, port=port, connect_timeout=30, control_connection_timeout=30)
         self.cql = self.cluster.connect()
         self.cql.default_timeout = 60
@@ -115,14 +115,14 @@ class James:
         return enqueue_id
 
     def publish(self, body: bytes, headers: dict | None = None) -> None:
-        """A message on the mail exchange with James' properties."""
+        """Publishes a message to the mail exchange with James' properties."""
         properties = pika.BasicProperties(
             content_type="text/plain", delivery_mode=2, priority=0, headers=headers
         )
         self.channel.basic_publish(self.exchange, "", body, properties, mandatory=True)
 
     def mark(self, enqueue_id: str) -> None:
-        """James' deleted mark."""
+        """Writes a deleted mark as James does."""
         self.cql.execute(
             "INSERT INTO deletedMailsV2 (queueName, enqueueId) VALUES (%s, %s)",
             (self.queue, uuid.UUID(enqueue_id)),
@@ -148,7 +148,7 @@ class James:
         return row[0] if row else None
 
     def take(self, queue: str | None = None) -> tuple[pika.BasicProperties, bytes] | None:
-        """The next message, taken for good."""
+        """Takes the next message and acknowledges it; None without a message."""
         method, properties, body = self.channel.basic_get(queue or self.work_queue, auto_ack=True)
         return (properties, body) if method else None
 

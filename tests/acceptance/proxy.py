@@ -1,5 +1,5 @@
-"""A TCP proxy in front of a real store: a store that dies in the middle, without touching the one
-that others use.
+"""A TCP proxy in front of a real store. Simulates a store that dies at work; other clients of the
+store do not notice.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from contextlib import suppress
 
 
 class Proxy:
-    """Listens on a port of its own and passes bytes to `target`.
+    """Listens on a free port and passes bytes to `target` and back.
 
-    `cut()` closes everything, as a killed server would; `stall()` only stops passing.
+    `cut()` closes everything, as a killed server would. `stall()` only stops passing bytes.
     """
 
     def __init__(self, target: tuple[str, int], port: int = 0) -> None:
@@ -22,13 +22,13 @@ class Proxy:
         self._stalled = threading.Event()
         self.passed = 0
         self.pause = 0.0
-        """Seconds before each part is passed on."""
+        """Seconds to wait before each chunk is passed on."""
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Refuse and close."""
+        """Closes open connections and refuses new ones."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -38,7 +38,7 @@ class Proxy:
             each.close()
 
     def stall(self) -> None:
-        """Take bytes and pass none on: a machine that froze."""
+        """Accepts bytes and passes none on, as a machine that froze."""
         self._stalled.set()
 
     def _accept(self) -> None:

@@ -1,4 +1,4 @@
-"""Chromium, and the cockpit in front of it. It is Debian's: Playwright brings none of its own."""
+"""Chromium and a cockpit for it. Chromium is Debian's: Playwright has no own one here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MISSING = (
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Debian's, without a window. While playwright is open no other test can run a loop."""
+    """Debian's Chromium, headless. No other test can run a loop while playwright is open."""
     path = shutil.which("chromium")
     if path is None:
         pytest.fail(MISSING)
@@ -36,7 +36,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(chromium) -> Iterator[Callable[..., Visitor]]:
-    """A function: base address and role -> a visitor with a window of its own."""
+    """A function: base address, role -> a visitor with a window of its own."""
     contexts = []
 
     def arrive(base: str, role: str = "viewer", **context: object) -> Visitor:
@@ -64,7 +64,7 @@ def site_of_words(fresh_module) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def measured(site_of_words, fresh_module) -> str:
-    """The same after a measurement and the dry run of a cleanup."""
+    """The address of `site_of_words` after a measurement and the dry run of a cleanup."""
     cli = Cli(fresh_module.env).inside()
     cli("duty", "run", "queue_size", "--queue", "idle")
     cli("duty", "run", "queue_cleanup", "--queue", "idle", "--dry-run")

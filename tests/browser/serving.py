@@ -1,4 +1,4 @@
-"""The cockpit as a browser meets it: served by uvicorn, below a path of each role."""
+"""Serves the cockpit by uvicorn for a browser, with one path for each role."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ROLES = {
     "op": Right.ACT,
     "admin": Right.CONTENT,
 }
-"""The most that each role may; it may what stands before it, too."""
+"""Role -> its highest right, which includes all lower rights."""
 _ORDER = list(Right)
 
 
 def guards_of(role: str) -> Guards:
-    """Refuses what the role may not, with 403, as Airflow's guards do."""
+    """Guards that answer 403 if the role lacks the right, as Airflow's guards do."""
     most = _ORDER.index(ROLES[role])
 
     def guard(right: Right) -> Callable[[], None]:
@@ -45,20 +45,20 @@ def guards_of(role: str) -> Guards:
 
 
 def rights_of(role: str) -> Rights:
-    """Up to the most of the role."""
+    """The rights of the role."""
     rights = frozenset(_ORDER[: _ORDER.index(ROLES[role]) + 1])
     return lambda: rights
 
 
 class Runs:
-    """In the place of Airflow: a run of mail_actions is done when it is started."""
+    """The double of Airflow: executes a run of mail_actions when it is started."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._states: dict[str, str] = {}
 
     def start(self, dag: str, conf: Mapping[str, Any], who: str) -> str:
-        """Do it; the run's id."""
+        """Executes the run; returns its id."""
         assert dag == MAIL_ACTIONS
         name = f"manual__{len(self._states) + 1}"
         deed = {"who": who, "reason": conf.get("reason")}
@@ -69,7 +69,7 @@ class Runs:
         return name
 
     def state(self, dag: str, run: str) -> dict[str, str]:
-        """As Airflow's API tells of a run."""
+        """The state of a run as Airflow's API returns it."""
         return {"dag_id": dag, "dag_run_id": run, "state": self._states[run]}
 
 
@@ -78,7 +78,7 @@ def site(
     schedules: Callable[[], Mapping[str, Schedule]] = dict,
     runs: Runs | None = None,
 ) -> FastAPI:
-    """The cockpit of each role at /far/away/ROLE/mailslice/. `runs` None: no button acts."""
+    """The cockpit of each role at /far/away/ROLE/mailslice/. Without `runs` no button acts."""
     outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     for role in ROLES:
         app = cockpit(
@@ -96,7 +96,7 @@ def site(
 
 @contextmanager
 def served(app: FastAPI) -> Iterator[str]:
-    """The address of the app, on a port of its own."""
+    """Serves the app on a free port; gives its address."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", ws="none"))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)

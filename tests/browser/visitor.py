@@ -1,4 +1,4 @@
-"""A person at a browser: one role, one window, and what the browser complained about."""
+"""A user at a browser: one role, one window, and the errors of the browser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHECKS = Path(__file__).with_name("checks.js").read_text(encoding="utf-8")
 
 @dataclass
 class Visitor:
-    """`complaints`: errors of the console, scripts that failed, dialogs that a script opened."""
+    """`complaints`: console errors, failed scripts, and dialogs that a script opened."""
 
     page: Page
     base: str
@@ -27,14 +27,14 @@ class Visitor:
         self.page.on("dialog", self._dialog)
 
     def go(self, address: str = "") -> Page:
-        """Open an address of the cockpit, relative to its own place."""
+        """Opens an address of the cockpit, relative to its base."""
         answer = self.page.goto(f"{self.base}/{address}")
         assert answer is not None
         assert answer.status == 200, f"{address}: {answer.status} {answer.text()[:500]}"
         return self.page
 
     def row(self, queue: str) -> Locator:
-        """The line of a queue in the overview."""
+        """The row of a queue in the overview."""
         return self.page.locator(f'tr[data-queue="{queue}"]')
 
     def words(self) -> list[str]:
@@ -42,11 +42,11 @@ class Visitor:
         return self.page.locator("table.queues td[data-label=Health]").all_inner_texts()
 
     def names(self) -> list[str]:
-        """The mails of the list, in its order."""
+        """The names of the mails in the list, in its order."""
         return self.page.locator("#tab td a.name").all_inner_texts()
 
     def unnamed(self) -> list[str]:
-        """Fields, buttons and links without a name that a screen reader could say."""
+        """Fields, buttons and links without an accessible name for a screen reader."""
         return list(self._check("unnamed"))
 
     def pale(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Queues in every state of health, with mails to look at, on stores of a test's own."""
+"""Queues in every state of health, with mails to look at, on own stores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCRIPT = '"<script>alert(2)</script>"@example.org'
 TURNED = '"\u202egnp.exe\x1b[31m"@example.org'
 ANSWER = "451 4.7.1 greylisted, come back later <script>alert(3)</script>"
 UNCOUNTED = 501
-"""Rows that are not counted on the spot."""
+"""More rows than the cockpit counts at once."""
 WORDS = {
     "lost": Health.LOST,
     "stuck": Health.STUCK,
@@ -38,19 +38,19 @@ WORDS = {
     "held": Health.HELD,
     "quiet": Health.OK,
 }
-"""The health of each queue."""
+"""Queue -> its health word."""
 WAITING = 130
-"""Mails of the queue idle, more than a page."""
+"""Mails of the queue `idle`: more than a page shows."""
 
 
 def mail(name: str, sender: str = "alice@example.org", to: str = "bob@example.net") -> Mail:
-    """An envelope."""
+    """A mail without content."""
     return Mail(name, sender, (to,))
 
 
 @contextmanager
 def world(settings: Settings) -> Iterator[Stores]:
-    """Makes WORDS true, and keeps them so."""
+    """Brings each queue into the health of WORDS, and keeps it there during the block."""
     with ExitStack() as stack:
         stores = stack.enter_context(open_stores(settings))
         for queue in WORDS:
@@ -71,7 +71,7 @@ def world(settings: Settings) -> Iterator[Stores]:
 
 
 def _waiting() -> Iterator[tuple[timedelta, Mail]]:
-    """Those of strangers are the oldest."""
+    """The mails of `idle` with their ages. Mails of strangers are the oldest."""
     yield timedelta(hours=20), mail(IMAGE, SCRIPT, TURNED)
     yield timedelta(hours=19), replace(mail("tide"), error_message=ANSWER)
     for number in range(WAITING - 2):
@@ -83,7 +83,7 @@ def _waiting() -> Iterator[tuple[timedelta, Mail]]:
 def enqueue(
     settings: Settings, queue: str, mails: Iterable[tuple[timedelta, Mail]]
 ) -> list[QueuedMail]:
-    """Each mail as if it was enqueued so long ago, the oldest first."""
+    """Enqueues each mail as if at its age (a timedelta) before now, oldest first."""
     age = timedelta(0)
 
     def clock() -> datetime:
@@ -97,7 +97,7 @@ def enqueue(
 
 
 def _rows(stores: Stores, queue: str, count: int) -> None:
-    """Rows without messages, of which nobody knows before they are counted."""
+    """Inserts rows without messages, whose number is unknown until they are counted."""
     now = system_clock()
     start = slice_start(now, timedelta(hours=1))
     name = QueueName(queue)
@@ -117,8 +117,8 @@ def _rows(stores: Stores, queue: str, count: int) -> None:
 
 @contextmanager
 def _silent_worker(stores: Stores, item: QueuedMail) -> Iterator[None]:
-    """The record of a worker that holds the mail of the queue stuck and fell silent, and its
-    connection, to which the broker has given the message.
+    """Writes the record of a silent worker that holds the mail of the queue `stuck`, and opens a
+    connection to which the broker delivers the message.
     """
     held = InFlightMail(
         item.enqueue_id, item.mail.name, timedelta(minutes=38), "DATA", 3, begun=True
@@ -133,8 +133,8 @@ def _silent_worker(stores: Stores, item: QueuedMail) -> Iterator[None]:
 
 @contextmanager
 def _in_hands(settings: Settings, queue: str) -> Iterator[None]:
-    """A worker that has a mail of two days in its hands; an older one was refused, and is delayed
-    for half an hour.
+    """Runs a worker that holds a mail of two days. An older mail was refused and is delayed for
+    half an hour.
     """
     enqueue(settings, queue, [(timedelta(days=3), mail("grey", to="r@slow.example"))])
 

@@ -1,4 +1,4 @@
-"""What artifacts must do wherever they are. A subclass gives the fixture `location`."""
+"""The contract of artifacts in every kind of location. A subclass gives the fixture `where`."""
 
 from __future__ import annotations
 

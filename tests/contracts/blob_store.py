@@ -1,4 +1,4 @@
-"""What every provider of the content store must do, by both faces of the port.
+"""The contract of every provider of the content store, by both clients: blocking and async.
 
 A subclass gives the fixture `buckets`.
 """
@@ -43,7 +43,7 @@ IMPOSSIBLE = ["nul\0", "x" * 1100, "", "\ud800"]
 
 @dataclass
 class Buckets:
-    """Two empty buckets of one provider, and the name of one that is missing."""
+    """Two empty buckets of one provider, and the name of a missing bucket."""
 
     open: Callable[..., BlobStore]
     open_async: Callable[[str], AsyncBlobStore]
@@ -55,7 +55,7 @@ class Buckets:
 class BlobStoreContract:
     @pytest.fixture
     async def clients(self, buckets):
-        """The first bucket by both faces."""
+        """The blocking and the async client of the first bucket."""
         with buckets.open(buckets.name) as store, closing(buckets.open_async(buckets.name)) as hot:
             yield store, hot
 
@@ -185,7 +185,7 @@ class BlobStoreContract:
 
 
 class MissingBucketContract:
-    """Of providers that have buckets, which memory and a disk do not."""
+    """The contract of providers with buckets. Memory and disk have none."""
 
     @pytest.mark.parametrize("key", ["gone", "", "a//b"])
     async def test_what_a_missing_bucket_has_is_unknown(self, buckets, key):
@@ -215,7 +215,7 @@ class MissingBucketContract:
 
 
 class EscapedKeys(BlobStoreContract):
-    """Providers whose objects have the names of `escape_key`."""
+    """The contract of providers that name objects by `escape_key`."""
 
     async def test_every_key_that_mailslice_can_make_is_held(self, store, hot):
         for number, key in enumerate(AWKWARD):

@@ -1,4 +1,4 @@
-"""What a gate says of rows, be they a few facts, an Arrow table or a Spark frame."""
+"""The contract of gates, for rows in a list, an Arrow table or a Spark DataFrame."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BROKEN = {
 
 
 class GateContract:
-    """`rows(columns)` gives the columns as the engine has them."""
+    """A subclass gives `rows(columns)`, which makes rows of the engine from columns."""
 
     @pytest.fixture
     def rows(self):
@@ -54,7 +54,7 @@ class GateContract:
         return Docs(Artifacts(str(tmp_path), S3Settings()), "queue_cleanup", "spool", "r1")
 
     def broken(self, docs, *frames: Frame) -> Mapping[str, int]:
-        """The sentences that are not true, and how many rows break each."""
+        """Sentence of each failed expectation -> how many rows break it."""
         findings = evaluate("check", frames, docs).findings
         return {each.sentence: each.failed_rows for each in findings if not each.success}
 

@@ -1,4 +1,4 @@
-"""What the configuration guard must do.
+"""The contract of the configuration guard.
 
 A subclass gives `make_guard(**environment) -> ConfigurationGuard` over one event store.
 """

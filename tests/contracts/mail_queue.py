@@ -1,6 +1,6 @@
-"""What MailQueue must do over any tables.
+"""The contract of MailQueue on any kind of tables.
 
-A subclass gives `stores`: both tables, one-hour slices; and `queue`.
+A subclass gives `stores`, with both tables and one-hour slices, and `queue`.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ class MailQueueContract:
         return MailQueue(stores, queue, lambda: NOW)
 
     def put(self, stores, *rows, start=None):
-        """Write rows, and browseStart as James does for the first mail."""
+        """Writes rows, and browseStart as James does for the first mail."""
         for one in rows:
             stores.tables.v4.insert_future(one).result()
             stores.tables.browse_starts.insert_first(one.queue, start or one.partition.slice_start)
@@ -300,7 +300,7 @@ class MailQueueContract:
         assert deadline.stopped_at == rows[999].enqueued_time
 
     def pages(self, mail_queue, **bounds):
-        """What each page lists whose reading is bounded so, until there is no more."""
+        """The mails of each page with these bounds, until there is no next page."""
         pages, position = [], None
         while True:
             reading = PageReading(**bounds)
@@ -389,8 +389,8 @@ class MailQueueContract:
         assert mail_queue.content(three[0]) == b"Subject: \xff\n\r\nb\x00dy"
 
     def remembered(self, stores, queue, rows, monkeypatch, **changes):
-        """As if a cleanup had looked at the slice of `rows` long after it was over: the first one
-        lives, the others are dead.
+        """Stores statistics as if a cleanup had read the slice of `rows` long after its end. The
+        first row is live, the others are dead.
         """
         start = rows[0].partition.slice_start
         kept = {

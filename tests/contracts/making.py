@@ -1,4 +1,4 @@
-"""Rows to test with."""
+"""Rows for tests."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -28,7 +28,7 @@ def row(
     buckets: int = 1,
     **mail: object,
 ) -> ViewRow:
-    """A row where its name and its time put it."""
+    """A row in the partition that follows from its name and its time."""
     fields: dict[str, object] = {
         "name": name,
         "sender": "alice@example.org",
@@ -41,7 +41,7 @@ def row(
 
 
 def full_row(queue: QueueName) -> ViewRow:
-    """A row in which every column has a value."""
+    """A row with a value in every column."""
     return row(
         queue,
         sender="älice@exämple.org",
@@ -63,5 +63,5 @@ def full_row(queue: QueueName) -> ViewRow:
 
 
 def bare_row(queue: QueueName) -> ViewRow:
-    """A row in which whatever may be null or empty is."""
+    """A row with null or empty values wherever they are allowed."""
     return row(queue, sender=None, recipients=(), state=None, remote_addr=None, remote_host=None)

@@ -1,4 +1,4 @@
-"""What every store of own records must do: run on Cassandra and on MariaDB.
+"""The contract of every store of own records. Runs on Cassandra and on MariaDB.
 
 A subclass gives `own` (OwnRecords) and `name`, which no other test uses.
 """
@@ -21,7 +21,7 @@ _DECISIONS = RowCodec(PostalDecision, age="age_ms")
 
 
 def decisions_of(own, *days):
-    """The decisions of these days, the newest first: people read them by SQL."""
+    """The decisions of these days, newest first. Only people read them, by SQL."""
     names = dict.fromkeys(f"{day.astimezone(UTC):%Y-%m-%d}" for day in days)
     records = own.postal_decisions._records
     return [_DECISIONS.of_mapping(row) for name in names for row in records.rows({"day": name})]
@@ -157,7 +157,7 @@ class OwnRecordsContract:
         assert not table.remove(added)
         assert [one for one in table.list() if one.server == server] == [kept]
         assert table.remove(kept)
-        assert table.remove(kept)  # gone is gone
+        assert table.remove(kept)  # a missing row does not fail
         assert table.replace(kept, kept) is None
 
     def test_a_decision_is_kept_once_with_those_of_its_day_the_newest_first(self, own, server):

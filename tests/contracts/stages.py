@@ -1,4 +1,4 @@
-"""What every table of stage marks must do: run on the double in memory and on Cassandra.
+"""The contract of every table of stage marks. Runs on the double in memory and on Cassandra.
 
 A subclass gives `stages` and `queue`.
 """

@@ -1,4 +1,4 @@
-"""What every kind of queue tables must do: run on the double in memory and on Cassandra.
+"""The contract of queue tables. Runs on the double in memory and on Cassandra.
 
 A subclass gives `tables` and `queue`.
 """
@@ -54,7 +54,7 @@ class TablesContract:
     def test_a_row_that_a_clock_ahead_has_written_is_not_replaced_before_that_time(
         self, rows, queue
     ):
-        """An LWT writes at the coordinator's time. Who replaces a row has to read it back."""
+        """An LWT writes with the coordinator's time. The caller has to read the row back."""
         written = full_row(queue)
         rows.insert_future(written).result()
         (now,) = rows.ids(queue, written.partition)
@@ -262,7 +262,7 @@ class TablesContract:
             assert [each[0] for each in found] == [0, 1, 2]
 
     def test_packed_and_timed_ids_are_those_of_the_rows_page_by_page(self, rows, queue):
-        """More than a page, and, as James may leave one, a row without an enqueued time."""
+        """More than a page of rows, and a row without an enqueued time, as James may leave one."""
         partition = row(queue).partition
         written = [row(queue) for _ in range(3)]
         rows.insert_many(written)

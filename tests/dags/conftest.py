@@ -1,5 +1,5 @@
-"""The DAG files, parsed in a process of their own: what they import and how long it takes is part
-of what is tested. No database, no scheduler.
+"""The DAG files, parsed in a process of their own, as tests check their imports and the time of
+parsing. No database, no scheduler.
 """
 
 import json
@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# Airflow makes its home when it is imported, and test_steps.py imports it here: not in the user's
-# home.
+# Airflow creates its home at import, and test_steps.py imports it in this process: keep it out of
+# the user's home.
 os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="mailslice-airflow-"))
 
 
 def parse(home, python=sys.executable, **environ):
-    """What `parse_dags.py` says of the DAG files."""
+    """The output of `parse_dags.py` for the DAG files."""
     clean = {
         name: value
         for name, value in os.environ.items()
@@ -51,5 +51,5 @@ def parsed(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def parsed_quiet(tmp_path_factory):
-    """Where no schedule fires by itself."""
+    """The DAG files parsed with all schedules off."""
     return parse(tmp_path_factory.mktemp("airflow"), MAILSLICE_STACK_SCHEDULES="off")

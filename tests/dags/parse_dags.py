@@ -1,5 +1,5 @@
-"""Run as a process: parses the DAG files of argv[1] and prints what the tests ask about, one JSON
-object on the last line. Runs by every version of Airflow that is supported.
+"""Parses the DAG files in argv[1], as a process of its own. Prints the facts that tests check as a
+JSON object on the last line. Works with every supported version of Airflow.
 """
 
 import json
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def plugins():
-    """The names of mailslice's plugins, and what went wrong with any."""
+    """The names of mailslice's plugins, and the import errors of all plugins."""
     from airflow import plugins_manager
 
     plugins_manager.ensure_plugins_loaded()

@@ -1,4 +1,4 @@
-"""Somebody consumes the hop queue of a queue, as a worker of mailslice does."""
+"""A consumer of the hop queue of a queue, like a worker of mailslice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 
 @contextmanager
 def consumed(stores: Stores, queue: QueueName) -> Iterator[None]:
-    """What expires meanwhile is given back at the end."""
+    """Consumes the hop queue during the block. Gives expired messages back at the end."""
     stores.rabbitmq.declare_delays(queue, ())
     with blocking_connection(stores.settings.rabbitmq) as connection:
         connection.channel().basic_consume(RabbitNames(queue).hop_queue, lambda *_: None)
@@ -25,7 +25,7 @@ def consumed(stores: Stores, queue: QueueName) -> Iterator[None]:
             while not over.is_set():
                 connection.process_data_events(time_limit=0.2)
 
-        with ThreadPoolExecutor(1) as threads:  # pika's connection is one thread's at a time
+        with ThreadPoolExecutor(1) as threads:  # pika allows one thread at a time
             answering = threads.submit(answer_heartbeats)
             try:
                 yield

@@ -1,4 +1,4 @@
-"""Tests of this tier open no connection: one that tries fails at once, and says so."""
+"""Tests of this tier open no connection: a test that tries to fails at once with the reason."""
 
 import socket
 import threading
@@ -6,7 +6,7 @@ import threading
 import pytest
 
 BESIDE = "drop-places"
-"""Threads that take away what tests of another tier left, beside the tests."""
+"""Name prefix of threads that drop the stores of tests of another tier, beside the tests."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Tests of other tiers, run again against servers of another version."""
+"""Runs tests of other tiers against servers of another version."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LONGEST_RUN = 1500.0
 
 
 def run_tests(services: Mapping[str, str], folder: Path, *arguments: str, **environ: str) -> int:
-    """Runs pytest with these MAILSLICE_* of services; all tests must pass. How many did.
+    """Runs pytest with these MAILSLICE_* variables. All tests must pass; returns their number.
 
-    `folder` gets the settings and pytest's output.
+    The settings and pytest's output are written to `folder`.
     """
     settings = folder / "settings.env"
     settings.write_text("".join(f"{name}={value}\n" for name, value in services.items()))
@@ -28,7 +28,7 @@ def run_tests(services: Mapping[str, str], folder: Path, *arguments: str, **envi
         "MAILSLICE_TEST_SERVICES_END": "1",
         "PYTHONPATH": f"{clone_root() / 'include'}",
     }
-    options = ["-q", "-p", "no:cacheprovider", "--maxfail=3"]  # many hide the first
+    options = ["-q", "-p", "no:cacheprovider", "--maxfail=3"]  # more failures would hide the first
     command = [sys.executable, "-m", "pytest", *options, *arguments]
     done = subprocess.run(
         command,
@@ -44,7 +44,7 @@ def run_tests(services: Mapping[str, str], folder: Path, *arguments: str, **envi
 
 
 def passed(done: subprocess.CompletedProcess[str]) -> int:
-    """How many tests of a finished pytest passed: all that it selected, and some."""
+    """The number of passed tests. Asserts that all selected tests passed, and at least one."""
     last = done.stdout.strip().rpartition("\n")[2]
     count = re.search(r"(\d+) passed", last)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -1,1 +1,1 @@
-"""Benchmarks: tools beside the product, which `mailslice bench` has where they are installed."""
+"""Benchmarks, which the product never imports. `mailslice bench` exists only where installed."""

@@ -1,4 +1,4 @@
-"""Arguments that only benchmarks have; parsers raise BadInput as those of `cli.arguments`."""
+"""Parsers of benchmarks' options. They raise BadInput, as the parsers of `cli.arguments` do."""
 
 import re
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def size(option: str, most: int = MAX_INT) -> Callable[[Any], int]:
 
 
 class CountList(tuple[int, ...]):
-    """Whole numbers, given as `1,2,4`."""
+    """Whole numbers, written as `1,2,4`."""
 
     __slots__ = ()
 

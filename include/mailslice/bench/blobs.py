@@ -1,6 +1,6 @@
-"""How fast blobs are collected: James' tables and two buckets, and both phases over them.
+"""Measures both phases of blob_gc over James' tables and two buckets.
 
-Beside it what S3 can do alone.
+Also measures the rates of S3 alone.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _CONTENT = b"a blob of mailslice bench\r\n" * 8
 _AT_ONCE, _IN_FLIGHT = 5000, 64
 _ORPHAN_ONE_IN = 4
 _OLD_ENOUGH_S = 3.0
-"""Past the grace of a second, and S3's whole seconds."""
+"""Longer than the grace of a second plus the rounding of S3, which has whole seconds."""
 _LIMIT, _MOST_LIMIT = 2000, 10_000
-"""Objects by which S3's own limits are measured: as many as orphans, within these."""
+"""Least and most objects to measure S3 alone; between them, as many as there are orphans."""
 _GROUPS_AT_ONCE = 4
-"""As apply has on two cores."""
+"""As many as apply uses on two cores."""
 _PATIENCE = timedelta(minutes=2)
-"""A server like the local one walks all files for a page of keys behind them."""
+"""A server that stores files, as the local one, walks all of them for a late page of keys."""
 
 
 def measure_gc(
@@ -48,10 +48,10 @@ def measure_gc(
     keep: bool,
     print_progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Fill, a run that records candidates (and starts Spark), and one that deletes them.
+    """Fills the stores, runs blob_gc to record candidates (and start Spark), then to delete them.
 
-    Rates a second, times in seconds, memory in MiB, CPU of apply in microseconds a key. S3's own
-    limits are measured last: the server is warm then.
+    Rates a second, times in seconds, memory in MiB, CPU of apply in microseconds a key. The limits
+    of S3 alone are measured last, when the server is warm.
     """
     groups = {
         "gc": {"absent_sources": _ABSENT, "sources": ""},
@@ -112,18 +112,18 @@ def _run(settings: Settings, *, keep: bool) -> DutyRun:
 
 
 def _key(number: int) -> BlobId:
-    """A random id in James' form for servers that keep files, MinIO's.
+    """A random id in the form that James uses for servers that store files, such as MinIO.
 
-    A server like the local one walks all files of a folder for each page of it.
+    Its folders are small: such a server walks all files of a folder for each page of keys.
     """
     text = str(uuid.uuid4())
     return BlobId(f"1/{600 + number % 8}/{text[0]}/{text[1:3]}/{text[3:]}")
 
 
 def _fill(stores: Stores, blobs: int, references: int) -> list[BlobId]:
-    """Blobs of old generations; every fourth is an orphan, others are referred to again and again.
+    """Writes blobs of old generations. Every fourth is an orphan; the others share the references.
 
-    Gives the keys.
+    Returns the keys.
     """
     keys = [_key(number) for number in range(blobs)]
     asyncio.run(_put(stores, keys))
@@ -143,7 +143,7 @@ def _fill(stores: Stores, blobs: int, references: int) -> list[BlobId]:
 
 
 def _remove(stores: Stores, keys: list[BlobId]) -> None:
-    """By name: to list it all costs more than the runs, on a server that keeps files."""
+    """Deletes by key: on a server that stores files, a listing costs more than the runs."""
     with Trash(stores.settings) as trash:
         for folder in [one.folder for one in trash.runs()]:
             trash.own.delete_many([BlobId(f"{folder}{key}") for key in keys[::_ORPHAN_ONE_IN]])
@@ -166,9 +166,9 @@ async def _put(stores: Stores, keys: list[BlobId]) -> None:
 
 
 def _limits(stores: Stores, orphans: int) -> dict[str, int]:
-    """Objects a second that S3 looks at, copies and deletes when nothing else is done.
+    """Objects a second that S3 heads, copies and deletes while nothing else runs.
 
-    In the folders of the others, by the requests of apply.
+    Uses the same folders and the same requests as apply.
     """
     keys = [_key(number) for number in range(min(max(orphans, _LIMIT), _MOST_LIMIT))]
     asyncio.run(_put(stores, keys))

@@ -1,4 +1,4 @@
-"""What benchmarks and tests do to tables, and no product does."""
+"""Deletions in tables that only benchmarks and tests make; the product never calls them."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -14,12 +14,12 @@ _RANGES, _SHARDS = 32, 16
 
 
 def drop_marks(marks: DeletedMails, queue: QueueName, ids: Iterable[EnqueueId]) -> None:
-    """Deletes the marks of these mails, whatever else knows of them."""
+    """Deletes the marks of these mails. Does not check whether a row still needs its mark."""
     marks.drop_packed(queue, map(pack, batches(ids, IDS_A_REQUEST)))
 
 
 def drop_all_marks(marks: DeletedMails, queue: QueueName) -> None:
-    """Deletes every mark of the queue; however many there are, a page is in memory."""
+    """Deletes every mark of the queue, page by page: memory does not grow with their number."""
     for page in _pages(marks, queue):
         marks.drop_packed(queue, id_batches(page))
 
@@ -36,7 +36,7 @@ def _pages(marks: DeletedMails, queue: QueueName) -> Iterator[bytes]:
 def delete_delayed(
     stores: Stores, queue: QueueName, enqueue_id: EnqueueId, written_us: int = 0
 ) -> None:
-    """Deletes the row of a delayed mail, as it was written at `written_us`."""
+    """Deletes the row of a delayed mail that has the write time `written_us` (microseconds)."""
     table = stores.own.delayed_mails
     cql = (
         "DELETE FROM {table} USING TIMESTAMP ? WHERE queuename = ? AND shard = ? AND enqueueid = ?"
@@ -47,7 +47,7 @@ def delete_delayed(
 
 
 def delete_sample(stores: Stores, queue: QueueName) -> None:
-    """Forgets when the queue was seen empty."""
+    """Deletes the record of when the queue was last seen empty."""
     table = stores.own.queue_samples
     delete = table.prepare_statement("DELETE FROM {table} WHERE queuename = ?")
     stores.cassandra.execute(delete, [queue])

@@ -1,4 +1,4 @@
-"""`bench clients`: the S3 client for small objects against obstore, in turn, on the same stores."""
+"""`bench clients`: compares the S3 client for small objects with obstore on the same stores."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def measure_clients(
     warm_up: timedelta,
     print_progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Of each client the medians of the turns: whole mails, and PUTs and GETs alone.
+    """For each client: the medians of all turns, for whole mails and for PUTs and GETs alone.
 
-    `ratio`: of each figure, the client for small objects by obstore.
+    `ratio`: each figure of the client for small objects, divided by that of obstore.
     """
     work = Work(settings, queue, mails, size, in_flight, own_mails(size, in_flight))
     runs: dict[str, list[dict[str, Any]]] = {client: [] for client in _CLIENTS}

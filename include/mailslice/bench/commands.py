@@ -37,7 +37,7 @@ BENCH_PARTS = (
     "blobs",
     "marks",
 )
-"""Of `bench all`, in the order of measuring."""
+"""Parts of `bench all`, in the order in which they are measured."""
 _MOST_ROWS, _MOST_MAILS = 100_000_000, 10_000_000
 
 
@@ -48,7 +48,7 @@ class Parts(tuple[str, ...]):
 
 
 def parts(text: object) -> Parts:
-    """A parser of them."""
+    """Parses names of parts. Raises BadInput for an unknown name."""
     names = Parts(word.strip() for word in str(text).split(","))
     for name in names:
         if name not in BENCH_PARTS:
@@ -132,12 +132,12 @@ def _measuring(name: str, function: str, text: str, **options: Any) -> None:
 
 
 def _kind(option: Any) -> Any:
-    """What typer makes of words that no parser of ours reads."""
+    """The type of an option that typer parses itself."""
     return list[Path] if option is _SERVERS else bool if option.parser is None else Any
 
 
 def _print_progress(out: Output) -> Callable[[str], None]:
-    """What happens now, when somebody looks on."""
+    """A printer of progress, for a terminal."""
     return lambda text: out.note(f"bench: {text}") if sys.stderr.isatty() else None
 
 

@@ -1,4 +1,4 @@
-"""How fast mailboxes are counted and corrected: James' mailbox tables, some drifts planted."""
+"""Measures how fast counter_repair counts mailboxes of James and corrects planted drifts."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _AT_ONCE = 20_000
 def measure_counters(
     settings: Settings, *, mailboxes: int, messages: int, print_progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Fill, then a run that corrects, and one that finds nothing.
+    """Fills tables of James, runs a repair that corrects them, then one that finds nothing.
 
-    Rates a second, times in seconds, memory in MiB, CPU in microseconds a message. The first plan
-    is told with Spark's start, and without.
+    Rates a second, times in seconds, memory in MiB, CPU in microseconds a message. The rate of the
+    first plan is given with and without the start of Spark.
     """
     with own_stores(settings, KEYSPACE) as stores:
         for table in _TABLES:
@@ -94,9 +94,9 @@ def _require_planted(
 
 
 def _fill(stores: Stores, mailboxes: int, messages: int) -> int:
-    """Messages dealt evenly, every third one seen; one mailbox in fifty shows one too many.
+    """Spreads messages evenly; a third is seen. One mailbox in fifty counts one message too many.
 
-    Gives how many drifted.
+    Returns how many mailboxes drifted.
     """
     session, ids = stores.cassandra, [uuid.uuid1() for _ in range(mailboxes)]
     insert = f"INSERT INTO {KEYSPACE}.{{}} ({_COLUMNS}) VALUES ({_VALUES})"

@@ -1,4 +1,4 @@
-"""What each duty costs by the rows it works on, as a picture; a line of slope 1 is linear."""
+"""Draws the time of each duty by its number of rows. A line of slope 1 is linear growth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Curves = dict[str, list[tuple[int, float]]]
 
 
 def curves_of(rows: Sequence[Row]) -> Curves:
-    """Points (rows, seconds) of each step, fewest rows first; what was not measured is left out."""
+    """Step -> its points (rows, seconds), fewest rows first. Unmeasured steps are absent."""
     curves: Curves = {}
 
     def add(name: str, count: int | None, rate: float | None) -> None:
@@ -32,7 +32,7 @@ def curves_of(rows: Sequence[Row]) -> Curves:
 
 
 def curves_svg(rows: Sequence[Row]) -> bytes:
-    """The picture, both axes logarithmic."""
+    """The picture as SVG. Both axes are logarithmic."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""`bench delays`: hops through delay levels, and how late delayed mails are."""
+"""`bench delays`: counts hops through delay levels, and measures how late delayed mails are."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 DELAYS = tuple(timedelta(seconds=seconds) for seconds in (1, 5, 7))
 _LONG = tuple(timedelta(minutes=minutes) for minutes in (54, 60, 67, 1440, 1447, 42547, 43200))
-"""With levels among them: an hour, a day, 30 days."""
+"""Delays too long to measure. Some are levels themselves: an hour, a day, 30 days."""
 _ON_THE_WAY = timedelta(milliseconds=5)
-"""Between the due time of a delay and the choice of its level."""
+"""Time that has passed since the due time was set, when a level is chosen."""
 
 
 def measure_delays(
     settings: Settings, *, queue: QueueName, mails: int, print_progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """`measured`: so many mails by each delay, in turn. `computed`: hops of delays too long for it.
+    """`measured`: `mails` mails with each short delay. `computed`: hops of long delays.
 
-    Latenesses in ms, CPU of the worker in seconds.
+    Lateness in ms, CPU of the worker in seconds.
     """
     rows = []
     with bench_queue(settings, queue, synthetic=False, print_progress=print_progress):
@@ -44,7 +44,7 @@ def measure_delays(
 
 
 def hops(delay: timedelta) -> int:
-    """Levels that a mail goes through, until a worker may wait out what remains."""
+    """Levels that a mail goes through until the rest is so short that a worker waits it out."""
     remaining, count = delay - _ON_THE_WAY, 0
     while remaining > LONGEST_WAIT or not count:
         remaining -= timedelta(seconds=level_for(remaining))

@@ -1,4 +1,4 @@
-"""S3 that is far away: a proxy, in a process of its own, passes each byte half a trip later."""
+"""Simulates a distant S3: a proxy process passes each byte on after half a round trip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BUFFER = 256 * 1024
 
 @contextmanager
 def at_distance(settings: Settings, rtt: timedelta) -> Iterator[Settings]:
-    """The settings, with S3 so far away (the connection's first round trip is not)."""
+    """Settings with S3 at this round trip time. The TCP handshake is not delayed."""
     if not rtt:
         yield settings
         return
@@ -35,7 +35,7 @@ def at_distance(settings: Settings, rtt: timedelta) -> Iterator[Settings]:
 
 
 async def _proxy(pipe: Connection, host: str, port: int, seconds: float) -> None:
-    """Sends its port; ends at the parent's next message."""
+    """The proxy process: sends its port, and ends at the parent's next message."""
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -51,7 +51,7 @@ async def _proxy(pipe: Connection, host: str, port: int, seconds: float) -> None
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
-    """Write what is read, and its end, later and in the same order."""
+    """Writes all that is read, `seconds` later and in the same order, then closes the stream."""
 
     def write(data: bytes) -> None:
         if not writer.is_closing():

@@ -1,4 +1,4 @@
-"""What the event lines of a mail cost, by the CPU that a dequeue costs the worker."""
+"""CPU of the event lines of a mail, compared with the CPU of a dequeue."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mailslice.worker.events import EventLog, MailEvents, message_id_of
 
 _ROUNDS, _MAILS = 15, 1000
 _WRITTEN_AFTER = 0.08
-"""Seconds: the log's thread writes every 0.05."""
+"""Seconds until all lines are written: the log's thread writes every 0.05 s."""
 
 
 def event_cost(dequeue_cpu_ms: float) -> dict[str, Any]:
-    """Attempt and delivery of a mail, with its Message-ID: `cpu_us`, and `share` of a dequeue.
+    """`cpu_us` of the events attempt and delivered with a Message-ID, and `share` of a dequeue.
 
-    The writing thread's CPU is in it. The best of the rounds: neighbours only add.
-    `dequeue_cpu_ms`: what a dequeue costs the worker in this run.
+    Includes the writing thread. Takes the cheapest round, as other load only adds CPU.
+    `dequeue_cpu_ms`: the worker's CPU for a dequeue in this run.
     """
     descriptor = os.open(os.devnull, os.O_WRONLY)
     log = EventLog(descriptor)
@@ -38,7 +38,7 @@ def event_cost(dequeue_cpu_ms: float) -> dict[str, Any]:
 
 
 def _round(events: MailEvents, item: QueuedMail, content: bytes) -> float:
-    """Microseconds of CPU a mail."""
+    """CPU microseconds a mail."""
     began = time.process_time()
     for _ in range(_MAILS):
         message_id = message_id_of(content)

@@ -1,4 +1,4 @@
-"""`bench hotpath`: the hot path in a queue of its own: medians of runs, and their spread."""
+"""`bench hotpath`: measures the hot path in its own queue; medians and spread of several runs."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ _OF_CURVE = (
 )
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)
 _CURVE_LEAST, _CURVE_ROUNDS = 200, 25
-"""Mails of a point, by those that S3 has at once: slow points take few."""
+"""Mails of a point of the curve: the least, and how many for each mail in flight."""
 _BLOBS_A_MAIL = 2
 _ASKED, WINDOWS, _TURNS = 64, (4, 8, 16, 32, 64, 128), 2
-"""The window that follows latency beside fixed ones, in turns."""
+"""To compare the adaptive window with fixed ones: mails in flight, fixed windows, turns."""
 _PACED_SECONDS = 5.0
 _OPERATIONS, _LEAST_OPERATIONS = 2000, 200
-"""Of each store alone: as many as there are mails, within these."""
+"""Most and least operations of each store alone; between them, one for each mail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
     """What to measure.
 
-    `load`: latencies at this share of the peak rate, too. `processes`: how many at once, in turn.
-    `waiting`: once more with so many mails waiting. `warm_up`: at most so long before all that.
-    `curve`: with 1 ... 128 in flight, too, and the window beside fixed ones. `rtt`: S3 is so far
-    away. 0: not.
+    `load`: also measures latencies at this share of the peak rate. `processes`: also measures with
+    each of these numbers of processes. `waiting`: also measures with so many mails waiting.
+    `warm_up`: longest warm-up. `curve`: also measures 1 to 128 mails in flight, and the adaptive
+    window against fixed ones. `rtt`: round trip time to S3; 0 adds none.
     """
 
     mails: int
@@ -83,7 +83,7 @@ class Spec:
     rtt: timedelta = timedelta(0)
 
     def work(self, settings: Settings, queue: QueueName, nearby: Settings) -> Work:
-        """For the processes that measure; what is warm begins with a few mails, unmeasured."""
+        """The work of a measuring process, which first warms itself up with a few mails."""
         warm = own_mails(self.size, self.in_flight) if self.warm_up else 1
         return Work(settings, queue, self.mails, self.size, self.in_flight, warm, nearby)
 
@@ -91,12 +91,12 @@ class Spec:
 def measure(
     settings: Settings, *, queue: QueueName, print_progress: ProgressPrinter, **options: Any
 ) -> dict[str, Any]:
-    """`options`: those of Spec. Of all figures the median of the repeats.
+    """Measures what `options`, the fields of Spec, ask for. Figures are medians of the repeats.
 
     Rates a second, latencies in ms, CPU seconds, peak MiB.
 
-    `limits` are the stores alone; `runs` has min, median and max. Each repeat has a process of its
-    own, so that memory that was used before is not counted.
+    `limits`: rates of the stores alone. `runs`: min, median and max. Each repeat runs in a new
+    process, so that its peak memory does not include earlier work.
     """
     spec = Spec(**options)
     with (
@@ -138,14 +138,14 @@ def measure(
 
 
 def _alone(work: Work) -> Work:
-    """For each store alone: as many in flight as the worker's memory budget lets large mails be."""
+    """The work for each store alone. The worker's memory budget limits what is in flight."""
     in_flight = max(1, min(work.in_flight, _BYTES_ALONE // work.size))
     count = min(_OPERATIONS, max(_LEAST_OPERATIONS, work.count))
     return replace(work, count=count, in_flight=in_flight)
 
 
 def _paced(work: Work, load: float, peak: Mapping[str, Any]) -> dict[str, Any]:
-    """Five seconds of it, or all mails."""
+    """Measures at this share of the peak rates: five seconds, or all mails if they take less."""
     enqueue_rate, dequeue_rate = load * peak["enqueue_rate"], load * peak["dequeue_rate"]
     count = int(_PACED_SECONDS * min(enqueue_rate, dequeue_rate))
     paced = replace(work, count=max(1, min(work.count, count)))
@@ -153,7 +153,7 @@ def _paced(work: Work, load: float, peak: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _curve(work: Work, print_progress: ProgressPrinter) -> list[dict[str, Any]]:
-    """By mails in flight; `fixed`: the stores get all that is asked for."""
+    """A row for each number of mails in flight and each window; `fixed` is as large as needed."""
     rows = []
     for in_flight in CURVE:
         point = replace(_short(work, in_flight), in_flight=in_flight)
@@ -169,9 +169,9 @@ def _short(work: Work, in_flight: int) -> Work:
 
 
 def _window(work: Work, print_progress: ProgressPrinter) -> dict[str, Any]:
-    """64 asked for: the window that follows latency against the best fixed one, in turns.
+    """Compares, in turns and with 64 mails in flight, the adaptive window with the best fixed one.
 
-    The best has the most enqueues a second. `ratio`: what follows latency, by the best.
+    The best has the most enqueues a second. `ratio`: adaptive window divided by the best one.
     """
     asked = replace(work, in_flight=_ASKED)
     runs: dict[int | None, list[dict[str, Any]]] = {window: [] for window in (*WINDOWS, None)}
@@ -204,7 +204,7 @@ def _point(work: Work, window: int | None) -> dict[str, Any]:
 
 
 def spread(figures: Sequence[float]) -> dict[str, float]:
-    """Least, median, most."""
+    """Min, median and max."""
     return {"min": min(figures), "median": middle(figures), "max": max(figures)}
 
 
@@ -215,9 +215,9 @@ def middle(figures: Sequence[float]) -> float:
 def combined(
     runs: Sequence[Mapping[str, Any]], of: Callable[[Sequence[float]], Any]
 ) -> dict[str, Any]:
-    """Each figure of the runs made one by `of`, in objects and lists, too.
+    """Combines each figure of all runs by `of`, in nested objects and lists, too.
 
-    None where any run has none. What is no figure is left out.
+    A figure is None if any run has None. Values that are not numbers are left out.
     """
     result: dict[str, Any] = {}
     for key, value in runs[0].items():

@@ -1,4 +1,4 @@
-"""Functions in processes of their own, whose memory and caches nothing else has used."""
+"""Runs functions in new processes, whose memory and caches nothing else has used."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from mailslice.stores.cassandra.lean import without_numpy
 
 
 def isolated(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """The result of `function`, awaited where it is one to await. Raises its MailsliceError."""
+    """The result of `function`, awaited if it is a coroutine. Raises its MailsliceError."""
     with Process(_alone, function, arguments, named) as process:
         return process.answer()
 
 
 class Process:
-    """A child that runs `function(pipe, *arguments)`, a coroutine on a uvloop.
+    """A child that runs `function(pipe, *arguments)`; a coroutine runs on uvloop.
 
-    It answers by the pipe, last with its result; its MailsliceError is raised here. It ends when
-    this process does.
+    The child sends answers through the pipe, its result last. `answer` raises its MailsliceError.
+    The end of the block waits for the child. The child ends when this process does.
     """
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, child_pipe = context.Pipe()
         work = (_Lean(), child_pipe, function, arguments)
-        # A daemon could have no children of its own.
+        # Not a daemon: multiprocessing forbids daemons to have children.
         self._process: BaseProcess = context.Process(target=_answer, args=work, daemon=False)
         self._process.start()
         child_pipe.close()
@@ -48,11 +48,11 @@ class Process:
         self._pipe.close()
 
     def send(self, value: object = None) -> None:
-        """Lets the child go on, with this value."""
+        """Sends this value to the child, which waits for it."""
         self._pipe.send(value)
 
     def answer(self) -> Any:
-        """The child's next answer."""
+        """The child's next answer. Raises its MailsliceError, or one that says that it died."""
         try:
             value = self._pipe.recv()
         except EOFError:
@@ -66,7 +66,7 @@ class Process:
 
 
 class _Lean:
-    """Unpickled in the child before the function, whose module may import Cassandra's driver."""
+    """Keeps numpy out of the child: unpickled before `function`, which may import the driver."""
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return without_numpy, ()
@@ -75,7 +75,7 @@ class _Lean:
 def _answer(
     _: object, pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its children
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its children
     logging.getLogger().addHandler(logging.NullHandler())
     try:
         result = function(pipe, *arguments)
@@ -85,7 +85,7 @@ def _answer(
 
 
 def _first(errors: BaseExceptionGroup[MailsliceError]) -> MailsliceError:
-    """Of tasks that failed together, the first one's error."""
+    """The first error of a group, whose groups may be nested."""
     error = errors.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 

@@ -1,4 +1,4 @@
-"""How fast deleted marks without a row are listed by a sweep, and dropped by the run after it."""
+"""Measures how fast a sweep lists deleted marks without a row, and the next run drops them."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 KEYSPACE = "mailslice_bench_marks"
 _DEAD_ROWS = 100
-"""A queue without rows has no start, and a cleanup nothing to do."""
+"""A queue without rows has no browseStart, and a cleanup has nothing to do."""
 _WINDOW = timedelta(seconds=1)
 _GRACE = "1s"
 _CLOSED_S = 4.0
-"""Past window and grace: every slice of the time of the listing is closed."""
+"""Longer than window and grace, so that the slices of the time of the listing are closed."""
 
 
 def measure_marks(
     settings: Settings, *, queue: QueueName, rows: int, print_progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Plant marks in a keyspace of its own; a cleanup with `sweep`, and one after it.
+    """Inserts marks into an own keyspace, then runs a cleanup with `sweep` and one without.
 
-    Rates in marks a second, times in seconds, memory in MiB. Spark is started before; CPU is
-    microseconds a mark. The first run lists the marks, the second proves and drops them (ADR 41).
+    Rates in marks a second, times in seconds, memory in MiB, CPU in microseconds a mark. Spark is
+    started before. The first run lists the marks, the second proves and drops them (ADR 41).
     """
     groups = {"queue": {"slice_window": _WINDOW, "shared": False}, "duty": {"small_rows": 0}}
     with (

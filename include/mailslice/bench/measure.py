@@ -1,8 +1,8 @@
-"""Measures the hot path, in this process. Making and emptying the queue is the caller's.
+"""Measures the hot path in this process. The caller creates and empties the queue.
 
-Rates are a second, latencies ms; CPU is this process' own, and the stores' where they run on this
-machine. An enqueue's latency is that of the whole call; a dequeue's is from the broker's delivery
-to the end of `complete`, so it holds the wait in the prefetch window.
+Rates are a second, latencies in ms. CPU is that of this process, and of the stores that run on
+this machine. The latency of an enqueue is that of the whole call. The latency of a dequeue is from
+the broker's delivery to the end of `complete`, so it includes the wait in the prefetch window.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from mailslice.worker.queue_worker import QueueWorker, open_worker
 
 HEADER_BYTES = 500
 _FROM_FILE_BYTES = 1024 * 1024
-"""Larger mails are enqueued from a file: the memory that is measured is mailslice's alone."""
+"""Larger mails are enqueued from a file, so that the peak memory is mailslice's alone."""
 _TENTHS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`count` mails of `size` bytes, `in_flight` at a time; before them `warm` mails, unmeasured.
+    """`count` mails of `size` bytes, `in_flight` at a time, after `warm` unmeasured mails.
 
-    The queue must be empty and not used by others. `nearby`: settings that name the stores' own
-    ports, where a proxy stands between.
+    The queue must be empty and not used by others. `nearby`: settings with the stores' real ports,
+    if `settings` name a proxy.
     """
 
     settings: Settings
@@ -64,16 +64,16 @@ class Work:
 
     @property
     def cpu(self) -> StoreCpu:
-        """Of the stores' processes."""
+        """The CPU of the stores' processes."""
         return StoreCpu(self.nearby or self.settings)
 
 
 @dataclass(slots=True)
 class Measurement:
-    """One operation done many times.
+    """Figures of an operation that ran many times.
 
-    `latencies` in seconds, in the order in which they ended; `ended` when, since the beginning.
-    Arrays take a quarter of what lists would add to the memory that is measured.
+    `latencies` are in seconds, in the order in which the operations ended; `ended` are seconds
+    since `began`. Arrays add a quarter of what lists would add to the measured memory.
     """
 
     seconds: float = 0.0
@@ -81,12 +81,12 @@ class Measurement:
     stores: Mapping[str, float | None] = field(default_factory=dict)
     latencies: Floats[float] = field(default_factory=lambda: array("d"))
     in_flight: Floats[float] = field(default_factory=lambda: array("d"))
-    """As `latencies`, without the wait for room in the window before S3."""
+    """As `latencies`, without the wait for the window of requests to S3."""
     ended: Floats[float] = field(default_factory=lambda: array("d"))
     began: float = field(default_factory=time.perf_counter)
 
     def done(self, latency: float) -> None:
-        """One operation has ended."""
+        """Records an operation that ends now, with its latency in seconds."""
         self.latencies.append(latency)
         self.ended.append(time.perf_counter() - self.began)
 
@@ -96,17 +96,17 @@ class Measurement:
         return round(len(self.latencies) / self.seconds, 1)
 
     def per_thousand(self, seconds: float | None) -> float | None:
-        """CPU seconds as CPU seconds per 1,000 operations."""
+        """Converts CPU seconds of all operations into CPU seconds per 1,000 operations."""
         return None if seconds is None else round(1000 * seconds / len(self.latencies), 3)
 
     @property
     def all_cpu_seconds(self) -> float | None:
-        """Of this process and the stores; None where a store's are not known."""
+        """CPU seconds of this process and all stores. None if a store's are unknown."""
         seconds = [used for used in self.stores.values() if used is not None]
         return self.cpu_seconds + sum(seconds) if len(seconds) == len(STORES) else None
 
     def rate_of_tenths(self) -> list[float]:
-        """The rate in each tenth: a queue that slows down as it fills, or empties, shows it."""
+        """The rate in each tenth of the operations. Shows a queue that slows down as it fills."""
         if len(self.ended) < _TENTHS:
             return []
         count = len(self.ended) / _TENTHS
@@ -117,7 +117,7 @@ class Measurement:
 
 @contextmanager
 def measuring(cpu: StoreCpu) -> Iterator[Measurement]:
-    """Takes the time, and the CPU of this process and the stores, of the block."""
+    """Measures the time of the block, and the CPU of this process and of the stores in it."""
     measured = Measurement()
     stores, own = cpu.seconds(), time.process_time()
     measured.began = time.perf_counter()
@@ -128,7 +128,7 @@ def measuring(cpu: StoreCpu) -> Iterator[Measurement]:
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Nearest ranks, of latencies in seconds, as ms."""
+    """p50, p95 and p99 in ms of latencies in seconds, by nearest rank."""
     ordered = sorted(seconds)
     ranks = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
     at = {name: max(0, math.ceil(share * len(ordered)) - 1) for name, share in ranks.items()}
@@ -136,12 +136,12 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 Complete = Callable[[Delivery, Measurement], Coroutine[None, None, None]]
-"""What completes a mail, and counts it with its latency."""
+"""Completes a mail, and records its latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A worker at work."""
+    """A worker on the queue, and the mail that it enqueues."""
 
     worker: QueueWorker
     cpu: StoreCpu
@@ -149,7 +149,7 @@ class Bench:
     in_flight: int
 
     async def enqueue(self, count: int, prefix: str = "") -> Measurement:
-        """So many mails, named by the prefix and their number."""
+        """Enqueues `count` mails, named by the prefix and their number."""
 
         async def enqueue(number: int) -> None:
             await self.worker.enqueue(bench_mail(f"{prefix}{number}"), self.source)
@@ -162,10 +162,10 @@ class Bench:
         complete: Complete | None = None,
         fill: Callable[[], Awaitable[object]] | None = None,
     ) -> Measurement:
-        """Dequeues and completes so many, and deletes their blobs.
+        """Dequeues and completes `count` mails, and deletes their blobs.
 
-        `fill` runs once the queue is consumed. Refused at a mail of somebody else, and when no more
-        come.
+        `fill` runs before the first mail is awaited. Raises Refused at a foreign mail, and if no
+        more mails come.
         """
         complete = complete or _complete
         deliveries = self.worker.deliveries(self.in_flight, give_up_after=STORES_TIMEOUT)
@@ -184,7 +184,7 @@ class Bench:
         return measured
 
     async def round_trip(self, count: int) -> tuple[Measurement, Measurement]:
-        """So many enqueued, then dequeued and completed: nothing stays."""
+        """Enqueues `count` mails, then dequeues and completes them: nothing remains."""
         return await self.enqueue(count), await self.take(count)
 
 
@@ -195,7 +195,7 @@ async def _complete(delivery: Delivery, measured: Measurement) -> None:
 
 @asynccontextmanager
 async def opened(work: Work) -> AsyncIterator[Bench]:
-    """A worker on the queue, and the mail that it enqueues."""
+    """Opens a worker on the queue."""
     with source_of(work.size) as source:
         async with open_worker(work.settings, work.queue) as worker:
             yield Bench(worker, work.cpu, source, work.in_flight)
@@ -205,7 +205,7 @@ _FIRST_ENTRY: ContextVar[list[float]] = ContextVar("_FIRST_ENTRY")
 
 
 class MeasuredWindow(Window):
-    """Notes when the first request of the operation under way enters. `fixed`: the limit stays."""
+    """Records when the current operation's first S3 request starts. `fixed`: a constant limit."""
 
     def __init__(
         self, fixed: int | None = None, clock: Callable[[], float] = time.monotonic
@@ -231,7 +231,7 @@ class MeasuredWindow(Window):
 async def many(
     cpu: StoreCpu, count: int, in_flight: int, operation: Callable[[int], Awaitable[object]]
 ) -> Measurement:
-    """`in_flight` tasks share the numbers: bounded, without a task for each."""
+    """Runs `operation(number)` for all numbers below `count`, in `in_flight` tasks."""
     numbers = iter(range(count))
 
     async def work() -> None:
@@ -256,8 +256,8 @@ async def measure_hotpath(
 ) -> dict[str, Any]:
     """Enqueues the mails, then dequeues and completes them.
 
-    `window`: so many requests to S3 at once, in place of as many as it bears. `by_obstore`: without
-    the client for small objects.
+    `window`: a fixed number of S3 requests at once, instead of the adaptive one. `by_obstore`:
+    without the client for small objects.
     """
     async with opened(work) as bench:
         blobs = bench.worker.context.blobs
@@ -302,14 +302,14 @@ async def measure_hotpath(
 def cpu_bound_rate(measured: Measurement) -> float | None:
     """The rate at which worker and stores would keep all cores of this machine busy.
 
-    None when a store is elsewhere.
+    None if a store runs elsewhere.
     """
     seconds = measured.all_cpu_seconds
     return round((os.cpu_count() or 1) * len(measured.latencies) / seconds, 1) if seconds else None
 
 
 def share_of_cores(measured: Measurement) -> dict[str, float | None]:
-    """What worker and stores had of the cores of this machine; `rest`: others, idle time, waits."""
+    """Shares of this machine's cores: worker, stores and `rest` (other programs, idle, waits)."""
     available = measured.seconds * (os.cpu_count() or 1)
     used = {
         "worker": measured.cpu_seconds,
@@ -330,7 +330,7 @@ def _share_of_bound(measured: Measurement) -> float | None:
 
 
 def peak_mib() -> float:
-    """The most that was resident of this process; what `getrusage` says counts a fork's parent."""
+    """Peak resident MiB of this process. `getrusage` would include the parent of a fork."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -342,7 +342,7 @@ def peak_mib() -> float:
 
 @contextmanager
 def source_of(size: int) -> Iterator[bytes | Path]:
-    """A mail of `size` bytes: in memory, or, when it is large, in a file."""
+    """A mail of `size` bytes: in memory, or in a file if it is larger than 1 MiB."""
     if size <= _FROM_FILE_BYTES:
         yield _content(size)
         return

@@ -1,4 +1,4 @@
-"""A benchmark's own mails: told from those of others, waited for, and taken off its queue."""
+"""A benchmark's mails: recognizes them, waits for them and takes them off the queue."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from mailslice.worker.process.handler_pool import next_delivery
 from mailslice.worker.queue_worker import open_worker
 
 BENCH_NAMES = "mailslice-bench-"
-"""Names of a benchmark's mails begin so: what else is in its queue is somebody's mail."""
+"""Prefix of the names of a benchmark's mails. Every other mail in its queue is foreign."""
 STORES_TIMEOUT = timedelta(seconds=30)
 _STALLED = 60.0
-"""Seconds without a mail after which a benchmark gives up."""
+"""A benchmark gives up after so many seconds without a mail."""
 _PREFETCH = 64
 _IDLE = timedelta(seconds=1)
 
 
 def bench_mail(name: object) -> Mail:
-    """An envelope of a benchmark."""
+    """A mail of a benchmark, without content."""
     return Mail(
         name=f"{BENCH_NAMES}{name}",
         sender="alice@bench.example",
@@ -36,7 +36,7 @@ def bench_mail(name: object) -> Mail:
 
 
 def foreign_mail(name: str) -> Refused | None:
-    """Why a benchmark ends at a mail of this name; None: the mail is a benchmark's."""
+    """The error that ends a benchmark at a foreign mail; None if the mail is a benchmark's."""
     if name.startswith(BENCH_NAMES):
         return None
     return Refused(
@@ -46,7 +46,7 @@ def foreign_mail(name: str) -> Refused | None:
 
 
 async def complete_own(delivery: Delivery) -> None:
-    """Completes a benchmark's mail. Somebody else's is given back, and Refused is raised."""
+    """Completes a benchmark's mail. Gives a foreign mail back and raises Refused."""
     if (refused := foreign_mail(delivery.item.mail.name)) is not None:
         await delivery.give_back()
         raise refused
@@ -57,7 +57,7 @@ async def complete_own(delivery: Delivery) -> None:
 async def progressing(
     done: Callable[[], int], expected: int, stalled: float = _STALLED
 ) -> AsyncIterator[None]:
-    """Ends the block by Refused when `done()` does not change for a minute."""
+    """Ends the block with Refused when `done()` does not change for `stalled` seconds."""
     loop, last = asyncio.get_running_loop(), done()
     timer: asyncio.TimerHandle
 
@@ -86,9 +86,9 @@ async def progressing(
 
 
 async def take_stale(settings: Settings, queue: QueueName) -> str | None:
-    """Completes mails that a stopped benchmark left, with their rows, marks and blobs.
+    """Completes the mails that a stopped benchmark left, and deletes their blobs.
 
-    The name of the first mail that is somebody else's, or None. Those are given back at the end.
+    Returns the name of the first foreign mail, or None. Gives foreign mails back at the end.
     """
     foreign: list[Delivery] = []
     async with open_worker(settings, queue) as worker:
@@ -101,7 +101,7 @@ async def take_stale(settings: Settings, queue: QueueName) -> str | None:
                     foreign.append(delivery)
                 else:
                     group.create_task(delivery.complete())
-            await deliveries.aclose()  # else what is given back would come again
+            await deliveries.aclose()  # else the mails given back would come again
             for delivery in foreign:
                 await delivery.give_back()
         await worker.settle()
@@ -109,7 +109,7 @@ async def take_stale(settings: Settings, queue: QueueName) -> str | None:
 
 
 async def _next(deliveries: Deliveries, *, holding: bool) -> Delivery | None:
-    """None when nothing comes; what waits for the room of others' mails never does."""
+    """The next mail; None when none comes. Foreign mails in hand (`holding`) fill the prefetch."""
     if not holding:
         return await next_delivery(deliveries, _IDLE, lambda: False)
     with suppress(TimeoutError):

@@ -1,8 +1,8 @@
-"""Latency at a given rate: operations begin when they are due, however long earlier ones take.
+"""Latency at a given rate: each operation starts when it is due, even if earlier ones still run.
 
-An enqueue's latency is from when it was due; a dequeue's from when its message was due to be
-published to the end of `complete`, so it holds the broker's time. Another process publishes, as
-producers do; the one that is measured has worked before, and finds an empty queue.
+The latency of an enqueue starts when the enqueue is due. The latency of a dequeue starts when its
+message is due to be published and ends with `complete`, so it includes the broker's time. Another
+process publishes, as producers do. The measured process is warm and consumes an empty queue.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
 
 _MOST_UNDER_WAY = 2048
-"""An operation that is due while so many are under way waits, and its wait counts."""
+"""Most operations at once. A due operation that waits for this counts its wait as latency."""
 _HEAD_START = 0.05
-"""Seconds in which both processes hear when the first message is due."""
+"""Seconds from now to the first message: time to tell both processes."""
 _HEARTBEAT = 300
-"""Seconds: who publishes sleeps in between, and answers no heartbeat."""
+"""Seconds. The publisher sleeps between messages and answers no heartbeat meanwhile."""
 
 
 def measure_paced(work: Work, enqueue_rate: float, dequeue_rate: float) -> dict[str, Any]:
-    """Mails enqueued at the one rate, then delivered at the other and completed.
+    """Enqueues mails at one rate, then publishes and completes them at the other.
 
-    Rates that were reached, latencies in ms.
+    Returns the rates that were reached, and latencies in ms.
     """
     with Process(_work, work, enqueue_rate, dequeue_rate) as worker:
         enqueued = worker.answer()
@@ -107,7 +107,7 @@ async def _at_pace(
 async def _take(
     pipe: Connection, bench: Bench, rate: float, coming: list[EnqueueId]
 ) -> Measurement:
-    """Completes the mails that are `coming`, from the moment on that the pipe says."""
+    """Completes the mails of the ids `coming`. The pipe gives the time of the first message."""
     due: dict[EnqueueId, float] = {}
 
     async def complete(delivery: Delivery) -> None:
@@ -140,7 +140,7 @@ def _publish(pipe: Connection, work: Work, rate: float) -> None:
     with blocking_connection(work.settings.rabbitmq, heartbeat=_HEARTBEAT) as connection:
         channel = connection.channel()
         taken = list(take_messages(channel, work.queue, work.count))
-        if taken:  # all are ours; unacknowledged ones would cost the broker 8 % of the rate
+        if taken:  # all are ours; without the ack the broker is 8 % slower
             channel.basic_ack(taken[-1].tag, multiple=True)
         pipe.send([taken_message.enqueue_id for taken_message in taken])
         began = pipe.recv()
@@ -154,7 +154,7 @@ def _publish(pipe: Connection, work: Work, rate: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """To be published again."""
+    """A message that was taken off the queue, to be published again."""
 
     tag: int
     enqueue_id: EnqueueId
@@ -163,7 +163,7 @@ class _Message:
 
 
 def take_messages(channel: BlockingChannel, queue: QueueName, count: int) -> Iterator[_Message]:
-    """The queue's messages. All go back, and Refused is raised, when one is somebody else's."""
+    """The queue's messages. At a foreign mail, requeues all of them and raises Refused."""
     for _ in range(count):
         got, properties, body = channel.basic_get(RabbitNames(queue).work_queue, auto_ack=False)
         if got is None or properties is None or body is None:

@@ -1,4 +1,4 @@
-"""docs/performance.md from a template, and its JSON: a table's columns are fields of the JSON."""
+"""Makes docs/performance.md from a template, and its JSON. Table columns are JSON fields."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BenchTable:
-    """`{bench: columns}`, or `{bench.field: columns}`: rows of a bench, or objects in a field."""
+    """A table of a bench's rows, `{bench: columns}`, or of objects, `{bench.field: columns}`."""
 
     bench: str
     part: str | None
@@ -32,7 +32,7 @@ class BenchTable:
         return f"{self.bench} {self.part or ''}".strip()
 
     def rows(self, rows: Sequence[Row]) -> list[Row]:
-        """Those of the table, with the size of the row that they are a part of."""
+        """The table's rows. An object of a field gets the `size` of the row that contains it."""
         parts: list[Row] = []
         for row in rows:
             part = row.get(self.part) if self.part else row
@@ -48,7 +48,7 @@ TABLES = [BenchTable(*match.groups()) for match in _TABLE.finditer(_TEMPLATE)]
 
 
 def write_page(file: Path, rows: Sequence[Row]) -> None:
-    """The page, its JSON and its picture, side by side."""
+    """Writes the page, and its JSON and picture beside it."""
     file.write_text(page_text(rows) + "\n", encoding="utf-8")
     measured = {"date": iso(system_clock())[:10], "machine": machine(), "rows": rows}
     file.with_suffix(".json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
@@ -56,7 +56,7 @@ def write_page(file: Path, rows: Sequence[Row]) -> None:
 
 
 def page_text(rows: Sequence[Row]) -> str:
-    """The page; blocks whose table has no rows are left out, and headings without a block."""
+    """The page, without blocks whose table has no rows and without headings that have no block."""
     page, heading = list[str](), list[str]()
     for block in _TEMPLATE.split("\n\n"):
         if match := _TABLE.search(block):
@@ -82,7 +82,7 @@ def page_text(rows: Sequence[Row]) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Markdown; a column is a field of the rows, or a path to it."""
+    """The table in Markdown. A column is a field of the rows, or a path to a nested field."""
     head = " | ".join(column.replace("_", " ").replace(".", ": ") for column in columns)
     lines = [f"| {' | '.join(_text(_at(row, column)) for column in columns)} |" for row in rows]
     return [f"| {head} |", "|" + "---:|" * len(columns), *lines]
@@ -108,7 +108,7 @@ def _text(value: Any) -> str:
 
 
 def machine() -> str:
-    """Cores, memory, system, Python."""
+    """Describes this machine: cores, memory, operating system, Python version."""
 
     def field(path: str, pattern: str, otherwise: str) -> str:
         try:

@@ -1,4 +1,4 @@
-"""The hot path by several processes against one queue: does it scale, at what CPU a mail?"""
+"""Measures how the hot path scales with processes on one queue, and its CPU a mail."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _POLL_SECONDS = 0.01
 
 
 def measure_processes(work: Work, processes: int) -> dict[str, Any]:
-    """The mails enqueued by so many processes at once, then dequeued by them.
+    """Several processes enqueue the mails at once, then dequeue them.
 
-    `in_flight` and `warm` are of each process. `rest` of `share_of_cores` is what nobody used, as
-    when processes wait for a lock.
+    `in_flight` and `warm` of the work count for each process. `rest` in `share_of_cores` is unused
+    CPU, as when processes wait for a lock.
     """
     completed = multiprocessing.get_context("spawn").Array("q", processes, lock=False)
     with ExitStack() as stack:
@@ -45,12 +45,12 @@ def measure_processes(work: Work, processes: int) -> dict[str, Any]:
 
 
 def _rounds(work: Work, processes: int) -> tuple[int, int]:
-    """Mails there and back of all processes: to warm up, and measured."""
+    """Mails that all processes together enqueue and dequeue: to warm up, and measured."""
     return work.warm * processes, work.count
 
 
 def _together(running: Sequence[Process], cpu: StoreCpu, count: int) -> dict[str, Any]:
-    """One phase: all are ready, all begin, all answer (began, ended, CPU seconds)."""
+    """One phase: waits until all are ready, starts all, collects (began, ended, CPU seconds)."""
     for process in running:
         process.answer()
     before = cpu.seconds()
@@ -72,9 +72,9 @@ def _together(running: Sequence[Process], cpu: StoreCpu, count: int) -> dict[str
 
 
 async def _member(pipe: Connection, work: Work, number: int, completed: Any) -> float:
-    """One of the processes: its share of the enqueues, then of the dequeues; its peak, MiB.
+    """One process: enqueues its share, then dequeues. Returns its peak memory in MiB.
 
-    Each process counts in a number of its own, so that nobody waits for a lock.
+    Each process counts in its own item of `completed`, which needs no lock.
     """
     until, processes = 0, len(completed)
     async with opened(work) as bench:
@@ -96,7 +96,7 @@ async def _phase(pipe: Connection, work: Awaitable[object]) -> None:
 
 
 async def _take(bench: Bench, number: int, completed: Any, until: int) -> None:
-    """Until all processes together have completed `until` mails."""
+    """Completes mails until all processes together have completed `until`."""
     deliveries = bench.worker.deliveries(bench.in_flight, give_up_after=STORES_TIMEOUT)
 
     async def complete(delivery: Delivery) -> None:

@@ -1,4 +1,4 @@
-"""A queue for a benchmark: nobody else's, filled with rows that have no content, cleared again."""
+"""A queue that only a benchmark uses: filled with rows without content, and cleared again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 ProgressPrinter = Callable[[str], None]
 OWN_QUEUE = QueueName("mailslice-bench")
-"""The one that is used by default: it belongs to benchmarks even where it exists."""
+"""The default queue. It belongs to benchmarks even if it exists before."""
 _REMEDY = (
     "leave out --queue, and bench makes and removes a queue of its own, or name one that does not "
     "exist"
@@ -58,7 +58,7 @@ _ATTRIBUTES = {
 
 
 class BenchQueue:
-    """A queue of synthetic rows, in slices and buckets of the stored configuration, `view`."""
+    """A queue of synthetic rows. `view` has the slices and buckets of the stored configuration."""
 
     def __init__(self, stores: Stores, name: QueueName, view: Shape) -> None:
         self.stores = stores
@@ -66,9 +66,9 @@ class BenchQueue:
         self._view = view
 
     def fill(self, rows: int, slices: int, *, dead: bool) -> None:
-        """Insert rows evenly: dead ones, with marks, into slices that were closed a day ago.
+        """Inserts dead rows, with marks, evenly into `slices` slices that were closed a day ago.
 
-        Live ones go into the present slice.
+        Inserts live rows into the present slice.
         """
         window = self._view.window
         age = timedelta(days=1) + self._view.largest_window if dead else timedelta(0)
@@ -97,7 +97,7 @@ class BenchQueue:
         drop_all_marks(tables.deleted, self.name)
 
     def _first_start(self, oldest: datetime) -> None:
-        """Both starts at the oldest slice, moved back where an earlier fill has set them."""
+        """Sets both starts to the oldest slice. A later start of an earlier fill moves back."""
         now_us = int(system_clock().timestamp() * 1_000_000)
         for starts in (self.stores.tables.browse_starts, self.stores.tables.content_starts):
             stored = starts.get(self.name)
@@ -127,12 +127,12 @@ def bench_queue(
     synthetic: bool,
     print_progress: ProgressPrinter = lambda _: None,
 ) -> Iterator[BenchQueue]:
-    """The queue, without a mail; made when missing, and emptied and removed again then.
+    """The queue without mails. Creates it if it is missing, and then removes it at the end.
 
-    What a stopped benchmark left is taken off. `synthetic`: rows are inserted and all are deleted,
-    marks too, and the starts move: only in a queue that was made for it, or the default one.
-    Refused otherwise, and whenever the queue holds somebody's mails, also at the end, or is
-    consumed, or another benchmark uses it.
+    Takes off the mails that a stopped benchmark left. `synthetic`: the benchmark deletes all rows
+    and marks and moves the starts; allowed only in the default queue or a new one. Raises Refused
+    otherwise, and if the queue has foreign mails, even at the end, or is consumed, or another
+    benchmark uses it.
     """
     with _lock(settings, name), open_stores(not_shared(settings)) as stores:
         known = name in stores.rabbitmq.names()
@@ -159,7 +159,7 @@ def bench_queue(
         except BaseException:
             try:
                 _clear(queue, settings, print_progress, is_own=is_own)
-            except MailsliceError as error:  # what ended the block is raised, and this said
+            except MailsliceError as error:  # the error of the block is raised; this one is printed
                 print_progress(f"queue {name} is left as it is: {error}")
             raise
         _clear(queue, settings, print_progress, is_own=is_own)
@@ -168,9 +168,9 @@ def bench_queue(
 def _clear(
     queue: BenchQueue, settings: Settings, print_progress: ProgressPrinter, *, is_own: bool
 ) -> None:
-    """Nothing of the benchmark stays.
+    """Deletes everything of the benchmark.
 
-    Refused, and nothing but its own mails is deleted, when the queue holds mails of others.
+    Raises Refused if the queue has foreign mails; it then deletes nothing but its own mails.
     """
     stores, name = queue.stores, queue.name
     _take_stale(settings, name, print_progress)
@@ -183,9 +183,9 @@ def _clear(
 
 @contextmanager
 def _lock(settings: Settings, name: QueueName) -> Iterator[None]:
-    """Refused while another benchmark has this queue. The broker ends it with the connection."""
-    stack = ExitStack()  # closed by hand: an error of the block is not taken for the broker's
-    # Without heartbeats, for nobody would answer them.
+    """A lock on the queue; Refused if another benchmark has it. It ends with the connection."""
+    stack = ExitStack()  # closed by hand: an error of the block is not translated
+    # Without heartbeats: nobody would answer them.
     connection = stack.enter_context(blocking_connection(settings.rabbitmq, heartbeat=0))
     try:
         try:
@@ -204,7 +204,7 @@ def _lock(settings: Settings, name: QueueName) -> Iterator[None]:
 
 
 def not_shared(settings: Settings) -> Settings:
-    """Nobody but the benchmark works on its queue, so marks go with their rows."""
+    """Settings of a queue that James does not share: a cleanup drops marks with their rows."""
     return settings.model_copy(
         update={"queue": settings.queue.model_copy(update={"shared": False})}
     )
@@ -217,7 +217,7 @@ def _refuse_mails(stores: Stores, name: QueueName) -> None:
 
 
 def _take_stale(settings: Settings, name: QueueName, print_progress: ProgressPrinter) -> None:
-    """Mails of a run that was stopped, or failed, and blobs that nobody else would delete."""
+    """Completes the mails of a stopped or failed run, whose blobs nobody else would delete."""
     ready = _in_broker(settings, name)[0]
     if not ready:
         return
@@ -229,7 +229,7 @@ def _take_stale(settings: Settings, name: QueueName, print_progress: ProgressPri
 
 
 def _in_broker(settings: Settings, name: QueueName) -> tuple[int, int]:
-    """Ready messages, consumers: by the broker, whose management API is some seconds behind."""
+    """(ready messages, consumers), asked by AMQP: the management API is some seconds behind."""
     with blocking_connection(settings.rabbitmq) as connection:
         return _state(connection.channel(), RabbitNames(name).work_queue)
 
@@ -244,7 +244,7 @@ def _foreign_mails(name: QueueName, foreign: str) -> Refused:
 
 
 def _remove_own_rows(stores: Stores, name: QueueName) -> None:
-    """What mailslice's own tables say of the queue, and its runs' artifacts."""
+    """Deletes the queue's rows in mailslice's own tables, and the artifacts of its runs."""
     own = stores.own
     for mail in own.delayed_mails.rows(name):
         delete_delayed(stores, name, mail.enqueue_id, mail.written_us)
@@ -256,9 +256,9 @@ def _remove_own_rows(stores: Stores, name: QueueName) -> None:
 
 
 def _remove(stores: Stores, name: QueueName) -> None:
-    """The exchanges and queues, unless they are used meanwhile or hold messages."""
+    """Deletes the queues and exchanges, unless a queue has messages or consumers by now."""
     names = RabbitNames(name)
-    # A broker refuses both conditions for quorum queues: for those the look before has to do.
+    # Quorum queues refuse if_unused and if_empty: the check of `_state` must suffice for them.
     classic = not stores.settings.queue.quorum
     waiting = stores.management.waiting_queues(name)
     with blocking_connection(stores.settings.rabbitmq) as connection:
@@ -275,9 +275,9 @@ def _remove(stores: Stores, name: QueueName) -> None:
 
 
 def insert_all(session: CassandraSession, cql: str, rows: Iterable[Sequence[object]]) -> int:
-    """Run an INSERT for each of the rows, ten a request, which Cassandra takes silently.
+    """Runs an INSERT for each row, ten a batch: Cassandra does not warn of so small a batch.
 
-    Gives how many there were.
+    Returns the number of rows.
     """
     batch = session.prepare(f"BEGIN UNLOGGED BATCH {'; '.join([cql] * _A_REQUEST)}; APPLY BATCH")
     iterator, rest = iter(rows), list[Sequence[object]]()

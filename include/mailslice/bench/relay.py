@@ -1,6 +1,6 @@
-"""How fast one process relays to a server that is a round trip away. No store takes part.
+"""Measures how fast one process relays to a server that is a round trip away, without stores.
 
-One mail a connection, one command at a time, against kept connections and PIPELINING.
+Compares one mail a connection and one command at a time with kept connections and PIPELINING.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from mailslice.worker.outcome import Complete
 
 _LINE = b"a line of mailslice bench relay, as long as one of a mail is\r\n"
 _LONGEST = 2**31
-"""Bytes of a mail: it is read whole."""
+"""The largest mail in bytes: the server reads it whole."""
 
 
 @dataclass
 class _MailSink:
-    """Takes everything, and counts mails. Each answer comes a round trip after what it answers."""
+    """An SMTP server that accepts and counts mails. Each answer is delayed by a round trip."""
 
     rtt: float
     mails: int = 0
     _listening: list[asyncio.Server] = field(default_factory=list)
 
     async def listen(self, extensions: bytes) -> int:
-        """Offer these extensions; the port."""
+        """Listens, and offers these extensions in EHLO. Returns the port."""
         talk = partial(self._talk, extensions=extensions)
         server = await asyncio.start_server(talk, "127.0.0.1", 0, limit=_LONGEST)
-        self._listening.append(server)  # a server that nobody refers to may go
+        self._listening.append(server)  # asyncio does not keep a server alive
         port: int = server.sockets[0].getsockname()[1]
         return port
 
@@ -53,7 +53,7 @@ class _MailSink:
             if not writer.is_closing():
                 writer.write(reply)
 
-        answer(b"220 bench\r\n", 2)  # TCP's own handshake is a round trip, too
+        answer(b"220 bench\r\n", 2)  # the TCP handshake takes a round trip, too
         with suppress(OSError, asyncio.IncompleteReadError):
             while line := await reader.readline():
                 match line[:4].upper():
@@ -72,7 +72,7 @@ class _MailSink:
 
 
 async def _serve(pipe: Connection, rtt: float) -> None:
-    """A process: sends its two ports, without and with PIPELINING; when asked, how many mails."""
+    """The server process: sends its ports (without, with PIPELINING), then counts on request."""
     server = _MailSink(rtt)
     pipe.send([await server.listen(extensions) for extensions in (b"", b"250-PIPELINING\r\n")])
     while await asyncio.to_thread(pipe.recv):
@@ -81,7 +81,7 @@ async def _serve(pipe: Connection, rtt: float) -> None:
 
 @contextmanager
 def server_process(rtt: float) -> Iterator[tuple[Process, list[int]]]:
-    """The server, and its ports: one without PIPELINING, one with it."""
+    """The server process and its two ports: without PIPELINING, with PIPELINING."""
     with Process(_serve, rtt) as server:
         yield server, server.answer()
         server.send(False)
@@ -97,7 +97,7 @@ def measure_relay(
     rtt: timedelta,
     print_progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Mails a second of one process both ways, in turn; CPU of this process alone."""
+    """Mails a second of one process in one way, then in the other; CPU of this process only."""
     content = (b"Subject: bench\r\n\r\n" + _LINE * (size // len(_LINE) + 1))[:size]
     mail = Mail("bench", "s@bench.example", tuple(f"r{n}@bench.example" for n in range(recipients)))
     rates: dict[str, dict[str, float]] = {}
@@ -128,7 +128,7 @@ def measure_relay(
 def _rate(
     relay: Relay, mail: Mail, content: bytes, mails: int, concurrency: int
 ) -> dict[str, float]:
-    """Over handler threads, after one mail a thread that opens its connection."""
+    """Sends from handler threads. Each thread first opens its connection with one mail."""
 
     def send(_: int) -> None:
         if relay(mail, content) != Complete():

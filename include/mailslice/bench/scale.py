@@ -1,8 +1,8 @@
-"""What 100 million mails a day need, computed from what `make bench` measured: for docs/scale.md.
+"""Computes docs/scale.md, what 100 million mails a day need, from the figures of `make bench`.
 
-A figure that was not measured is not guessed: its cells say so. Times scale by rows and executors,
-as the duties split their work by slice or token range. What follows from the assumptions alone is
-text of the template, and a test computes it.
+Cells whose figures were not measured show that; none is guessed. Times scale with rows and
+executors, as the duties split their work by slice or token range. Numbers that follow from the
+assumptions alone are text of the template; a test computes them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 Row = Mapping[str, Any]
 MAILS_A_DAY = 100_000_000
 PEAK_RATE = 3 * MAILS_A_DAY / 86_400
-"""Mails a second in the busiest minute, which has three times the mean."""
+"""Mails a second in the busiest minute: three times the mean."""
 MAIL_BYTES = 50 * 1024
 STORED_BLOBS, MESSAGES = 2_000_000_000, 1_000_000_000
-"""Of queue and mailboxes together; in mailboxes."""
+"""Blobs of queue and mailboxes together, and messages in mailboxes."""
 NIGHT = timedelta(hours=4)
 _DUTIES = {
     "cleanup": (MAILS_A_DAY, ("plan_rows", "apply_rows")),
@@ -29,13 +29,13 @@ _DUTIES = {
     "deletes": (STORED_BLOBS // 1000, ("deleted_keys",)),
     "counters": (MESSAGES, ("plan_again_messages",)),
 }
-"""Items, and what of them is done a second in each pass."""
+"""Duty -> its items, and the measured figure (items a second) of each pass over them."""
 
 
 def costs_of(measured: Sequence[Row], mail_bytes: int = MAIL_BYTES) -> Row:
-    """Figures by their names in the JSON, of one machine of two cores; none for what is unknown.
+    """Figures of a machine with two cores by their names in the JSON; unmeasured ones are absent.
 
-    The hot path at the size nearest to `mail_bytes`, every duty at its largest run.
+    Takes the hot path at the size nearest to `mail_bytes`, and the largest run of each duty.
     """
 
     def best(bench: str, key: Callable[[Row], float]) -> Row:
@@ -50,7 +50,7 @@ def costs_of(measured: Sequence[Row], mail_bytes: int = MAIL_BYTES) -> Row:
 
 
 def read_measured(file: Path) -> dict[str, Any]:
-    """`{"date", "machine", "rows"}` as `make bench` wrote them; no rows when there is no file."""
+    """`{"date", "machine", "rows"}` that `make bench` wrote. Without a file there are no rows."""
     if not file.is_file():
         return {"date": None, "machine": None, "rows": []}
     measured: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -58,29 +58,29 @@ def read_measured(file: Path) -> dict[str, Any]:
 
 
 def processes(rate: float, per_process: float | None) -> int | None:
-    """How many processes that do `per_process` a second reach the rate."""
+    """How many processes reach the rate, if each does `per_process` a second."""
     return None if not per_process else -(-int(rate) // max(1, int(per_process)))
 
 
 def hours(items: float, *rates: float | None) -> float | None:
-    """Hours that one executor of two cores takes for these passes, one after the other."""
+    """Hours that one executor of two cores takes for all passes; None if a rate is unknown."""
     return sum(items / rate for rate in rates if rate) / 3600 if all(rates) else None
 
 
 def executors(items: float, rates: Sequence[float | None], limit: timedelta) -> int | None:
-    """The fewest of two cores that do all the passes within the limit."""
+    """The fewest executors of two cores that do all passes within the limit."""
     alone = hours(items, *rates)
     return None if alone is None else max(1, -(-int(3600 * alone) // int(limit.total_seconds())))
 
 
 def _two_digits(number: float) -> int:
-    """Rounded down to two digits that count."""
+    """The number rounded down to two significant digits."""
     unit: int = 10 ** max(0, len(str(int(number))) - 2)
     return int(number) // unit * unit
 
 
 def scale_page(measured: Mapping[str, Any]) -> str:
-    """The page from its mark on: the template with what follows from the unit costs."""
+    """The generated part of the page: the template, filled from the measured figures."""
     costs = costs_of(measured["rows"])
     cpu = costs.get("cpu_seconds_per_1000")
     cells: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""`bench s3`: the hot path against S3 servers of several kinds: cold, warm, far, over TLS."""
+"""`bench s3`: measures the hot path on several S3 servers: cold, warm, far, over TLS."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An S3 server, as a JSON file has it. `secure`: its TLS endpoint, which `ca` vouches for.
+    """An S3 server as a JSON file describes it. `secure`: its TLS endpoint. `ca`: file of its CA.
 
-    Without a command it runs already: it is not cold.
+    A server without a command runs already, so it has no cold case.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Server:
 
     @classmethod
     def of_file(cls, file: Path) -> Server:
-        """Raises BadInput for what is no such file."""
+        """Reads the JSON file. Raises BadInput if the file does not describe a server."""
         try:
             return cls(**json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
@@ -63,7 +63,7 @@ class Server:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Started, where it has a command, and ended."""
+        """Starts the server, if it has a command, and ends it after the block."""
         if not self.command:
             yield
             return
@@ -83,19 +83,19 @@ class Server:
         while process.poll() is None and time.monotonic() < until:
             with suppress(urllib3.exceptions.HTTPError):
                 urllib3.request("GET", self.endpoint, timeout=1, retries=False)
-                return  # any answer will do: an unsigned request is refused
+                return  # any answer proves it is up: an unsigned request is refused
             time.sleep(0.05)
         raise StoreUnavailable(f"S3 server {self.name} does not answer at {self.endpoint}")
 
     def settings(self, settings: Settings, *, tls: bool = False) -> Settings:
-        """Those that use it."""
+        """The settings changed to use this server."""
         s3 = {"endpoint": self.secure, "ca": Path(self.ca)} if tls else {"endpoint": self.endpoint}
         return settings.model_copy(update={"s3": settings.s3.model_copy(update=s3)})
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCase:
-    """How a server is used."""
+    """How a server is used: cold or warm; near, far or over TLS; with so many mails in flight."""
 
     state: str
     way: str
@@ -103,7 +103,7 @@ class ServerCase:
 
 
 def cases(server: Server, smallest: int, many: int) -> list[ServerCase]:
-    """Cold first; what follows is warm."""
+    """The cases of a server in the order of measuring: cold first, then warm ones."""
     cold = [ServerCase("cold", "near", smallest)] if server.command else []
     tls = [ServerCase("warm", "TLS", many)] if server.secure else []
     near = [ServerCase("warm", "near", in_flight) for in_flight in (smallest, many)]
@@ -122,9 +122,9 @@ def measure_servers(
     warm_up: timedelta,
     print_progress: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """A row a server and case. `ratio`: to the first server, warm and near, with as many in flight.
+    """One row for each server and case. `ratio`: to the warm, near case of the first server.
 
-    Cold is the S3 server alone, just started: the other stores are warmed up before.
+    In the cold case only the S3 server has just started; the other stores are warm.
     """
     kinds = [Server.of_file(file) for file in servers]
     kinds = kinds or [Server("of the settings", settings.s3.endpoint)]
@@ -157,7 +157,7 @@ def measure_servers(
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, each with its `ratio`."""
+    """The rows, each with its `ratio` to the case with as many mails in flight."""
     return [{**row, "ratio": _ratio(row, _base(rows, row["in_flight"]))} for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""What benchmarks of duties share: stores of their own, a run, its memory and CPU, and rest."""
+"""Shared by benchmarks of duties: own stores, a run, its memory and CPU, a wait for compactions."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 _MIB = 1024 * 1024
 _SAMPLE_SECONDS = 1.0
-"""A look at the memory of all processes costs 30 ms of CPU."""
+"""Sampling the memory of all processes costs 30 ms of CPU."""
 _TASKS = 64
 CpuClock = Callable[[], tuple[float | None, float]]
-"""CPU seconds so far: of a store, if it runs here, and of this process and its children."""
+"""CPU seconds so far of (a store, or None where it runs elsewhere; this process and children)."""
 _REST, _REST_TIMEOUT, _PAUSE = 2.0, 180.0, 0.25
-"""Seconds without a compaction that count as rest, the most that is waited for it, and a pause."""
+"""Seconds: without a compaction until Cassandra is at rest, longest wait, pause between polls."""
 
 
 @contextmanager
 def own_stores(
     settings: Settings, keyspace: str, *, buckets: bool = False, **changes: Any
 ) -> Iterator[Stores]:
-    """Two keyspaces, two buckets where asked for, and an artifacts folder: removed afterwards.
+    """Creates two keyspaces, an artifacts folder and, on request, two buckets; removes all later.
 
-    `changes`: a group's fields, by its name.
+    `changes`: name of a settings group -> its changed fields.
     """
     bucket = keyspace.replace("_", "-")
     with tempfile.TemporaryDirectory(prefix="mailslice-bench-") as folder:
@@ -86,13 +86,13 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def rate(count: int, seconds: float | None) -> int | None:
-    """So many a second; None where no time was taken."""
+    """`count` a second; None without a time."""
     return round(count / seconds) if seconds else None
 
 
 @dataclass(slots=True)
 class Peak:
-    """The most bytes of all processes, of the JVM, and of Python's; each at its own moment."""
+    """Peak bytes of all processes, of the JVM and of Python, each at its own moment."""
 
     heap: str
     total: int = 0
@@ -100,7 +100,7 @@ class Peak:
     python: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """In MiB; `jvm_heap` is what the JVM may take for its objects."""
+        """The peaks in MiB. `jvm_heap` is the JVM's heap limit."""
         return {
             "peak_mib": round(self.total / _MIB),
             "peak_jvm_mib": round(self.jvm / _MIB),
@@ -111,7 +111,7 @@ class Peak:
 
 @contextmanager
 def peak_memory(settings: Settings, every: float = _SAMPLE_SECONDS) -> Iterator[Peak]:
-    """Most memory of this process and its children (Spark's JVM, its Python workers); sampled."""
+    """Samples the peak memory of this process and its children (Spark's JVM and Python workers)."""
     peak, stop, own = Peak(settings.duty.spark_driver_memory), threading.Event(), psutil.Process()
 
     def sample() -> None:
@@ -133,7 +133,7 @@ def peak_memory(settings: Settings, every: float = _SAMPLE_SECONDS) -> Iterator[
 
 
 def _resident(process: Any) -> int:
-    """Proportional set size where it can be read: forked workers share most of their pages."""
+    """Proportional set size, as forked workers share most of their pages; 0 if it is unreadable."""
     try:
         return int(process.memory_full_info().pss)
     except (psutil.Error, AttributeError):
@@ -141,9 +141,9 @@ def _resident(process: Any) -> int:
 
 
 class StepCpu:
-    """CPU seconds of each step: those of a store, and those of this process and its children.
+    """CPU seconds of each step, by a store and by this process with its children.
 
-    The store's are None where it runs elsewhere.
+    The store's seconds are None where the store runs elsewhere.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class StepCpu:
         self._steps: dict[str, tuple[float | None, float]] = {}
 
     def step(self, name: str, _: object = None) -> None:
-        """A step has ended."""
+        """Records the CPU since the step before; call it when a step has ended."""
         stored, own_rows = now = self._clock()
         before, own_before = self._last
         known = None if stored is None or before is None else stored - before
@@ -163,9 +163,9 @@ class StepCpu:
         self._last = now
 
     def by_rows(self, rows: int, *steps: str) -> dict[str, Any]:
-        """Of these steps: microseconds a row, and the rows a second that keep all cores busy.
+        """For each step: CPU microseconds a row, and the rows a second that keep all cores busy.
 
-        Those of both together, and those of the store alone.
+        The rows a second are given for store and process together, and for the store alone.
         """
         cores = os.cpu_count() or 1
 
@@ -200,7 +200,7 @@ def _cpu_seconds(stores: StoreCpu, store: str) -> tuple[float | None, float]:
 
 @dataclass(frozen=True, slots=True)
 class DutyRun:
-    """A run's report, the seconds of all its steps, and their CPU."""
+    """A run's report, the seconds that all steps took together, and the CPU of each step."""
 
     report: dict[str, Any]
     seconds: float
@@ -215,7 +215,7 @@ def run_duty(
     store: str = "cassandra",
     **params: Any,
 ) -> DutyRun:
-    """All steps of a run; `store`: whose CPU is told beside ours."""
+    """Runs all steps. `store`: the store whose CPU is measured beside this process'."""
     params = {**params, "reason": "mailslice bench"}
     request = RunRequest(duty, queue, new_run(system_clock), None, who(), params)
     cpu = StepCpu(settings, store=store)
@@ -224,7 +224,7 @@ def run_duty(
 
 
 def start_spark(settings: Settings) -> None:
-    """The session, and a job of many small tasks: what the JVM loads and compiles, it has then."""
+    """Starts the session, and runs many small tasks to make the JVM load and compile its code."""
     from mailslice.engine.frames import run_on_keys
     from mailslice.engine.spark_session import spark_session
 
@@ -237,7 +237,7 @@ def _count(batches: Iterator[Sequence[int]]) -> Iterator[int]:
 
 
 def settle(stores: Stores) -> None:
-    """Wait until Cassandra compacts nothing of what was inserted; a few minutes at most."""
+    """Waits until Cassandra has no pending compaction for 2 s; at most three minutes."""
     nodes, rested = Nodes(stores.cassandra), time.monotonic()
     until = rested + _REST_TIMEOUT
     while time.monotonic() < until and time.monotonic() - rested < _REST:

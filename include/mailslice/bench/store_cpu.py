@@ -1,4 +1,4 @@
-"""CPU of the stores' own processes on this machine, found by the port that they listen on."""
+"""CPU of the stores' processes on this machine. The port that a store listens on finds them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mailslice.model.settings import Settings
 
 STORES = ("cassandra", "rabbitmq", "s3")
 _FORWARDERS = ("docker-proxy", "rootlessport", "ssh")
-"""They listen for a server that is elsewhere: their CPU says nothing."""
+"""Programs that forward a port to a server elsewhere. Their CPU is not the store's."""
 
 
 class StoreCpu:
-    """CPU seconds of each store since it started; None for one elsewhere, or of another user."""
+    """CPU seconds of each store since its start. None: it runs elsewhere, or as another user."""
 
     def __init__(self, settings: Settings) -> None:
         listening = _listening()
@@ -25,14 +25,14 @@ class StoreCpu:
         }
 
     def seconds(self) -> dict[str, float | None]:
-        """CPU seconds of each store so far."""
+        """CPU seconds by store, from the start of the store until now."""
         return {store: _seconds(self._pids[store]) for store in STORES}
 
 
 def cpu_between(
     before: Mapping[str, float | None], after: Mapping[str, float | None]
 ) -> dict[str, float | None]:
-    """Between two readings; None where one is missing, or where the process was another one."""
+    """CPU seconds between two readings. None: a reading is missing, or the process has changed."""
     result: dict[str, float | None] = {}
     for store in STORES:
         first, last = before[store], after[store]
@@ -56,7 +56,7 @@ def _addresses(settings: Settings) -> dict[str, tuple[str, int]]:
 
 
 def _is_local(host: str) -> bool:
-    """Whether the name leads to this machine: an address that a socket of ours may have."""
+    """Whether the name is this machine's: a socket can be bound to its address."""
     with suppress(OSError):
         for family, _, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
             with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -66,10 +66,10 @@ def _is_local(host: str) -> bool:
 
 
 def _listening() -> dict[int, tuple[int, ...]]:
-    """Port -> the processes that listen on it; nothing without psutil, or the right to look."""
+    """Port -> ids of the processes that listen on it. Empty without psutil or permission."""
     try:
         import psutil
-    except ImportError:  # the worker image has none
+    except ImportError:  # the worker image has no psutil
         return {}
     listening: dict[int, set[int]] = {}
     with suppress(psutil.Error):

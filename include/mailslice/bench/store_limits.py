@@ -1,4 +1,4 @@
-"""What each store does alone, by the hot path's own clients and sizes, in the same run."""
+"""The rate of each store alone, with the hot path's clients and sizes, in the same run."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from mailslice.worker.io.cassandra_bridge import Bridge
 from mailslice.worker.queue_worker import open_worker
 
 _BYTES = 200_000_000
-"""Written to S3 at most."""
+"""The most that is written to S3."""
 _SMALL_IN_FLIGHT = 64
-"""Statements and messages are small: at least so many at once, whatever the mails' size."""
+"""Least statements and messages in flight: they are small whatever the size of the mails."""
 _DELETERS = 2
 _STORES = {"s3": "s3", "view": "cassandra", "confirmed": "rabbitmq", "acked": "rabbitmq"}
 
 
 async def measure_stores(work: Work) -> dict[str, Any]:
-    """Under `limits` operations a second, beside it CPU of client and server.
+    """`limits`: operations a second. `limits_cpu_seconds_per_1000`: CPU of client and server.
 
-    Two blobs are one mail; reads are deleted checks. Leaves nothing behind; the queue must exist,
-    and its messages and rows are not touched.
+    A mail has two blobs. `view_reads` are deleted checks. The queue must exist; its messages and
+    rows are not touched. Everything that was written is deleted.
     """
     cpu, small = work.cpu, max(work.in_flight, _SMALL_IN_FLIGHT)
     measured = {
@@ -68,7 +68,7 @@ def _cpu(name: str, measured: Measurement) -> dict[str, float | None]:
 
 
 async def measure_blobs(work: Work, *, by_obstore: bool = False) -> dict[str, Measurement]:
-    """PUTs and GETs of a mail's two objects in turn, its small header and its body; deletes."""
+    """PUTs and GETs, in turn of a small header and of a body; then bulk deletes."""
     blobs = AsyncBlobStore(work.settings.s3, work.settings.s3.bucket)
     if by_obstore:
         blobs.small = None
@@ -89,7 +89,7 @@ async def measure_blobs(work: Work, *, by_obstore: bool = False) -> dict[str, Me
 
 
 async def _deletes(blobs: AsyncBlobStore, cpu: StoreCpu, ids: list[BlobId]) -> Measurement:
-    """As the worker deletes: 100 keys a request, two requests at once."""
+    """Deletes as the worker does: 100 keys a request, two requests at once."""
     requests = iter([ids[at : at + KEYS_A_REQUEST] for at in range(0, len(ids), KEYS_A_REQUEST)])
 
     async def delete() -> None:
@@ -105,7 +105,7 @@ async def _deletes(blobs: AsyncBlobStore, cpu: StoreCpu, ids: list[BlobId]) -> M
 
 
 async def _view(work: Work, cpu: StoreCpu, in_flight: int) -> dict[str, Measurement]:
-    """Rows and marks of a queue name that nobody uses."""
+    """Inserts, reads and marks rows under a queue name that nobody uses."""
     alone, now = QueueName(f"mailslice-bench-limits-{uuid4().hex[:8]}"), system_clock()
     async with open_worker(work.settings, work.queue) as worker:
         tables, bridge = worker.context.tables, Bridge(worker.context.stores.cassandra)
@@ -159,7 +159,7 @@ async def _messages(
 async def _acks(
     settings: Settings, cpu: StoreCpu, name: str, prefetch: int, count: int
 ) -> Measurement:
-    """From the opening of the connection to the last ack."""
+    """Consumes `count` messages. The time is from opening the connection to the last ack."""
     last = asyncio.get_running_loop().create_future()
 
     def take(delivered: Message) -> None:
@@ -181,7 +181,7 @@ async def _acks(
 
 @contextmanager
 def _own_queue(settings: Settings) -> Iterator[str]:
-    """A durable queue for as long as it is needed."""
+    """The name of a new durable queue, which is deleted at the end of the block."""
     name = f"mailslice-bench-limits-{uuid4().hex[:8]}"
     with blocking_connection(settings.rabbitmq) as connection:
         connection.channel().queue_declare(name, durable=True)

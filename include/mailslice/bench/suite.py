@@ -1,4 +1,4 @@
-"""`bench all`: the parts, one after the other, and the page."""
+"""`bench all`: measures the parts one after the other, and writes the page."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _KIB, _MIB = 1024, 1024 * 1024
 _RTT = timedelta(milliseconds=20)
 _SHARES = (100, 10, 1)
-"""What the largest number of rows is divided by, for the curves."""
+"""Divisors of the largest number of rows: the points of the curves."""
 Measurement = tuple[str, Callable[..., Any]]
-"""Which bench, and what gives its row, or rows, and takes `print_progress`."""
+"""Name of a bench, and a function of `print_progress` that returns its row or rows."""
 
 
 def run_all(
@@ -42,12 +42,12 @@ def run_all(
     page: Path | None,
     print_progress: Callable[[str], None],
 ) -> None:
-    """Measure all parts of the table, or these. JSON lines appear one by one.
+    """Measures `parts`, or all parts of the table. Prints JSON lines one by one.
 
-    The page is printed at the end, and written to `page` after each measurement: what stops it is
-    not to cost what is known. Where some parts are measured, the others stay there as they were.
-    What fails is noted, and raised at the end: the first of several failures. Raises BadInput
-    where the others were measured on another machine: figures are compared within one alone.
+    Writes `page` after each measurement, so that a stopped run keeps its figures, and prints the
+    page at the end. Parts that are not measured keep their figures on the page. Goes on after a
+    failure and raises the first one at the end. Raises BadInput if the kept figures are of another
+    machine, as figures of two machines cannot be compared.
     """
     failures: list[Exception] = []
     rows = _rows_of_page(page) if page and parts else []
@@ -88,7 +88,7 @@ def _rows_of_page(page: Path) -> list[dict[str, Any]]:
 def parts_of(
     settings: Settings, queue: QueueName, servers: Sequence[Path], largest: int
 ) -> dict[str, list[Measurement]]:
-    """What belongs to each part, in the order of measuring."""
+    """Part -> its measurements, in the order in which they are made."""
 
     def mails(function: Callable[..., Any], **sizes: Any) -> Callable[..., Any]:
         return partial(function, settings, queue=queue, **sizes)
@@ -107,7 +107,7 @@ def parts_of(
         "concurrency": 8,
         "rtt": _RTT,
     }
-    # It finds stores that have just started: it waits longer for them.
+    # The first part finds stores that have just started: its warm-up is longer.
     peak = {"processes": (1, 2, 4), "waiting": 30_000, "warm_up": timedelta(minutes=2)}
     paced = {"repeats": 3, "load": 0.8}
     kinds = {"servers": servers, "in_flight": (16, 64), "rtt": _RTT}
@@ -152,10 +152,10 @@ def _alone(
     sizes: Mapping[str, Any],
     print_progress: Callable[[str], None],
 ) -> Any:
-    """In a process of its own: its memory is not what Spark took for the sizes before it."""
+    """Runs in a process of its own, so that memory excludes what Spark took for earlier sizes."""
     print_progress(", ".join(f"{name} {value}" for name, value in sizes.items()))
     return isolated(function, settings, **sizes, print_progress=_silent)
 
 
 def _silent(_: str) -> None:
-    """What a process of its own says."""
+    """The `print_progress` of a child process, which prints nothing."""

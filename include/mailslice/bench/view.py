@@ -1,4 +1,4 @@
-"""How fast the view is counted, browsed and cleaned: live mails among dead rows."""
+"""Measures how fast a view with live and dead rows is counted, browsed and cleaned."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def measure_view(
     slices: int,
     print_progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Fill, count, browse, clean, count and browse again.
+    """Fills the view, counts, browses and cleans it, then counts and browses it again.
 
-    Rates in rows a second, dead ones included; times in seconds, memory in MiB.
+    Rates in rows a second, dead rows included; times in seconds, memory in MiB.
     """
     with bench_queue(settings, queue, synthetic=True, print_progress=print_progress) as view:
         print_progress(f"{dead} dead rows in {slices} slices and {live} live ones: inserting")
@@ -67,13 +67,13 @@ def measure_size(settings: Settings, **sizes: Any) -> dict[str, Any]:
 
 
 def measure_cleanup(settings: Settings, *, rows: int, slices: int, **more: Any) -> dict[str, Any]:
-    """The cleanup of `measure_view`."""
+    """Only the cleanup of `measure_view`."""
     view = measure_view(settings, live=1000, dead=rows, slices=slices, **more)
     return {"slices": slices, **view["cleanup"]}
 
 
 def _read(queue: BenchQueue, live: int, rows: int) -> dict[str, Any]:
-    """Size, and the browse of everything; RuntimeError when they do not find the live mails."""
+    """Counts and browses the queue. Raises RuntimeError if either misses live mails."""
     mails = MailQueue(queue.stores, queue.name, system_clock)
     cpu = StepCpu(queue.stores.settings)
     size, size_seconds = timed(mails.size)

@@ -1,4 +1,4 @@
-"""The hot path with many mails waiting: is an enqueue slower, and does a drain keep its rate?"""
+"""Measures the hot path with many mails waiting: the rates of an enqueue and of a drain."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _FILL_IN_FLIGHT = 256
 
 
 async def measure_waiting(work: Work, waiting: int) -> dict[str, Any]:
-    """The mails enqueued alone, `waiting` more put there, the mails enqueued again; then a drain.
+    """Enqueues the mails, adds `waiting` mails, enqueues as many again, then drains the queue.
 
-    What only waits is enqueued for real but for its content, which is one for all, under the ids
-    that deduplication gives: a drain loads it like any other.
+    The added mails share one content, under the blob ids of deduplication, and are otherwise
+    enqueued as usual. A drain loads their content like any other.
     """
     async with opened(work) as bench:
         await bench.round_trip(work.warm)
@@ -59,7 +59,7 @@ async def measure_waiting(work: Work, waiting: int) -> dict[str, Any]:
 
 
 def _filler(context: QueueContext, once: _WriteOnce) -> Enqueuer:
-    """Enqueues as the worker does, its contents written once."""
+    """An enqueuer like the worker's that writes each content only once."""
     deduplicating = context.settings.blob.model_copy(
         update={"strategy": BlobStrategy.DEDUPLICATION}
     )
@@ -69,7 +69,7 @@ def _filler(context: QueueContext, once: _WriteOnce) -> Enqueuer:
 
 
 class _WriteOnce:
-    """The bucket, for the first write of a key."""
+    """A blob store that passes on only the first write of a key."""
 
     def __init__(self, blobs: AsyncBlobStore) -> None:
         self._blobs = blobs

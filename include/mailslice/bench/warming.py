@@ -1,7 +1,7 @@
-"""Warm-up: first of the stores, whose JVMs compile what is used often, then of each process.
+"""Warm-up, first of the stores, whose JVMs compile code that runs often, then of each process.
 
-Servers that have just started need five times the CPU for a mail; they level off after some ten
-thousand mails (docs/performance.md).
+Servers that have just started need five times the CPU for a mail. The CPU becomes level after
+about ten thousand mails (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 from mailslice.bench.measure import Measurement, Work, opened
 
 _MAILS, _BYTES = 500, 64 * 1024 * 1024
-"""Of one round, at most."""
+"""The most mails, and the most bytes, of one round."""
 _LAST = 4
-"""Rounds that have to bring nothing new."""
+"""Rounds at the end that must not be cheaper than the rounds before them."""
 _CHEAPER = 0.97
 _OWN_BYTES = 32 * 1024 * 1024
 
 
 async def warm_stores(work: Work, at_most: timedelta) -> dict[str, Any]:
-    """Mails there and back, round by round, until four rounds cost no less than those before.
+    """Enqueues and dequeues mails in rounds, until four rounds cost no less than those before.
 
-    Or for `at_most` and a round; `level`: which of the two it was. `rates_of_rounds`: mails there
-    and back a second. CPU is of worker and stores together, None where a store is elsewhere.
+    Ends after `at_most`, too; `level`: whether costs had become level. `rates_of_rounds` are mails
+    a second. CPU is of worker and stores together; None where a store is elsewhere.
     """
     mails = max(1, min(work.count, _MAILS, _BYTES // work.size))
     seconds: list[float] = []
@@ -52,20 +52,20 @@ async def warm_stores(work: Work, at_most: timedelta) -> dict[str, Any]:
 
 
 def _used(both: Sequence[Measurement]) -> list[float]:
-    """CPU seconds of a round, which others on the machine do not change; nothing when unknown."""
+    """The CPU seconds of a round, which other load does not change. Empty when they are unknown."""
     known = [measured.all_cpu_seconds for measured in both]
     return [] if None in known else [sum(seconds or 0.0 for seconds in known)]
 
 
 def is_level(costs: Sequence[float]) -> bool:
-    """Whether none of the last rounds cost less, by 3 %, than the best before.
+    """Whether none of the last rounds was more than 3 % cheaper than the best round before.
 
-    Dear rounds say nothing: others use the machine, too.
+    Only the cheapest rounds are compared: other load makes rounds dearer.
     """
     before, last = costs[:-_LAST], costs[-_LAST:]
     return bool(before) and min(last) > _CHEAPER * min(before)
 
 
 def own_mails(size: int, in_flight: int) -> int:
-    """Mails that warm a process up: enough to open all connections and to fill its caches."""
+    """How many mails warm a process up: they open all connections and fill the caches."""
     return max(1, min(4 * in_flight, _OWN_BYTES // size))

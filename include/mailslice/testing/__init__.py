@@ -1,1 +1,1 @@
-"""Doubles for tests and for trying things out: the product does not import them."""
+"""Doubles for tests and experiments. The product does not import them."""

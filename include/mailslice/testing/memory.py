@@ -1,6 +1,6 @@
 """The tables of the queue view in memory: the same methods and write times, no server.
 
-For tests and for trying things out. The contract tests (tests/contracts) run on these and on
+For tests and experiments. The contract tests (tests/contracts) run on these and on
 Cassandra. Write times are microseconds of a counter that only grows, unless `now_us` is set.
 Options that only tell a server how to work (`in_flight`, `ordered`) are ignored.
 """
@@ -38,7 +38,7 @@ Key = tuple[QueueName, Partition]
 
 
 class Done(Generic[Result]):
-    """A future that is done, with the two methods of the driver's that are used here."""
+    """A completed future with the two methods of the driver's ResponseFuture that are needed."""
 
     def __init__(self, value: Result) -> None:
         self._value = value
@@ -53,7 +53,7 @@ class Done(Generic[Result]):
 
 
 class _PartitionQuery(Generic[Page]):
-    """As `enqueued_mails.PartitionQuery`."""
+    """The double of `enqueued_mails.PartitionQuery`."""
 
     def __init__(self, decode: Callable[[list[WrittenRow]], Page]) -> None:
         self._decode = decode
@@ -278,7 +278,7 @@ class MemoryEventStore:
 
 
 class MemoryTables:
-    """As QueueTables. `existing`: tables that were given, and the one that is written."""
+    """The double of QueueTables. `existing`: the tables `existing`, and the one that is written."""
 
     def __init__(
         self,
@@ -320,7 +320,7 @@ class MemoryTables:
 
 
 class MemoryMailStages:
-    """mail_stages, without TTL."""
+    """The table mail_stages, without TTL."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[QueueName, EnqueueId], MailStage] = {}
@@ -346,7 +346,7 @@ def _state(record: MailStage | None) -> tuple[str, int, int] | None:
 
 
 class MemoryBlobs:
-    """A bucket."""
+    """The double of a bucket."""
 
     def __init__(self) -> None:
         self._blobs: dict[BlobId, bytes] = {}
@@ -367,7 +367,7 @@ class MemoryBlobs:
 
 
 class MemoryTopology:
-    """RabbitMQ's mail queues, as names."""
+    """The double of RabbitMQ's topology: the names of its mail queues."""
 
     def __init__(self) -> None:
         self._queues: set[QueueName] = set()
@@ -382,11 +382,11 @@ class MemoryTopology:
         return sorted(self._queues)
 
     def check(self, queue: QueueName) -> None:
-        """Nothing can differ."""
+        """Does nothing: a topology in memory cannot differ from the settings."""
 
 
 class MemoryStores:
-    """As Stores: what the package `queue` needs of it."""
+    """The double of Stores, with the parts that `admin` and `view` need."""
 
     def __init__(self, settings: Settings, **tables: Any) -> None:
         self.settings = settings

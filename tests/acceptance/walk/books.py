@@ -1,14 +1,14 @@
-"""The books of a random walk: what every process wrote down, and what is in the stores at the end,
+"""The books of a random walk: the journals of all processes and the final state of the stores,
 balanced mail by mail.
 
 Events are flat dicts: `t` (seconds of CLOCK_MONOTONIC, one clock for all processes of a machine),
-`who`, `do`, and what the word needs:
-  producer: asked (name, sender), accepted (name, id), refused (name, why) consumer: handed (id,
-  name, checked: when the deleted check began that let it pass, good: the content is the mail's),
-  completing, completed,
-            rejecting, rejected, retrying, retried (id)
-  administrator: deleting, deleted, delete-failed (sender, began); clearing, cleared, clear-failed
-  (began) driver: fault, kill, start (what)
+`who`, `do`, and more fields for each `do`:
+  producer: asked (name, sender), accepted (name, id), refused (name, why)
+  consumer: handed (id, name, checked: begin of the deleted check that let it pass, good: its
+    content is right); completing, completed, rejecting, rejected, retrying, retried (id)
+  administrator: deleting, deleted, delete-failed (sender, began);
+    clearing, cleared, clear-failed (began)
+  driver: fault, kill, start (what)
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _OF_ALL = frozenset(
 
 
 class Journal:
-    """One process' events, a JSON line each, in the file's pages as soon as `write` returns: kill
-    -9 loses none.
+    """The events of one process, one JSON line each. They are in the page cache when `write`
+    returns, so SIGKILL loses none.
     """
 
     def __init__(self, path: Path, who: str) -> None:
@@ -47,7 +47,7 @@ class Journal:
 
 
 def read(folder: Path) -> list[Event]:
-    """All events of all processes, in their order. A line that a kill cut in two is left out."""
+    """All events of all processes in the order of time, without lines that a kill cut off."""
     return sorted(
         (event for path in folder.glob("*.jsonl") for event in _events(path)),
         key=lambda event: event["t"],
@@ -64,15 +64,15 @@ def _events(path: Path) -> Iterator[Event]:
 
 @dataclass(frozen=True)
 class State:
-    """What is in the stores at the end.
+    """The state of the stores at the end.
 
-    `drained`: nothing waits in RabbitMQ any more. `drops_marks`: a cleanup may have dropped rows
-    with their marks.
+    `drained`: no message waits in RabbitMQ. `drops_marks`: a cleanup may have dropped rows with
+    their marks.
     """
 
     live: frozenset[str]
     bare: frozenset[str]
-    """Of the live ones those whose content is not there."""
+    """The live mails whose content is missing."""
     marked: frozenset[str]
     dead_letters: tuple[str, ...]
     drained: bool
@@ -81,7 +81,7 @@ class State:
 
 @dataclass
 class Mail:
-    """One mail's page."""
+    """All events of one mail."""
 
     name: str
     events: list[Event] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Mail:
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that does not hold for a mail, with its story."""
+    """A rule that a mail breaks, with the mail's story."""
 
     name: str
     what: str
@@ -111,14 +111,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Books:
-    """The balance. `counts` says how much happened: books of nothing balance, too."""
+    """The findings. `counts`: events by kind, because empty books balance, too."""
 
     findings: list[Finding]
     counts: dict[str, int]
 
 
 def balance(events: list[Event], state: State) -> Books:
-    """Every mail against every rule."""
+    """Checks every mail against every rule."""
     mails = _pages(events)
     erasers = [
         event
@@ -165,7 +165,7 @@ def _wrong(mail: Mail, state: State, erasers: list[Event]) -> Iterator[str]:
 def _handed_too_late(
     mail: Mail, asked: Event, accepted: Event | None, erasers: list[Event]
 ) -> Iterator[str]:
-    """I2: every check that begins after a completion or deletion has returned sees it."""
+    """I2: a deleted check that begins after a completion or deletion returned must see it."""
     last_check = max(
         (event["checked"] for event in mail.events if event["do"] == "handed"), default=0.0
     )
@@ -182,7 +182,7 @@ def _handed_too_late(
 
 
 def _unaccounted(mail: Mail, asked: Event, state: State, erasers: list[Event]) -> Iterator[str]:
-    """I1: what was accepted is done, or there, or somebody has said what became of it."""
+    """I1: an accepted mail is done, live, erased or a dead letter."""
     there = mail.id in state.live
     erased = any(_covers(eraser, asked) for eraser in erasers)
     done = bool(mail.times("completing")) and (
@@ -200,12 +200,12 @@ def _unaccounted(mail: Mail, asked: Event, state: State, erasers: list[Event]) -
 
 
 def _covers(eraser: Event, asked: Event) -> bool:
-    """Whether it may have erased the mail: it was not over when the mail was first asked for."""
+    """Whether the deletion may have erased the mail: it ended after the first enqueue began."""
     return bool(asked["t"] < eraser["t"] and eraser.get("sender") in {None, asked["sender"]})
 
 
 def story(mail: Mail, events: list[Event], state: State) -> str:
-    """What happened to the mail, and around it, in order."""
+    """The events of the mail, and the events around them, in the order of time."""
     begin, end = mail.events[0]["t"] - _AROUND, mail.events[-1]["t"] + _AROUND
     sender = next((event["sender"] for event in mail.events if "sender" in event), None)
     around = [

@@ -1,6 +1,6 @@
 """The cleanup of a walk: `cleaner.py WHO JOURNAL SEED GRACE QUEUE`.
 
-Runs queue_cleanup again and again, in this process and without Spark, until SIGTERM.
+Repeats queue_cleanup in this process, without Spark, until SIGTERM.
 """
 
 from __future__ import annotations

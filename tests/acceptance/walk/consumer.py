@@ -1,6 +1,6 @@
 """A consumer of a walk: `consumer.py WHO JOURNAL SEED TASKS QUEUE`.
 
-Handles mails until SIGTERM, one way or another; with a file `calm`, it only completes.
+Handles mails with random outcomes until SIGTERM. While a file `calm` exists, completes all.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ CALM = "calm"
 
 
 def observed(journal: Journal) -> dict[EnqueueId, float]:
-    """Writes down what deliveries are settled by; gives, for each mail, when the last deleted check
-    began that found no mark.
+    """Writes each settlement into the journal. Returns, for each mail, when the last deleted check
+    that found no mark began.
     """
     checked: dict[EnqueueId, float] = {}
     is_marked = QueueContext.is_marked

@@ -1,5 +1,5 @@
-"""Drives a random walk: starts the processes, breaks the roads to the stores, kills, stops,
-deletes, clears, flushes; then drains, and reads the books.
+"""Drives a random walk: starts the processes, breaks the connections to the stores, kills, stops,
+deletes, clears and flushes; then drains the queue and balances the books.
 """
 
 from __future__ import annotations
@@ -39,18 +39,17 @@ from tests.services.worker.cuttable import Cuttable
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 GRACE = "8s"
-"""Longer than an insert may take: a row that comes behind the cleanup would be no news."""
+"""Longer than an insert may take: a row inserted after the cleanup of its slice is a known case."""
 STORES = ("cassandra", "rabbitmq", "s3")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long, how many processes of each kind, tasks in each, and what may happen how often
-    (weights).
+    """The length of a walk, its processes of each kind, the tasks in each, and the kinds of events
+    that may happen.
 
-    A walk is as long as `seconds`, and longer, but not by more than `patience`, until of each word
-    in `needs` so many events are in the books: what has to have happened does not hang on how busy
-    the machine is.
+    A walk takes `seconds`, and up to `patience` more until the journals have the number of events
+    of each kind in `needs`: so the necessary events happen even on a busy machine.
     """
 
     seconds: float
@@ -59,7 +58,7 @@ class Plan:
     tasks: int
     clears: bool = True
     kills_cleaner: bool = True
-    """A cleanup that is killed leaves its lock: the next one waits for up to a minute."""
+    """A killed cleanup leaves its lock, and the next cleanup waits for up to a minute."""
     longest_fault: float = 2.5
     drain: float = 120.0
     needs: Mapping[str, int] = field(default_factory=dict)
@@ -68,8 +67,8 @@ class Plan:
 
 @dataclass
 class Process:
-    """One of the walk's processes; started anew under the same name with the number of the start
-    behind it.
+    """One of the walk's processes. Each start has the name `who` with the number of the start
+    appended.
     """
 
     kind: str
@@ -86,18 +85,18 @@ IMPATIENT = {
     "MAILSLICE_RABBITMQ_TIMEOUT": "3s",
     "MAILSLICE_S3_TIMEOUT": "3s",
 }
-"""Of the processes whose roads break. Tables are made and books read with the usual patience."""
+"""Time-outs of processes whose connections break. All other steps use the default time-outs."""
 
 
 _LONGEST_DELAY = 60
-"""Seconds: twice the cap of the pauses."""
+"""Seconds: twice the cap of the back-off."""
 BACK_OFF = {"MAILSLICE_WORKER_BACK_OFF_BASE": "2s", "MAILSLICE_WORKER_BACK_OFF_CAP": "30s"}
-"""A message of a mail that was cleared waits in its delay level until it is due. With the default
-pauses the fifth attempt is due after eight minutes, later than any drain."""
+"""The message of a cleared mail waits in its delay level until it is due. With the default back-off
+the fifth attempt is due after eight minutes, later than any drain."""
 
 
 def variant(rng: random.Random) -> dict[str, str]:
-    """Settings of this walk: each seed walks over another kind of queue."""
+    """Settings of this walk: seeds differ in the kind of queue."""
     quorum = rng.random() < 0.5
     return {
         "MAILSLICE_QUEUE_QUORUM": str(quorum).lower(),
@@ -110,7 +109,7 @@ def variant(rng: random.Random) -> dict[str, str]:
 
 
 class Walk:
-    """One walk over one queue. `fresh` are places of its own in real stores."""
+    """One walk over one queue. `fresh`: own keyspaces, vhost and buckets in real stores."""
 
     def __init__(self, fresh: Any, folder: Path, seed: int, plan: Plan) -> None:
         self.seed, self.plan, self.folder = seed, plan, folder
@@ -129,7 +128,7 @@ class Walk:
         self.cleaner = Process("cleaner", "x0", GRACE)
 
     async def run(self) -> Books:
-        """The books, after everything has come to rest."""
+        """Runs the walk and drains the queue; returns the books."""
         with open_stores(self.direct.settings) as stores:
             create(stores, self.queue)
             async with AsyncExitStack() as stack:
@@ -205,7 +204,7 @@ class Walk:
         }
 
     async def _fault(self) -> None:
-        """In a task: several may overlap."""
+        """Starts a fault in a task of its own, as faults may overlap."""
         store, kind = self.rng.choice(STORES), self.rng.choice(["cut", "cut", "hang", "fray"])
         task = asyncio.create_task(
             self._one_fault(store, kind, self.rng.uniform(0.1, self.plan.longest_fault))
@@ -230,7 +229,7 @@ class Walk:
 
     @staticmethod
     async def _mend(proxy: Cuttable) -> None:
-        with suppress(OSError):  # mended already, by another fault that overlapped
+        with suppress(OSError):  # an overlapping fault has mended it
             await proxy.mend()
 
     async def _kill(self) -> None:
@@ -245,7 +244,7 @@ class Walk:
             process.running.kill()
 
     async def _stop(self) -> None:
-        """It stands still for a while, as a machine that swaps does."""
+        """Stops a process by SIGSTOP for a while, like a machine that swaps."""
         process = self.rng.choice(self.processes)
         if process.running is not None and process.running.poll() is None:
             self.journal.write("fault", what=f"{process.who} stands still")
@@ -304,8 +303,8 @@ class Walk:
         ]
         with log.open("wb") as file:
             command = [sys.executable, str(HERE / f"{process.kind}.py"), *arguments]
-            # A cleanup has a plan, a lock and five steps: it would never come to its end on such
-            # roads. It is killed instead.
+            # A cleanup has five steps and would never end on breaking connections: it uses the
+            # stores directly, and is killed instead.
             env = (
                 self.env
                 if process.kind != "cleaner"
@@ -342,9 +341,9 @@ class Walk:
             await self._mend(proxy)
 
     async def _drain(self, stores: Stores) -> bool:
-        """Producers end; consumers go on until nothing is left to deliver.
+        """Ends producers; lets consumers go on until nothing is left to deliver.
 
-        Whether that came to be.
+        Returns whether the queue became empty.
         """
         self._start_again()
         producers = [process for process in self.processes if process.kind == "producer"]
@@ -352,7 +351,7 @@ class Walk:
             self._weigh(process)
             _terminate(process)
         if self.cleaner.running is not None:
-            # It may wait a minute for the lock of its own earlier run, which was cut off.
+            # It may wait a minute for the lock of its own earlier run, which was killed.
             self.cleaner.running.kill()
         await asyncio.to_thread(_ended, producers)
         end, empty = time.monotonic() + self.plan.drain, 0
@@ -373,19 +372,19 @@ class Walk:
             self._weigh(process)
             _terminate(process)
         await asyncio.to_thread(_ended, consumers)
-        # What consumers gave back at their end is ready in a moment. A mail that is live without a
-        # message does not count here: the books tell of it.
+        # Messages that consumers gave back at their end are ready soon. A live mail without a
+        # message does not count here: the books report it.
         if empty < 3:
             await asyncio.sleep(5)
         return not await asyncio.to_thread(self._messages, stores)
 
     def _journal_remaining(self, stores: Stores) -> None:
-        """Where messages are, and the first of each queue, in the driver's journal."""
+        """Writes into the driver's journal where messages are, and the first of each queue."""
         columns = ("name", "messages_ready", "messages_unacknowledged", "messages_dlx", "consumers")
         queues = [one for one in stores.management.queues(columns) if one.get("messages_ready")]
         with blocking_connection(self.direct.settings.rabbitmq) as connection:
             for queue in queues:
-                channel = connection.channel()  # its end gives the message back
+                channel = connection.channel()  # closing it requeues the message
                 method, properties, _ = channel.basic_get(queue["name"])
                 said = None if method is None else [method.redelivered, str(properties.headers)]
                 self.journal.write("left", queue=queue, first=said)
@@ -394,8 +393,8 @@ class Walk:
                 self.journal.write("left", queue=queue)
 
     def _nothing_waits(self, stores: Stores) -> bool:
-        """No message is ready anywhere but among the dead letters, and no mail that was accepted is
-        live; those in the hands of consumers are.
+        """Whether no message but dead letters is ready, and no accepted mail is live. Mails that
+        consumers hold are live.
         """
         if self._messages(stores):
             return False
@@ -406,12 +405,12 @@ class Walk:
         }
 
     def _messages(self, stores: Stores) -> int:
-        """How many are ready in the delay levels, the hop queue and the work queue: the way they
-        go, so that none slips past.
+        """Ready messages of the delay levels, the hop queue and the work queue, counted in the
+        order in which a message passes them, so that none is missed.
 
-        But for levels over a minute: no delay of a walk is so long but a lease. It goes to the
-        level below its ten minutes where its row was written slowly. What lies there of a mail that
-        was completed is dropped in ten minutes; a live one is looked for in the view.
+        Leaves out levels over a minute, which only leases of ten minutes use; a lease whose row
+        was written slowly is in the level below. A worker drops the lease of a completed mail when
+        it is due; a live mail is found in the view.
         """
         names = RabbitNames(self.queue)
         leases = {names.delay_queue(level) for level in DELAY_LEVELS if level > _LONGEST_DELAY}
@@ -467,7 +466,7 @@ class Walk:
                 process.running.wait()
 
     def said(self) -> str:
-        """What the walk was, for whoever reads a failure."""
+        """Describes the walk, for the message of a failed test."""
         return (
             f"seed {self.seed} (MAILSLICE_TEST_WALK_SEED={self.seed}), "
             f"{json.dumps(variant(random.Random(self.seed)))}, journals and logs in "

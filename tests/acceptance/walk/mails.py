@@ -1,5 +1,5 @@
-"""The mails of a walk: everything about one follows from its name, so that whoever gets it can tell
-whether it is whole.
+"""The mails of a walk. Envelope and content follow from the name, so that every consumer can check
+whether a mail is complete.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tests.acceptance.walk.mails import content_of, mail_of, new_name
 PAUSE = 0.12
 """Seconds between two mails of one task, on average."""
 A_SENDER = 6
-"""Mails of one sender: what one deletion takes."""
+"""Mails of one sender, which one deletion deletes."""
 
 
 async def produce(

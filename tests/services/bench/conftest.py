@@ -1,4 +1,4 @@
-"""Fixtures of the command line tests."""
+"""Fixtures of the benchmarks' tests."""
 
 import boto3
 import pytest
@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def s3(stack):
-    """A client of its own, beside the code under test."""
+    """An S3 client that is independent of the code under test."""
     return boto3.client(
         "s3",
         endpoint_url=stack["MAILSLICE_S3_ENDPOINT"],

@@ -1,4 +1,4 @@
-"""An S3 server of prepared answers: raw bytes, cut, delayed or reset. With TLS on demand."""
+"""An S3 server with prepared answers: raw bytes, cut, delayed or reset. TLS is optional."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</
 
 
 class Closed(Exception):
-    """The connection ends behind this answer."""
+    """Raised by an answer after which the connection ends."""
 
 
 def answer(status: int, body: bytes = b"", *lines: str) -> bytes:
-    """A whole answer."""
+    """The bytes of a complete HTTP response."""
     named = {line.partition(":")[0].lower() for line in lines}
     length = [] if "transfer-encoding" in named else [f"Content-Length: {len(body)}"]
     head = "\r\n".join([f"HTTP/1.1 {status} Some reason", *length, *lines])
@@ -41,7 +41,7 @@ def answer(status: int, body: bytes = b"", *lines: str) -> bytes:
 
 
 def part(content: bytes, total: int | None = None, *lines: str) -> bytes:
-    """The answer to the first range of an object."""
+    """The bytes of the response to the first range of an object."""
     whole = len(content) if total is None else total
     head = f"Content-Range: bytes 0-{len(content) - 1}/{whole}"
     modified = "Last-Modified: Sun, 22 Nov 2026 10:00:00 GMT"
@@ -52,12 +52,12 @@ STORED = answer(200, b"", 'ETag: "x"')
 
 
 def say(data: bytes) -> Act:
-    """Answers, and keeps the connection."""
+    """Sends the bytes and keeps the connection."""
     return lambda connection: connection.sendall(data)
 
 
 def cut(data: bytes = b"") -> Act:
-    """Answers so much, then closes."""
+    """Sends the bytes, then closes the connection."""
 
     def act(connection: socket.socket) -> None:
         connection.sendall(data)
@@ -67,13 +67,13 @@ def cut(data: bytes = b"") -> Act:
 
 
 def reset(connection: socket.socket) -> None:
-    """Closes by RST."""
+    """Closes the connection by RST."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     raise Closed
 
 
 def late(seconds: float, data: bytes) -> Act:
-    """Answers after that time, in two pieces."""
+    """Sends the bytes after `seconds`, in two pieces."""
 
     def act(connection: socket.socket) -> None:
         time.sleep(seconds)
@@ -85,16 +85,16 @@ def late(seconds: float, data: bytes) -> Act:
 
 
 class Server:
-    """Each request takes the next of `acts`, then `rest`.
+    """Handles each request with the next of `acts`; after the last, with `rest`.
 
-    `asked` has method and path of each, `heads` their heads; `connections` is how many came.
+    `asked`: method and path of each request. `heads`: their heads. `connections`: their number.
     """
 
     def __init__(self, *acts: Act, rest: Act, after: Act | None = None) -> None:
         self.acts = list(acts)
         self.rest = rest
         self.after = after
-        """Done on a connection once it has answered and nobody waits for anything."""
+        """Runs on a connection when it is idle after an answer."""
         self.asked: list[str] = []
         self.heads: list[bytes] = []
         self.bodies: list[bytes] = []
@@ -130,9 +130,9 @@ class Server:
 
 
 def issued(folder: Path) -> tuple[Path, Path, Path]:
-    """Certificate and key of a server at 127.0.0.1, and the authority that issued it.
+    """Certificate and key of a server at 127.0.0.1, and the CA certificate that issued it.
 
-    Not one certificate for both: rustls takes no authority for a server.
+    The two certificates differ, because rustls rejects a CA certificate of a server.
     """
     now, keys = datetime.now(UTC), [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     names = [
@@ -163,7 +163,7 @@ def issued(folder: Path) -> tuple[Path, Path, Path]:
 
 @contextmanager
 def serving(server: Server, pair: tuple[Path, Path] | None = None) -> Iterator[Server]:
-    """The server at `server.port`, with the certificate and key of `pair` by TLS."""
+    """Serves at `server.port`; with `pair`, a certificate and its key, by TLS."""
     context = None
     if pair is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

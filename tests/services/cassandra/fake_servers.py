@@ -1,4 +1,4 @@
-"""Servers that misbehave: another password, an answer that never comes, a wire that breaks."""
+"""Servers that misbehave: refuse the password, never answer, or lose connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STARTUP, _OPTIONS, _AUTH_RESPONSE = 0x01, 0x05, 0x0F
 
 @contextmanager
 def listening(serve, host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
-    """A port on loopback; `serve(connection)` runs in a thread for each client."""
+    """Listens on a port of loopback. Runs `serve(connection)` in a thread for each client."""
     server = socket.create_server((host, port))
     open_connections: list[socket.socket] = []
 
@@ -37,11 +37,11 @@ def listening(serve, host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
 
 
 def mute(_connection: socket.socket) -> None:
-    """Accepts, and never says a word."""
+    """A server that accepts connections and never answers."""
 
 
 def refusing_password(connection: socket.socket) -> None:
-    """Speaks just enough of protocol v4 to refuse every password."""
+    """A server that knows just enough of protocol v4 to refuse every password."""
     while header := _exactly(connection, 9):
         stream, opcode, length = struct.unpack(">xxhBI", header)
         _exactly(connection, length)
@@ -61,8 +61,8 @@ def refusing_password(connection: socket.socket) -> None:
 
 
 class Wire:
-    """A TCP proxy to a port: `cut()` closes and refuses, `hold()` lets nothing through, `deafen()`
-    reads nothing until `hear()`.
+    """A TCP proxy to a port. `cut()` closes and refuses connections. `hold()` lets nothing through.
+    `deafen()` reads nothing until `hear()`.
     """
 
     def __init__(self, port: int) -> None:

@@ -1,4 +1,4 @@
-"""Repairs as Cassandra records them, for tests on one node, which has no other to repair from."""
+"""Writes records of repairs as Cassandra does, for tests on one node, which cannot repair."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ def record(
     problem=None,
     **options,
 ):
-    """One repair; of all ranges and without a problem unless the test says otherwise."""
+    """Records one repair; by default one of all ranges that succeeded."""
     began = began or datetime.now(UTC)
     values = [
         uuid.uuid1(),

@@ -1,8 +1,8 @@
-"""Conditional writes (LWT) that are accepted and not answered, as Paxos shows them, on one node.
+"""Simulates conditional writes (LWT) that Paxos accepts and does not answer, on one node.
 
 A minority of replicas has accepted the proposal. The writer gets a time-out. No plain read shows
-the write. Whatever next runs Paxos on that partition, another conditional write or a SERIAL read,
-finishes it first. A cluster of one node cannot be brought into that state, so the write is held
+the write. The next Paxos round on that partition, of a conditional write or a SERIAL read, finishes
+the write first. A cluster of one node cannot be brought into that state, so the write is held
 back here and sent before the next such statement on the table.
 """
 
@@ -17,7 +17,7 @@ from mailslice.stores.cassandra.coordinator_retry import text_of
 
 
 class Unanswered:
-    """A context manager around the statements of all sessions on one table."""
+    """A context manager that intercepts the statements of all sessions on one table."""
 
     def __init__(self, table: str) -> None:
         self._table = f".{table} "
@@ -37,7 +37,7 @@ class Unanswered:
         Session.execute_async = self._send
 
     def arm(self) -> None:
-        """The next conditional write on the table is accepted and not answered."""
+        """Makes the next conditional write on the table accepted and unanswered."""
         self._armed = True
 
     def _execute(self, session: Session, statement: Any, *args: Any, **options: Any) -> Any:
@@ -55,7 +55,7 @@ class Unanswered:
 
 
 class _TimedOut:
-    """The future of what was not answered."""
+    """The future of a write that was not answered."""
 
     def result(self) -> Any:
         raise WriteTimeout(

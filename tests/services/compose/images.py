@@ -1,4 +1,4 @@
-"""The stages of docker/Dockerfile as folders of this machine: their COPY and RUN lines run here."""
+"""Builds the stages of docker/Dockerfile in folders: runs their COPY and RUN lines here."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ STAGES = stages((ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8"))
 
 @dataclass(frozen=True)
 class Builder:
-    """Where `/src`, `/wheel` and `/opt/venv` of the stages are."""
+    """The folders that stand for `/src`, `/wheel` and `/opt/venv` of the stages."""
 
     folder: Path
     bytecode: bool = False
-    """Whether packages are compiled, as in the images; it takes long."""
+    """Whether to compile packages to bytecode, as the images do; slow."""
 
     @property
     def venv(self) -> Path:
@@ -33,7 +33,7 @@ class Builder:
         return f"{self.venv}/bin:/usr/local/bin:/usr/bin:/bin"
 
     def build(self, name: str) -> None:
-        """Runs a stage and those before it, but for the install of uv: ours is the same version."""
+        """Runs a stage and those before it. Uses this machine's uv, which has the same version."""
         for stage in (*self._before(name), STAGES[name]):
             for line in stage.lines:
                 if line.startswith("COPY "):
@@ -60,7 +60,7 @@ class Builder:
             ("/usr/local/bin/python", sys.executable),
             ("/opt/venv", str(self.venv)),
             ("/wheel", str(self.folder / "wheel")),
-            (" --no-cache", ""),  # this machine's, which has most packages
+            (" --no-cache", ""),  # use this machine's cache, which has most packages
         ):
             command = command.replace(place, here)
         env = {**os.environ, "VIRTUAL_ENV": str(self.venv)}
@@ -77,6 +77,6 @@ class Builder:
         assert done.returncode == 0, done.stderr
 
     def mebibytes(self) -> int:
-        """What `du` counts of the installed packages."""
+        """The size of the installed packages by `du`."""
         done = subprocess.run(["du", "-sm", self.venv], capture_output=True, text=True, check=True)
         return int(done.stdout.split()[0])

@@ -1,8 +1,8 @@
-"""A queue whose mails tests put wherever they like.
+"""A queue for audits. Tests put row, content and message of a mail independently.
 
-Row, content, message, each by itself; a worker that really holds some; audits of it all.
+A real worker can hold some of the mails.
 
-The fixtures are those of the packages queue_audit and republish_lost.
+The packages queue_audit and republish_lost use the fixtures.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WINDOW = 10 * MINUTE
 class Spool(World):
     """One queue.
 
-    Mails are half an hour old when nothing else is said, and complete: row, content and message.
+    By default mails are half an hour old and complete: row, content and message.
     """
 
     locks = (lock_name(QueueName("{queue}")),)
@@ -95,9 +95,9 @@ class Spool(World):
         return next(table.find(self.queue, list(table.partitions(self.queue)), enqueue_id), None)
 
     def messages(self, name: str = "") -> list[tuple[EnqueueId, pika.BasicProperties, bool]]:
-        """What the RabbitMQ queue gives, in its order, and gets back.
+        """The messages of the RabbitMQ queue in their order. Requeues all.
 
-        (enqueue id, properties, redelivered).
+        Each is (enqueue id, properties, redelivered).
         """
         return [
             (message.decode(body).enqueue_id, properties, frame.redelivered)
@@ -108,33 +108,33 @@ class Spool(World):
         return super().request(run, duty=duty, **params)
 
     def audit(self, *, clock: Clock = system_clock, **params: object) -> dict:
-        """A whole run; its report."""
+        """Runs all steps; returns the report."""
         return self.run_request(self.request("queue_audit", **params), clock)
 
     def republish(self, *, clock: Clock = system_clock, **params: object) -> dict:
         return self.run_request(self.request("republish_lost", **params), clock)
 
     def judged(self) -> Iterator[MailVerdict]:
-        """Of the last audit."""
+        """The verdicts of the last audit, with their reasons."""
         return newest_audit(self.stores, self.queue).mails(artifacts(self.settings))
 
     def verdicts(self) -> dict[EnqueueId, str]:
-        """Of the last audit."""
+        """The verdict of each mail in the last audit."""
         return {EnqueueId(uuid.UUID(mail.enqueue_id)): mail.verdict for mail in self.judged()}
 
     def why(self, enqueue_id: EnqueueId) -> str:
         return next(mail.why for mail in self.judged() if mail.enqueue_id == str(enqueue_id))
 
     def shared(self, yes: bool = True) -> Spool:
-        """The same queue, as one that James works on, or not."""
+        """The same queue with the setting that James works on it, or does not."""
         return self.but(shared=yes)
 
 
 @contextmanager
 def working(spool: Spool, *, complete: int = 0) -> Iterator[list[EnqueueId]]:
-    """The ids handed to a worker, which runs in a thread of its own.
+    """Runs a worker in a thread of its own; gives the ids that it gets.
 
-    It completes the first `complete` mails, then holds one until the end.
+    The worker completes the first `complete` mails, then holds one until the end.
     """
     handed: list[EnqueueId] = []
     holds, over = threading.Event(), threading.Event()
@@ -162,12 +162,12 @@ def working(spool: Spool, *, complete: int = 0) -> Iterator[list[EnqueueId]]:
 
 
 PLAINLY = in_process(evaluator=judged_plainly, agree=as_set)
-"""Workers' code runs in this process, gates are plain; settings hold as they are."""
+"""Tools: workers' code and gates run in this process; settings are taken as they are."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quickly() -> Iterator[None]:
-    """What is waited for is as short as can be."""
+    """Makes the waits of audits as short as possible."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
         patch.setattr(Checkout.messages, "__defaults__", (MAX_CHECKED_OUT, 0.1))
@@ -176,7 +176,7 @@ def quickly() -> Iterator[None]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A census that does not wait for figures: no consumer holds anything in these tests."""
+    """Lets a census not wait for figures of RabbitMQ: no consumer holds messages in these tests."""
     monkeypatch.setattr(evidence, "HOLD", timedelta(0))
     monkeypatch.setattr(WorkQueueCensus, "elsewhere", lambda _: 0)
 
@@ -203,7 +203,7 @@ def new_spool(settings: Settings, stores: Stores) -> Spool:
 
 @pytest.fixture
 def spool(one_place: tuple[Settings, Stores]) -> Spool:
-    """A fresh queue that mailslice alone works on."""
+    """A fresh queue on which only mailslice works."""
     return new_spool(*one_place)
 
 

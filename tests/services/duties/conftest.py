@@ -1,4 +1,4 @@
-"""What tests of every duty share."""
+"""Fixtures of the tests of all duties."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mailslice.engine import worker_stores
 
 @pytest.fixture
 def with_spark() -> None:
-    """Real Spark jobs and rendered Data Docs, as in production."""
+    """Makes a test use real Spark jobs and rendered Data Docs, as in production."""
 
 
 @pytest.fixture(scope="session", autouse=True)

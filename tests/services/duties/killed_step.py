@@ -1,7 +1,7 @@
-"""One step in a process of its own, that a crash point ends by SIGKILL.
+"""Runs one step in this process, which SIGKILL ends at a crash point.
 
-`python -m tests.services.duties.killed_step DUTY STEP QUEUE RUN PARAMS HOURS`: without Spark, by a
-clock that is so many hours ahead, and with a census that waits for no figures.
+`python -m tests.services.duties.killed_step DUTY STEP QUEUE RUN PARAMS HOURS`: without Spark, with
+a clock that is HOURS ahead, and with a census that does not wait for figures of RabbitMQ.
 """
 
 import json

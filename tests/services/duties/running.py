@@ -1,4 +1,4 @@
-"""A gate that is evaluated by plain Python, in a thousandth of Great Expectations' time."""
+"""Evaluates gates by plain Python, which takes a thousandth of Great Expectations' time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ without_pages: Evaluator = partial(evaluate, with_pages=False)
 
 
 def judged(name: str, frames: Sequence[Frame], docs: object, *more: Any) -> GateResult:
-    """Great Expectations judges what plain Python finds wrong; what is right costs no second."""
+    """Evaluates a gate by Great Expectations only if it fails in plain Python: saves a second."""
     result = judged_plainly(name, frames, docs)
     if all(finding.success for finding in result.findings):
         return result
@@ -22,7 +22,7 @@ def judged(name: str, frames: Sequence[Frame], docs: object, *more: Any) -> Gate
 
 
 def judged_plainly(name: str, frames: Sequence[Frame], docs: object, *_: object) -> GateResult:
-    """An evaluator: the findings of Great Expectations, which the gates' own tests have."""
+    """An evaluator with the findings of Great Expectations; the tests of gates prove that."""
     return GateResult(name, tuple(one for frame in frames for one in _findings(frame)), "no pages")
 
 

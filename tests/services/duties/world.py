@@ -1,8 +1,8 @@
-"""The test world of the duties: stores, a run's requests and steps, a step that is killed.
+"""The test world of the duties: stores, requests and steps of runs, and killed steps.
 
-Steps run in this process, without Spark and without pages of gates, and plain Python lets gates
-pass: these cost seconds, and the interleavings that tests make are about stores. A test that asks
-for `with_spark` has all three.
+Steps run in this process without Spark, without Data Docs, and with gates that plain Python
+passes. Spark, pages and Great Expectations cost seconds, and the tests are about interleavings in
+stores. A test with the fixture `with_spark` uses all three.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.services.duties.running import judged
 
 
 def in_process(duty: str = "", **more: Any) -> Tools:
-    """The workers' code of that duty runs in this process."""
+    """Tools that run the Spark workers' code of that duty in this process."""
     logic = PLAIN if duty == "counter_repair" else None
     return Tools(**{"evaluator": judged, "session": InProcess(), "logic": logic, **more})
 
@@ -47,34 +47,34 @@ def in_process(duty: str = "", **more: Any) -> Tools:
 def run_all_in_process(
     request: RunRequest, settings: Settings, *, clock: Clock = system_clock, **tools: Any
 ) -> dict:
-    """A whole run; its report."""
+    """Runs all steps; returns the report."""
     return run_all(request, settings, clock=clock, tools=in_process(request.duty, **tools))
 
 
 def run_step_in_process(step: str, request: RunRequest, settings: Settings) -> dict:
-    """One step; its summary."""
+    """Runs one step; returns its summary."""
     return run_step(step, request, settings, tools=in_process(request.duty))
 
 
 def as_set(stores: Stores) -> Settings:
-    """For `Tools.agree`: one deployment plays a queue of its own and a shared one in turn."""
+    """For `Tools.agree`: in tests one deployment has own and shared queues in turn."""
     return stores.settings
 
 
 @dataclass
 class World:
-    """One deployment, or one queue of it, and the steps of a duty over it."""
+    """One deployment, or one of its queues, and the steps of a duty on it."""
 
     duty: ClassVar[str] = ""
     defaults: ClassVar[Mapping[str, object]] = {}
-    """Params that its runs have unless a test says otherwise."""
+    """Default params of its runs."""
     locks: ClassVar[Sequence[str]] = ("{duty}/{queue}",)
 
     settings: Settings
     stores: Stores
     queue: QueueName = NO_QUEUE
     tools: Tools = None  # type: ignore[assignment]
-    """In this process, unless given."""
+    """Defaults to tools that work in this process."""
 
     def __post_init__(self) -> None:
         self.tools = self.tools or in_process(self.duty)
@@ -85,14 +85,14 @@ class World:
         return RunRequest(duty or self.duty, self.queue, run, who="tester", params=params)
 
     def run(self, *, clock: Clock = system_clock, duty: str = "", **params: object) -> dict:
-        """A whole run; its report."""
+        """Runs all steps; returns the report."""
         return self.run_request(self.request(duty=duty, **params), clock)
 
     def run_request(self, request: RunRequest, clock: Clock = system_clock) -> dict:
         return run_all(request, self.settings, clock=clock, tools=self.tools)
 
     def steps(self, request: RunRequest, *steps: str, clock: Clock = system_clock) -> dict:
-        """Some steps of a run; the summary of the last."""
+        """Runs these steps of a run; returns the summary of the last."""
         summary: dict = {}
         for step in steps:
             summary = run_step(step, request, self.settings, clock=clock, tools=self.tools)
@@ -101,11 +101,11 @@ class World:
     def kill(
         self, step: str, request: RunRequest, point: str, *, ahead: float = 0, **environ: str
     ) -> None:
-        """The step, in a process that dies at `point`; its clock is so many hours `ahead`."""
+        """Runs the step in a process that dies at `point`. Its clock is `ahead` hours ahead."""
         kill(step, request, {**environment(self.settings), **environ}, point, ahead)
 
     def let_the_locks_run_out(self) -> None:
-        """What 60 s would do to the locks of a process that was killed."""
+        """Deletes the locks of a killed process, as their TTL of 60 s would."""
         names = [name.format(duty=self.duty, queue=self.queue) for name in self.locks]
         let_run_out(self.stores, *names)
 
@@ -113,7 +113,7 @@ class World:
         return RunFolder(artifacts(self.settings), request.duty, request.queue, request.run)
 
     def but(self, **changes: Any) -> Self:
-        """The same, with other settings of the queue."""
+        """A copy of this world with other settings of the queue."""
         queue = self.settings.queue.model_copy(update=changes)
         return replace(self, settings=self.settings.model_copy(update={"queue": queue}))
 
@@ -126,7 +126,7 @@ class World:
         self.stores.tables.v4.insert_many([row])
 
     def start_at(self, browse: datetime, content: datetime | None = None) -> None:
-        """Write browseStart and contentStart."""
+        """Writes browseStart and contentStart."""
         self.stores.tables.content_starts.insert_first(self.queue, content or browse)
         self.stores.tables.browse_starts.insert_first(self.queue, browse)
 
@@ -144,7 +144,7 @@ class World:
         return self.stores.tables.deleted.is_marked(self.queue, id_of(mail))
 
     def publish(self, exchange: str, body: QueuedMail | bytes, key: str = "", **more: Any) -> None:
-        """A persistent message, confirmed; `more`: its other properties."""
+        """Publishes a persistent message with a confirm. `more`: its other properties."""
         data = body if isinstance(body, bytes) else message.encode(body)
         with blocking_connection(self.settings.rabbitmq) as connection:
             channel = connection.channel()
@@ -153,7 +153,7 @@ class World:
             channel.basic_publish(exchange, key, data, properties, mandatory=True)
 
     def read_messages(self, name: str = "", *, take: bool = False) -> list[tuple[Any, Any, bytes]]:
-        """(frame, properties, body) of a RabbitMQ queue's messages; all go back unless `take`."""
+        """(frame, properties, body) of a RabbitMQ queue's messages. Requeues them unless `take`."""
         rows = []
         with blocking_connection(self.settings.rabbitmq) as connection:
             channel = connection.channel()
@@ -175,19 +175,19 @@ def queued_mail(
     blobs: tuple[str, str] | None = None,
     enqueue_id: EnqueueId | None = None,
 ) -> QueuedMail:
-    """A mail of random blobs."""
+    """A mail with random blob ids, unless `blobs` gives them."""
     header, body = blobs or (str(uuid.uuid4()), str(uuid.uuid4()))
     mail = Mail(name, sender, recipients)
     return QueuedMail(enqueue_id or EnqueueId(uuid.uuid4()), mail, BlobId(header), BlobId(body))
 
 
 def ahead(by: timedelta) -> Clock:
-    """A clock that is ahead."""
+    """A clock that is ahead by this time."""
     return lambda: system_clock() + by
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """This machine's, with MAILSLICE_* for a process of its own that works on the same stores."""
+    """The environment of a child process that works on the same stores, with MAILSLICE_*."""
     secret = settings.s3.secret_key
     own = {
         "MAILSLICE_CASSANDRA_CONTACT_POINTS": settings.cassandra.contact_points[0],
@@ -217,7 +217,7 @@ def environment(settings: Settings) -> dict[str, str]:
 def kill(
     step: str, request: RunRequest, environ: Mapping[str, str], point: str, ahead: float = 0
 ) -> None:
-    """The step, in a process that dies at `point`; its clock is so many hours `ahead`."""
+    """Runs the step in a process that dies at `point`. Its clock is `ahead` hours ahead."""
     params = json.dumps(dict(request.params))
     arguments = [request.duty, step, request.queue, request.run, params, str(ahead)]
     command = [sys.executable, "-m", "tests.services.duties.killed_step", *arguments]
@@ -234,14 +234,14 @@ def kill(
 
 
 def let_run_out(stores: Stores, *locks: str) -> None:
-    """What 60 s would do to the locks of a process that was killed."""
+    """Deletes locks of a killed process, as their TTL of 60 s would."""
     for name in locks:
         if (holder := stores.own.locks.holder(name)) is not None:
             stores.own.locks.release(name, holder)
 
 
 def raising(error: Exception) -> Callable[..., Any]:
-    """A function that raises."""
+    """A function that raises this error, whatever its arguments."""
 
     def function(*_: object, **__: object) -> Any:
         raise error

@@ -1,4 +1,4 @@
-"""Places for lanes: stores of their own, open for all of them."""
+"""Worlds for lanes: open stores that only these lanes use."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def world(fresh_module: Any) -> Iterator[World]:
 
 @pytest.fixture
 def own_place(fresh: Any) -> Iterator[World]:
-    """For one test: each lane leaves fifteen queues in RabbitMQ, and a broker with thousands of
-    them is short of memory.
+    """A world for one test. Each lane leaves fifteen RabbitMQ queues, and thousands of queues
+    would exhaust the broker's memory.
     """
     with open_stores(fresh.settings) as stores:
         yield World(stores, fresh.env)

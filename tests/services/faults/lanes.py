@@ -1,4 +1,4 @@
-"""Lanes side by side: they mostly wait, for connections and for delays."""
+"""Runs lanes at the same time, as they mostly wait for connections and delays."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Cases = Callable[[Sequence[str]], Sequence[Case]]
 
 @dataclass(frozen=True)
 class Lane:
-    """An operation, the cases that are made of its points, and whether a failed enqueue may never
-    be delivered.
+    """An operation, and a function: its points -> the cases. `strict`: a mail whose enqueue failed
+    may never be delivered.
     """
 
     operation: str
@@ -26,7 +26,7 @@ class Lane:
 
 
 def run_lanes(world: World, lanes: Mapping[str, Lane], at_once: int) -> dict[str, LaneResult]:
-    """Each lane on a queue of its name; those that wait longest begin first."""
+    """Runs each lane on a queue of its name. Lanes that wait longest start first."""
     order = sorted(lanes, key=lambda name: OPERATIONS[lanes[name].operation].seeds not in SLOW)
     with ThreadPoolExecutor(at_once) as threads:
         begun = {
@@ -44,13 +44,13 @@ def run_lanes(world: World, lanes: Mapping[str, Lane], at_once: int) -> dict[str
 
 STORES = ("rabbitmq", "cassandra", "s3")
 WAYS = (Break.REFUSE, Break.STALL, Break.MID_FRAME)
-"""What a proxy can do to any of them."""
+"""The faults that a proxy can cause for each store."""
 SECONDS = {Break.REFUSE: 1.2, Break.STALL: 2.6, Break.MID_FRAME: 0.5}
-"""A stall outlasts the children's time-outs of two seconds."""
+"""Seconds of each fault. A stall outlasts the children's time-outs of two seconds."""
 
 
 def fault(store: str, how: Break, rng: random.Random) -> Fault:
-    """That fault; where it breaks off in mid-frame is random."""
+    """A fault of this kind. In mid-frame it breaks off after a random number of bytes."""
     return Fault(store, how, SECONDS[how], rng.randrange(1, 300))
 
 

@@ -1,7 +1,7 @@
-"""A worker for `test_waiting_kills`: it parks its mail, or keeps it in a handler, after a second.
+"""A worker of `test_waiting_kills`. After a second it parks its mail, or keeps it in a handler.
 
-`python -m tests.services.faults.waiting park|lease QUEUE`, killed where MAILSLICE_TEST_CRASH_AT
-says.
+`python -m tests.services.faults.waiting park|lease QUEUE`. It is killed at the crash point in
+MAILSLICE_TEST_CRASH_AT.
 """
 
 import asyncio

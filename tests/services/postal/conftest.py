@@ -1,7 +1,7 @@
 """`postal`: a fresh Postal with two servers, on a MariaDB that many tests share.
 
-The server is that of the stack, which MAILSLICE_TEST_SETTINGS names; MAILSLICE_TEST_MARIADB_PORT
-names another one (root, no password).
+The MariaDB is that of the stack, which MAILSLICE_TEST_SETTINGS names. MAILSLICE_TEST_MARIADB_PORT
+selects another one (root, no password).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ PORT = "MAILSLICE_TEST_MARIADB_PORT"
 
 @pytest.fixture
 def real_gate() -> None:
-    """Great Expectations itself."""
+    """Makes a test evaluate gates by Great Expectations."""
 
 
 @pytest.fixture(autouse=True)
 def _gates(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of runs in this process; a second less each."""
+    """Gates of runs in this process use plain Python, which saves a second each."""
     if "real_gate" not in request.fixturenames:
         monkeypatch.setattr(gate, "evaluate", judged)
 
 
 def judged_cli(env: Fresh) -> Cli:
-    """Commands in processes of their own, whose gates plain Python judges."""
+    """Runs commands in processes of their own, with gates that plain Python evaluates."""
     root = clone_root()
     program = (sys.executable, "-m", "tests.services.postal.judged_cli")
     return Cli({**env.env, "PYTHONPATH": f"{root / 'include'}:{root}"}, program)
@@ -54,7 +54,7 @@ def judged_cli(env: Fresh) -> Cli:
 
 @pytest.fixture(scope="session")
 def mariadb() -> MariaDbLogin:
-    """The root of the shared MariaDB. Skips without one; fails when services are required."""
+    """The root login of the shared MariaDB. Without one, skips; fails if services are required."""
     file = Path(os.environ.get("MAILSLICE_TEST_SETTINGS", "/nonexistent"))
     port = os.environ.get(PORT) or (read_env_file(file).get(PORT) if file.is_file() else None)
     if port:
@@ -69,7 +69,7 @@ def mariadb() -> MariaDbLogin:
 def make_mariadb(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[..., MariaDbLogin]]:
-    """A function that starts one more MariaDB, with options of its own: 2 s."""
+    """A function that starts one more MariaDB with these options, in 2 s."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(*options: str) -> MariaDbLogin:
@@ -100,13 +100,13 @@ def make_mariadb(
 
 @pytest.fixture(scope="session")
 def second_mariadb(make_mariadb: Callable[..., MariaDbLogin]) -> MariaDbLogin:
-    """Another MariaDB, for message databases that are not with the main one."""
+    """Another MariaDB, for message databases on another server than the main database."""
     return make_mariadb()
 
 
 @pytest.fixture
 def mariadb_root(mariadb: MariaDbLogin) -> Callable[..., MariaDbUrl]:
-    """The administrator's address; keywords change its parts."""
+    """A function that returns the administrator's URL; keywords change its parts."""
 
     def address(**changes: Any) -> MariaDbUrl:
         parts = {"host": mariadb.host, "port": mariadb.port, "user": mariadb.user, "password": ""}
@@ -117,7 +117,7 @@ def mariadb_root(mariadb: MariaDbLogin) -> Callable[..., MariaDbUrl]:
 
 @pytest.fixture
 def make_postal(mariadb: MariaDbLogin) -> Iterator[Callable[..., FreshPostal]]:
-    """A function that makes one more Postal: a release, a number of servers."""
+    """A function that creates one more Postal of this release with so many servers."""
     made: list[FreshPostal] = []
 
     def make(
@@ -155,14 +155,14 @@ def mails(postal: FreshPostal) -> PostalMails:
 
 @pytest.fixture
 def guest(postal: FreshPostal) -> MariaDbLogin:
-    """A user with the least rights in `postal`."""
+    """A user with the least privileges in `postal`."""
     return postal.guest()
 
 
 @pytest.fixture
 def postal_env(postal: FreshPostal, guest: MariaDbLogin, tmp_path: Path) -> Fresh:
-    """The guest's settings, without Cassandra: `.settings` in-process, `.environ` for processes,
-    `.but(NAME=value)` for others.
+    """The guest's settings, without Cassandra: `.settings` for this process, `.environ` for child
+    processes, `.but(NAME=value)` with changes.
     """
     artifacts = {"MAILSLICE_ARTIFACTS": str(tmp_path / "artifacts")}
     return Fresh({**postal.settings(guest), **artifacts})
@@ -170,5 +170,5 @@ def postal_env(postal: FreshPostal, guest: MariaDbLogin, tmp_path: Path) -> Fres
 
 @pytest.fixture
 def postal_settings(postal_env: Fresh) -> Settings:
-    """The same, loaded."""
+    """The settings of `postal_env`, loaded."""
     return load_settings(postal_env.env, state_file=Path("/nonexistent"))

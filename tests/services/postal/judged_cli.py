@@ -1,6 +1,6 @@
-"""`python -m tests.services.postal.judged_cli WORDS`: the command line in a process of its own.
+"""`python -m tests.services.postal.judged_cli WORDS`: runs the command line in this process.
 
-Plain Python judges its gates: to load Great Expectations takes 4 s of CPU.
+Plain Python evaluates its gates, as loading Great Expectations takes 4 s of CPU.
 """
 
 import sys

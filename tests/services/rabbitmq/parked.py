@@ -1,4 +1,4 @@
-"""A message that is parked, as a worker parks it."""
+"""Parks messages as a worker does."""
 
 import time
 
@@ -9,7 +9,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 
 
 def parked(stores: Stores, queue: QueueName, body: bytes = b"{}") -> None:
-    """Returns once RabbitMQ's figures tell of it: they come late."""
+    """Parks a message. Waits until RabbitMQ's figures, which are late, include it."""
     stores.rabbitmq.declare_delays(queue, [])
     with blocking_connection(stores.settings.rabbitmq) as connection:
         channel = connection.channel()
@@ -19,7 +19,7 @@ def parked(stores: Stores, queue: QueueName, body: bytes = b"{}") -> None:
 
 
 def figures(stores: Stores, queue: QueueName, count: int) -> None:
-    """Wait until they say that so many are parked."""
+    """Waits until RabbitMQ's figures show `count` parked messages."""
     deadline = time.monotonic() + 60
     while stores.management.messages(RabbitNames(queue).park_queue) != count:
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""A queue in places of its own, and what tests look at behind the worker's back."""
+"""A queue in its own vhost and bucket, and its state in the stores, read without the worker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def golden_body(case: str) -> bytes:
 
 
 async def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    """Waits for what a worker of this event loop is to do. Raises TimeoutError."""
+    """Waits for a condition that a worker of this loop must reach. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.1)
@@ -78,7 +78,7 @@ class Place4Queue:
         return [row for row in self.rows() if row.enqueue_id not in marks]
 
     def marks(self) -> set[EnqueueId]:
-        # Not by mailslice.bench: these tests run beside the wheel alone, too (tests/versions).
+        # Not by mailslice.bench: these tests also run with only the wheel (tests/versions).
         pages = self.stores.tables.deleted.packed_ids_of(self.queue, split(LOWEST, HIGHEST, 32))
         return {one for page in pages for one in unpack(page)}
 
@@ -86,13 +86,13 @@ class Place4Queue:
         return {blob.key for blob in self.stores.blobs.list()}
 
     def ready(self, name: str) -> int:
-        """Messages ready in a RabbitMQ queue; at once, unlike the management API's figures."""
+        """Ready messages of a RabbitMQ queue: the current figure, unlike the management API's."""
         with blocking_connection(self.settings.rabbitmq) as connection:
             return int(connection.channel().queue_declare(name, passive=True).method.message_count)
 
     def coming(self, name: str, count: int, seconds: float = 20) -> int:
-        """`ready`, once it is `count`, or after so many seconds: a broker dead-letters and gives
-        back behind its answer, in its own time.
+        """Waits until `ready` is `count`, or for `seconds`; returns `ready`. A broker dead-letters
+        and requeues some time after its answer.
         """
         deadline = time.monotonic() + seconds
         while (found := self.ready(name)) != count and time.monotonic() < deadline:
@@ -100,8 +100,8 @@ class Place4Queue:
         return found
 
     def take(self, name: str, seconds: float = 20) -> tuple[Any, bytes] | None:
-        """Takes one message off a RabbitMQ queue: (properties, body); None when none comes within
-        so many seconds.
+        """Takes one message off a RabbitMQ queue: (properties, body). None if none comes within
+        `seconds`.
         """
         deadline = time.monotonic() + seconds
         while not self.ready(name) and time.monotonic() < deadline:
@@ -138,7 +138,7 @@ class Place4Queue:
         world: Partition | None,
         enqueued_time: Any = None,
     ) -> None:
-        """Blobs, row and message as another producer would write them; no row without a place."""
+        """Writes blobs, row and message like another producer. Without `world` it writes no row."""
         from mailslice.codec import message
 
         self.stores.blobs.put(item.header_blob_id, header)
@@ -159,8 +159,8 @@ def at(settings: Settings, name: str = "spool") -> Iterator[Place4Queue]:
 
 @pytest.fixture
 def spool(fresh_module: Any) -> Iterator[Place4Queue]:
-    """A queue and a bucket of its own; the tables are shared by the tests of a module, for they
-    take seconds to make.
+    """An own queue and bucket. The tests of a module share the tables, which take seconds to
+    create.
     """
     name = f"spool-{uuid.uuid4().hex[:8]}"
     fresh = fresh_module.but(MAILSLICE_S3_BUCKET=f"{fresh_module.settings.s3.bucket}-{name}")

@@ -1,5 +1,5 @@
-"""A TCP proxy that can be cut and mended, or made to swallow what comes: a store that dies, and one
-that hangs.
+"""A TCP proxy that can be cut and mended, or can swallow all bytes: simulates a store that dies, or
+one that hangs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Cuttable:
         self.port = 0
         self.hangs = False
         self.passed = 0
-        """Bytes, both ways."""
+        """Bytes that were passed on in both directions."""
         self.cut_after: int | None = None
-        """Resets a connection after so many more bytes, wherever in a frame that is."""
+        """Resets a connection after so many more bytes, even in the middle of a frame."""
 
     @property
     def clients(self) -> int:
-        """Connections that are open through it."""
+        """How many clients are connected through the proxy."""
         return len(self._clients)
 
     async def __aenter__(self) -> Cuttable:
@@ -49,7 +49,7 @@ class Cuttable:
         await asyncio.sleep(0.05)
 
     def say(self, data: bytes) -> None:
-        """To every client, as if the store had said it; between two of its frames."""
+        """Sends bytes to every client as if they came from the store, between two of its frames."""
         for writer in self._clients:
             writer.write(data)
 

@@ -1,5 +1,5 @@
-"""A proxy in front of Cassandra that knows CQL's frames (protocol v4): reads of the deleted marks
-of ids that a test names are answered as by a coordinator whose replicas are away, all else passes.
+"""A proxy in front of Cassandra that reads CQL frames (protocol v4). It answers reads of the
+deleted marks of chosen ids like a coordinator whose replicas are down, and passes all else.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _READ_OF_MARKS = re.compile(rb"SELECT .* FROM \S+\.deletedmailsv2 ", re.IGNORECA
 
 
 class Away(Enum):
-    """Unavailable is answered at once, by a coordinator that knows of its dead replicas. A read
-    time-out takes as long as Cassandra waits by default, 5 s.
+    """How the proxy answers. Unavailable comes at once, as from a coordinator that knows that its
+    replicas are down. A read time-out comes after Cassandra's default of 5 s.
     """
 
     UNAVAILABLE = (0.0, 0x1000, struct.pack(">HII", _QUORUM, 2, 1))
@@ -30,7 +30,7 @@ class Away(Enum):
 class MarksAway:
     """Forwards a local port to `host:port`.
 
-    `ids`: the mails whose marks are not read. `refused`: requests that were answered with an error.
+    `ids`: mails whose marks cannot be read. `refused`: requests that got an error.
     """
 
     def __init__(self, host: str, port: int, away: Away) -> None:

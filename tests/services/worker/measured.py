@@ -1,5 +1,5 @@
-"""How much memory something takes, in a process that does nothing else: `measured.py MODULE
-FUNCTION QUEUE FILE`, settings by the environment.
+"""Measures the memory of a function in a process that does nothing else: `measured.py MODULE
+FUNCTION QUEUE FILE`, with settings from the environment.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mailslice.model.settings import Settings, clone_root, load_settings
 async def resident_growth(
     function: Callable[[Settings, Any, Path], Awaitable[None]], fresh: Any, queue: str, file: Path
 ) -> float:
-    """MiB by which the peak of a process grew from its imports to the end of `function(settings,
-    queue, file)`.
+    """MiB by which the peak memory of a process grew after its imports, until the end of
+    `function(settings, queue, file)`.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -1,5 +1,5 @@
-"""A proxy in front of S3 that knows requests: it answers 503 for the objects that a test names, and
-passes on all else.
+"""A proxy in front of S3 that reads requests. It answers 503 for chosen objects, and passes all
+other requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REFUSED = (
 class Refusing:
     """Forwards a local port to `host:port`.
 
-    `unreadable`: keys, or parts of them, whose GETs are refused.
+    `unreadable`: keys, or parts of keys, whose GETs get 503.
     """
 
     def __init__(self, host: str, port: int) -> None:

@@ -1,4 +1,4 @@
-"""The loop of the tests that are coroutines is uvloop, as in the processes that they are about."""
+"""Coroutine tests run on uvloop, as the worker processes that they test do."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import uvloop
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """By name; called by pytest-asyncio for each test."""
+    """Name -> loop factory. pytest-asyncio calls this for each test."""
     return {"uvloop": uvloop.new_event_loop}

@@ -1,6 +1,6 @@
-"""An SMTP server that keeps what it gets, and refuses what it is told to refuse.
+"""An SMTP server that records mails, and refuses chosen commands and recipients.
 
-A thread of its own: the relay blocks.
+It runs in a thread of its own, because the relay blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1, signed by itself, and its key."""
+    """A self-signed certificate for 127.0.0.1, and its key."""
     made = [
         "openssl",
         "req",
@@ -44,8 +44,8 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 @dataclass
 class Sink:
-    """`refuse` maps a recipient, or MAIL or DATA, to an answer; `got` holds (sender, recipients,
-    bytes, MAIL options) of each mail.
+    """`refuse`: a recipient, MAIL or DATA -> the answer. `got`: (sender, recipients, bytes, MAIL
+    options) of each mail.
     """
 
     refuse: dict[str, str] = field(default_factory=dict)
@@ -53,12 +53,12 @@ class Sink:
     port: int = 0
     drop_after_rcpt: bool = False
     drop_at: str = ""
-    """`answer`: takes the mail and hangs up without a word."""
+    """Where to close the connection. `answer`: after the mail, without an answer."""
     pipelining: bool = False
-    """Whether it says that it takes commands before it has answered the last one."""
+    """Whether to offer PIPELINING."""
     connections: int = 0
     greeted: list[str] = field(default_factory=list)
-    """Names in EHLO."""
+    """The names that clients sent in EHLO."""
 
     async def handle_EHLO(
         self,
@@ -109,7 +109,7 @@ class Sink:
 
 @dataclass
 class Watching(Sink):
-    """Answers no mail before it `may_go_on`."""
+    """A sink that answers no mail before the event `may_go_on` is set."""
 
     begun: threading.Event = field(default_factory=threading.Event)
     may_go_on: threading.Event = field(default_factory=threading.Event)
@@ -136,7 +136,7 @@ def running(
     implicit: ssl.SSLContext | None = None,
     **options: Any,
 ) -> Iterator[Sink]:
-    """The sink, listening on a free port of loopback; `implicit`: with TLS from the first byte."""
+    """Runs the sink on a free port of loopback. `implicit`: TLS from the first byte."""
     loop = asyncio.new_event_loop()
     ready = threading.Event()
 

@@ -1,12 +1,12 @@
-"""A relaying worker that kills (-9) or stops itself at a named point: `staging.py MODE POINT QUEUE
-PORT`, MODE kill, stop or none, POINT such as `dot#2`.
+"""A relaying worker that sends itself SIGKILL or SIGSTOP at a named point: `staging.py MODE POINT
+QUEUE PORT`. MODE is kill, stop or none; POINT is, for example, `dot#2`.
 
-A point is a step of a mail's way, `#n` the n-th time it is passed: `read` (its stage), `loaded`,
-`sending` and `began` (before and after that mark is written), `dot` and `unanswered` (before and
-after the last byte of DATA), `answered` and `sent` (before and after that mark), `again` and `next`
-(before and after a retry's record), `publish`, `published`, `mark`, `marked`, `ack`, `acked`.
-Prints each point, and `settled` after each outcome. Ends by SIGTERM. `relaying` is what the tests
-run themselves, without points.
+A point is a step of a delivery, `#n` its n-th time: `read` (stage mark), `loaded`, `sending` and
+`began` (before and after that mark), `dot` and `unanswered` (before and after the last byte of
+DATA), `answered` and `sent` (before and after that mark), `again` and `next` (before and after a
+retry's mark), `publish`, `published`, `mark`, `marked`, `ack`, `acked`.
+
+The worker prints each point, and `settled` after each outcome. SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def say(word: str) -> None:
 
 
 def points(mode: str, wanted: str) -> None:
-    """Puts the points into the code."""
+    """Patches the worker so that it reports points, and acts at the requested one."""
     passed: Counter[str] = Counter()
 
     def at(name: str) -> None:
@@ -108,9 +108,9 @@ async def relaying(
     stop: asyncio.Event,
     on_idle: Callable[[float], None] = lambda _seconds: None,
 ) -> None:
-    """Relays what the queue gives until `stop`; tells `on_idle` for how long there was nothing.
+    """Relays mails until `stop`. Calls `on_idle` with the seconds since the last mail.
 
-    A retry does not wait.
+    Retries do not wait. Tests call it, without points.
     """
     at_once = handler_pool.Policy(BackOff(cap=timedelta(0)))
     async with open_worker(settings, queue) as worker:

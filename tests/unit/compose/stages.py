@@ -1,4 +1,4 @@
-"""The stages of a Dockerfile, as far as ours goes."""
+"""Parses the stages of a Dockerfile, with the features that ours uses."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: what it begins with, and its instructions, each on one line."""
+    """One stage: its base, and its instructions, each on one line."""
 
     base: str
     lines: tuple[str, ...]
 
 
 def stages(text: str) -> dict[str, Stage]:
-    """The stages by name, in their order."""
+    """Name -> stage, in the order of the file."""
     joined = re.sub(r"\\\n\s*", "", re.sub(r"(?m)^\s*#.*\n", "", text))
     by_name: dict[str, Stage] = {}
     for part in re.split(r"(?m)^FROM ", joined)[1:]:
@@ -27,7 +27,7 @@ def stages(text: str) -> dict[str, Stage]:
 
 
 def bases(known: Mapping[str, Stage], name: str) -> list[str]:
-    """The stages that a stage is built on, itself first, and the image below them."""
+    """The chain of a stage: the stage itself, the stages below it, and the image at the end."""
     chain = [name]
     while chain[-1] in known:
         chain.append(known[chain[-1]].base)

@@ -1,6 +1,6 @@
-"""What `kubectl kustomize` makes of a folder, for the few fields that ours use.
+"""Does what `kubectl kustomize` does, for the few fields that our overlays use.
 
-An unknown field is an error: nothing here is passed over in silence.
+Raises BadKustomization for an unknown field instead of ignoring it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOT_IN_A_NAMESPACE = {"Namespace"}
 
 
 class BadKustomization(Exception):
-    """What kustomize would refuse."""
+    """Raised for a kustomization that kustomize, or this module, cannot build."""
 
 
 def documents(path: Path) -> list[Resource]:
@@ -92,7 +92,7 @@ def _patch(folder: Path, patch: dict[str, Any], resources: list[Resource]) -> No
 
 
 def _merged(value: Any, change: Any) -> Any:
-    """A strategic merge: lists of things with names by their names, other lists as a whole."""
+    """A strategic merge: merges lists of named objects by name, and replaces other lists."""
     if isinstance(value, dict) and isinstance(change, dict):
         keys = [*value, *(key for key in change if key not in value)]
         return {

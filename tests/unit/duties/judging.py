@@ -1,6 +1,6 @@
-"""A step's context over files in a folder, and what its gate says of them.
+"""A step's context over files in a folder, and the result of its gate.
 
-No stores, no Spark, no pages.
+Uses no stores, no Spark and no Data Docs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_of(
 
 
 class Locks:
-    """Their table: one process has them all. `taken`: what was done."""
+    """The double of the lock table, without contention. `taken`: locks taken, and releases."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
@@ -65,7 +65,7 @@ class Locks:
 
 
 def refused_plainly(name: str, frames: Sequence[Frame], docs: object) -> GateResult:
-    """An evaluator: raises GateFailed with the column and the value of the first that fails."""
+    """An evaluator that raises GateFailed with column and value of the first failure."""
     result = judged_plainly(name, frames, docs)
     for one in result.findings:
         if not one.success:
@@ -74,7 +74,7 @@ def refused_plainly(name: str, frames: Sequence[Frame], docs: object) -> GateRes
 
 
 def broken(*frames: Frame) -> set[str]:
-    """The columns of the expectations that are not true."""
+    """The columns of the expectations that fail."""
     findings = judged_plainly("check", frames, None).findings
     return {each.column for each in findings if not each.success}
 
@@ -82,7 +82,7 @@ def broken(*frames: Frame) -> set[str]:
 def rewritten(
     path: Path, change: Callable[[list[dict[str, Any]]], Sequence[dict[str, Any]]]
 ) -> None:
-    """The Parquet file with other rows."""
+    """Rewrites a Parquet file: `change` maps its old rows to the new ones."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,6 +1,6 @@
-"""Configuration properties of Apache James that settings of mailslice may name.
+"""Configuration properties of Apache James that mailslice's settings may name.
 
-Read from James' distributed server of August 2026: the classes that read each file, its sample
+Source: James' distributed server of August 2026: the classes that read each file, its sample
 configuration, and the reference of the DataStax Java driver for cassandra-driver.conf.
 """
 

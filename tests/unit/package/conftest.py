@@ -1,4 +1,4 @@
-"""The packages, built once."""
+"""A fixture with sdist and wheel, built once."""
 
 import pytest
 

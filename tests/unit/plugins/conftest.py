@@ -1,5 +1,5 @@
-"""The plugin's app with Airflow's simple auth manager, no database and no stores: what the page
-reads is a double.
+"""The plugin's app with Airflow's simple auth manager, without database and stores: the page reads
+doubles.
 """
 
 import importlib
@@ -11,7 +11,7 @@ import pytest
 def plugin(tmp_path_factory):
     """The module of the page.
 
-    Airflow reads its settings when it is imported, so they come first.
+    Airflow reads its settings at import, so the fixture sets them before.
     """
     patch = pytest.MonkeyPatch()
     patch.setenv("AIRFLOW_HOME", str(tmp_path_factory.mktemp("airflow")))
@@ -23,7 +23,7 @@ def plugin(tmp_path_factory):
 
 @pytest.fixture
 def simple_auth_manager(plugin):
-    """Airflow's own, as its API server has it."""
+    """Airflow's simple auth manager, as in its API server."""
     from airflow import settings
     from airflow.api_fastapi.app import create_auth_manager, purge_cached_app
     from airflow.models import import_all_models

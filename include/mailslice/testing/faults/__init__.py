@@ -1,8 +1,8 @@
-"""The test kit of crashes and faults: processes that are killed at named points, stores that go
-away there, and books that are balanced afterwards.
+"""The test kit of crashes and faults. It kills processes or takes stores away at named points, and
+balances the books of a queue afterwards.
 
-`matrix` drives it: an operation of the hot path runs in a process of its own (`child`), up to a
-point of `model.crash`; there it is killed, or a store is taken from it by a `proxy`. `books` then
-says whether a mail was lost, handed out after its end, or left without content. docs/faults.md says
-how to use it.
+`matrix` runs an operation of the hot path in a process of its own (`child`) up to a crash point
+(`model.crash`). There it kills the process, or a `proxy` takes a store away. `books` then finds
+mails that were lost, handed out after their end, or left without content. docs/faults.md shows how
+to use the kit.
 """

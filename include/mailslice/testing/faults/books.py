@@ -1,5 +1,5 @@
-"""The books of one queue: what callers were told, what handlers were handed, and whether the stores
-agree with both (invariants I1, I2 and I6).
+"""The books of one queue: the answers that callers got, the mails that handlers got, and whether
+the stores agree with both (invariants I1, I2 and I6).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """What the stores hold of one queue.
+    """The state of one queue in the stores.
 
-    `letters` are the bodies of dead letters; `ready` is messages by RabbitMQ queue, of those that
-    are not empty.
+    `letters`: bodies of dead letters. `ready`: RabbitMQ queue -> ready messages, without empty
+    queues.
     """
 
     rows: Mapping[EnqueueId, ViewRow]
@@ -44,7 +44,7 @@ class QueueState:
 
     @staticmethod
     def load(stores: Stores, queue: QueueName) -> QueueState:
-        """All of it, while nobody works on the queue."""
+        """Reads the whole state. Nobody may work on the queue meanwhile."""
         written = stores.tables.written
         rows = [
             row for partition in written.partitions(queue) for row in written.rows(queue, partition)
@@ -63,24 +63,24 @@ class QueueState:
         )
 
     def live(self) -> Iterable[ViewRow]:
-        """Rows without a mark."""
+        """The rows without a mark."""
         return (row for enqueue_id, row in self.rows.items() if enqueue_id not in self.marks)
 
     def has_content(self, item: QueuedMail) -> bool:
-        """Whether both blobs are there."""
+        """Whether both blobs exist."""
         return {item.header_blob_id, item.body_blob_id} <= self.blobs
 
 
 def ready(stores: Stores, queue: QueueName) -> dict[str, int]:
-    """Ready messages by RabbitMQ queue, dead letters and empty queues left out.
+    """RabbitMQ queue -> ready messages, without dead letters and empty queues.
 
-    At once, unlike the figures of the management API.
+    The figures are current, unlike those of the management API.
     """
     names, delays = RabbitNames(queue), stores.management.delay_queues(queue)
     counts: dict[str, int] = {}
     with blocking_connection(stores.settings.rabbitmq) as connection:
         channel = connection.channel()
-        # A queue that never delayed anything has neither hop nor levels.
+        # A queue that never delayed a mail has no hop queue and no delay levels.
         with suppress(ChannelClosedByBroker):
             for name in (names.work_queue, names.hop_queue, names.park_queue, *delays):
                 counts[name] = ready_messages(channel, name)
@@ -89,29 +89,29 @@ def ready(stores: Stores, queue: QueueName) -> dict[str, int]:
 
 @dataclass(slots=True)
 class Books:
-    """Filled by what callers and handlers say, in the order of time. `wrong` has a sentence for
-    each entry that does not balance.
+    """Filled with the events of callers and handlers in the order of time. `wrong` has a sentence
+    for each entry that does not balance.
 
-    `strict`: whoever was refused is not delivered, either (a mark could always be written).
+    `strict`: a mail whose enqueue failed is never delivered (a mark could always be written).
     """
 
     strict: bool = True
     accepted: set[EnqueueId] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     ended: dict[EnqueueId, float] = field(default_factory=dict)
-    """Since when, by the monotonic clock, a mail is completed or deleted for good."""
+    """When a mail was durably completed or deleted, by the monotonic clock in seconds."""
     narrowed: dict[EnqueueId, float] = field(default_factory=dict)
     bare: set[EnqueueId] = field(default_factory=set)
     junk: set[bytes] = field(default_factory=set)
     drained: dict[EnqueueId, QueuedMail] = field(default_factory=dict)
-    """Completed at the end, when nothing was taken from anybody any more: of these nothing may be
-    left.
+    """Mails that the drain completed, without kills and faults: nothing of these mails may
+    remain.
     """
     deliveries: Counter[EnqueueId] = field(default_factory=Counter)
     sent: Counter[tuple[EnqueueId, str]] = field(default_factory=Counter)
-    """How often each recipient of a mail with stage marks was sent to."""
+    """How often a mail with stage marks was sent to each recipient."""
     set_aside: dict[EnqueueId, str] = field(default_factory=dict)
-    """Mails that were put into quarantine, and their names."""
+    """Ids and names of the mails that were put into quarantine."""
     wrong: list[str] = field(default_factory=list)
 
     def hand(
@@ -121,9 +121,9 @@ class Books:
         content: bytes,
         recipients: tuple[str, ...] | None = None,
     ) -> None:
-        """A handler has it; the broker gave it at `arrived`, so its deleted check began later.
+        """A handler got the mail. The broker delivered it at `arrived`, before its deleted check.
 
-        `recipients`: who is left, where that is known.
+        `recipients`: those that a retry left, if that is known.
         """
         one = item.enqueue_id
         self.deliveries[one] += 1
@@ -147,18 +147,18 @@ class Books:
             self.wrong.append(otherwise)
 
     def send(self, enqueue_id: EnqueueId, recipient: str) -> None:
-        """A handler sends the mail to this recipient, by the rules of stage marks."""
+        """A handler with stage marks sends the mail to this recipient."""
         self.sent[enqueue_id, recipient] += 1
         once = self.sent[enqueue_id, recipient] == 1
         self._expect(once, f"{enqueue_id} was sent to {recipient} twice")
 
     def end(self, ids: Iterable[EnqueueId], at: float) -> None:
-        """They are completed or deleted since `at`, durably."""
+        """These mails were durably completed or deleted at `at`."""
         for enqueue_id in ids:
             self.ended.setdefault(enqueue_id, at)
 
     def check_live(self, state: QueueState) -> None:
-        """I1 and I6 in between: what was accepted and has no end yet is live, with its content."""
+        """I1 and I6 before the drain: an accepted mail without an end is live and has content."""
         dead = {_id_of(body) for body in state.letters}
         for enqueue_id in self.accepted - self.ended.keys() - state.marks - dead:
             row = state.rows.get(enqueue_id)
@@ -168,7 +168,7 @@ class Books:
                 self.wrong.append(f"{enqueue_id} is live and has lost its content (I6)")
 
     def check_end(self, state: QueueState, far: Iterable[str] = ()) -> None:
-        """When everything was consumed.
+        """I1 and I6 after the drain, when no messages or blobs may remain.
 
         `far`: RabbitMQ queues in which late copies may still wait.
         """
@@ -193,9 +193,9 @@ class Books:
             )
 
     def check_sent(self, state: QueueState, failed: Iterable[QueuedMail]) -> None:
-        """With stage marks, at the end: each recipient was sent to, or is in doubt.
+        """With stage marks, after the drain: each recipient got the mail, or is in doubt.
 
-        `failed`: the mails in quarantine, with the recipients in doubt alone.
+        `failed`: the mails in quarantine, with only their recipients in doubt.
         """
         doubtful = {(item.enqueue_id, one) for item in failed for one in item.mail.recipients}
         every = {(one, to) for one in self.accepted & state.rows.keys() for to in RECIPIENTS}
@@ -203,7 +203,7 @@ class Books:
             self.wrong.append(f"{one} was neither sent to {recipient} nor set aside as in doubt")
 
     def check_told(self, names: Iterable[str], reported: Collection[str]) -> None:
-        """The senders of the mails of these names were told: there is a report of each."""
+        """The senders of the mails with these names were informed: each mail has a report."""
         self.wrong += [
             f"{name} failed, and its sender was told nothing"
             for name in names
@@ -211,7 +211,7 @@ class Books:
         ]
 
     def check_released(self, state: QueueState) -> None:
-        """What was set aside was released once each, under another id, and delivered."""
+        """Each quarantined mail was released once, under another id, and delivered."""
         names = Counter(item.mail.name for item in self.drained.values())
         for one, name in self.set_aside.items():
             text = f"{one} was set aside, and its release was delivered {names[name]} times"
@@ -221,8 +221,8 @@ class Books:
         ]
 
     def lost(self, state: QueueState) -> set[EnqueueId]:
-        """Live mails without any message, when everything was consumed: what queue_audit is to
-        find. None of them was accepted.
+        """Ids of live mails without a message after the drain: queue_audit must find these. None of
+        them was accepted.
         """
         return {row.enqueue_id for row in state.live()} - {_id_of(body) for body in state.letters}
 

@@ -1,8 +1,8 @@
-"""One operation in a process of its own, up to a point at which it is killed, or waits while a
-store is taken from it.
+"""Runs one operation in a process of its own, up to a point at which it is killed, or waits while
+the parent takes a store away.
 
-Children are forked from a server that has imported all this once, and nothing else: a child costs
-its connections, not its imports.
+Children are forked from a server that has only imported these modules, so a child costs the time
+of its connections and not of its imports.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from mailslice.testing.faults.operations import OPERATIONS, Session
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 
 _OPENINGS = 10
-"""A busy machine may take longer to connect than the short time-out of a store that breaks."""
+"""Attempts to connect: a busy machine may exceed the short time-out of the store that breaks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where a child is stopped: the `time`-th time that it comes to `point`, by SIGKILL or to wait
-    for a word of its parent.
+    """Where a child is stopped: the `time`-th time that it reaches `point`. SIGKILL ends it, or it
+    waits for a message of its parent.
     """
 
     point: str
@@ -46,7 +46,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class ChildMessage:
-    """What a child tells, and when, by the monotonic clock of the machine."""
+    """A message of a child, with its time by the machine's monotonic clock in seconds."""
 
     kind: str
     payload: Any
@@ -54,7 +54,7 @@ class ChildMessage:
 
 
 class _Line:
-    """The way to the parent, and what happens at the points."""
+    """The pipe to the parent, and the action at crash points."""
 
     def __init__(self, line: Connection, stop: Stop | None) -> None:
         self._line = line
@@ -68,13 +68,13 @@ class _Line:
             self._line.send(ChildMessage(kind, payload, time.monotonic()))
 
     def arm(self, *but: str) -> None:
-        """From now on points count, but those with these beginnings."""
+        """Counts points from now on, except those with these prefixes."""
         self._but = but
         crash.arm(self._come_to)
 
     def _come_to(self, point: str) -> None:
-        """Points are told where nobody stops the child; else it stops at its own, once, with all of
-        its threads that come by.
+        """Reports the point if the child has no stop. Otherwise stops at its point, once; the lock
+        then holds every other thread at its next point.
         """
         if point.startswith(self._but):
             return
@@ -92,7 +92,7 @@ class _Line:
 def run(
     operation: str, env: Mapping[str, str], queue: QueueName, line: Connection, stop: Stop | None
 ) -> None:
-    """The child's whole life. Its last word is `ended`, or `broken` with the traceback."""
+    """The main function of a child. Its last message is `ended`, or `broken` with the traceback."""
     logging.disable(logging.CRITICAL)
     pipe = _Line(line, stop)
     try:

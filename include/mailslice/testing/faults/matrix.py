@@ -1,8 +1,8 @@
-"""An operation stopped at its points, one child after the other on one queue, and the books of that
-queue.
+"""Stops an operation at each of its points, one child after the other on one queue, and balances
+the books of that queue.
 
-Each child is killed, or has a store taken from it, at one point; the next one finds what it left.
-At the end everything is consumed, and balanced.
+Each child is killed, or loses a store, at one point. The next child finds what it left. At the end
+the queue is drained, and its books are balanced.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from mailslice.worker.dequeue.dequeuer import Deliveries
 
 _LONGEST = 90.0
-"""Seconds that a child may take."""
+"""Most seconds that a child may take."""
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload(["mailslice.testing.faults.child"])
 _DELAYS = {
@@ -80,21 +80,21 @@ class Break(StrEnum):
     """What happens to the connections of a store."""
 
     REFUSE = "refuse"
-    """They are closed, and new ones refused: what a restart is to clients, but the server forgets
-    nothing.
+    """Connections are closed and new ones refused. Clients see a restart, but the server keeps its
+    state.
     """
     STALL = "stall"
-    """Nothing passes, and goes on afterwards: a machine that froze."""
+    """Bytes are held back and pass afterwards, as with a machine that froze."""
     MID_FRAME = "mid-frame"
-    """They are closed in the middle of what the worker sends next; new ones pass."""
+    """Connections are closed in the middle of the worker's next frame; new ones pass."""
     RESTART = "restart"
-    """The server itself ends and begins again (`World.restarts`)."""
+    """The server itself is stopped and started (`World.restarts`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A store (`rabbitmq`, `cassandra`, `s3`) that breaks at a point, for `seconds`; `after`: bytes
-    that still pass before it breaks off in mid-frame.
+    """A store (`rabbitmq`, `cassandra`, `s3`) that breaks at a point, for `seconds`. `after`: bytes
+    that still pass before a break in mid-frame.
     """
 
     store: str
@@ -105,9 +105,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One child: where it stops, and for what.
+    """One child: the point where it stops, and the fault there; without a fault it is killed.
 
-    Without a stop nothing happens to it, and it tells which points it comes to.
+    A child without a stop is undisturbed, and reports the points that it reaches.
     """
 
     stop: Stop | None = None
@@ -116,10 +116,10 @@ class Case:
 
 @dataclass
 class LaneResult:
-    """What became of a lane.
+    """The result of a lane.
 
-    `points`: those that an undisturbed child came to, each as often as it did; `missed`: cases that
-    did not come to their stop.
+    `points`: each point that the undisturbed child reached, as often as it reached it. `missed`:
+    cases whose child did not reach its stop.
     """
 
     books: Books
@@ -131,12 +131,12 @@ class LaneResult:
 
 @dataclass(frozen=True)
 class World:
-    """Where lanes run: the stores, open, and the environment that names them to children."""
+    """Where lanes run: open stores, and the environment variables that name them to children."""
 
     stores: Stores
     env: Mapping[str, str]
     restarts: Restarts | None = None
-    """Of the server that `Break.RESTART` is about: one that nobody else uses."""
+    """Restarts the server for `Break.RESTART`. Nobody else may use that server."""
 
     def lane(
         self,
@@ -146,8 +146,8 @@ class World:
         *,
         strict: bool = True,
     ) -> LaneResult:
-        """A child that nothing happens to, then one for each of the cases that are made of its
-        points, all on a new queue of this name; then the balance.
+        """Runs an undisturbed child, then a child for each case that `cases` makes of its points,
+        all on a new queue of this name; then balances the books.
         """
         with nullcontext() if self.restarts is None else self.restarts.lane():
             lane = _Lane(
@@ -159,7 +159,7 @@ class World:
 
     @contextmanager
     def behind(self, fault: Fault | None) -> Iterator[tuple[Mapping[str, str], Proxy | None]]:
-        """The environment in which the fault's store is behind a proxy."""
+        """The environment that names a proxy in place of the fault's store, and the proxy."""
         if fault is None or fault.how is Break.RESTART:
             yield {**self.env, **(_timeouts(fault.store) if fault else {})}, None
             return
@@ -171,7 +171,7 @@ class World:
             proxy.close()
 
     def _address(self, store: str) -> tuple[Callable[[int], Mapping[str, str]], tuple[str, int]]:
-        """What names a port of this machine as the store, and where the store itself is."""
+        """A function, local port -> variables that name it as the store; the store's address."""
         if store == "cassandra":
             points, port = "MAILSLICE_CASSANDRA_CONTACT_POINTS", "MAILSLICE_CASSANDRA_PORT"
             host = self.env[points].split(",")[0]
@@ -184,7 +184,7 @@ class World:
 
 
 def _timeouts(store: str) -> dict[str, str]:
-    """Short ones, so that what hangs is given up while it hangs."""
+    """A short time-out, so that clients give up a call while the store hangs."""
     return {f"MAILSLICE_{store.upper()}_TIMEOUT": "2s"}
 
 
@@ -213,15 +213,15 @@ class _Lane:
         self._release_all()
         asyncio.run(self._drain())
         end = self.outcome.end = QueueState.load(self.world.stores, self.queue)
-        # One whose time comes after the last worker is in the hop queue, to be dropped by the next.
+        # A copy that falls due after the last worker waits in the hop queue for the next worker.
         hop_queue = {RabbitNames(self.queue).hop_queue} if self._far else set()
         self.books.check_end(end, self._far | hop_queue)
         self._check_more(end, before)
         return self.outcome
 
     def _release_all(self) -> None:
-        """What was set aside: a release that was cut off is asked for again, and what is to be
-        tidied is. Who released last may have the lease for a while.
+        """Finishes the quarantine: tidies entries, or repeats releases that a kill cut off. A child
+        that released last may hold the lease for a while.
         """
         if self.spec.seeds is not Seeds.SET_ASIDE:
             return
@@ -230,7 +230,7 @@ class _Lane:
                 self.books.accepted.add(self._quarantine.release(mail))
 
     def _check_more(self, end: QueueState, before: set[EnqueueId]) -> None:
-        """What only some operations promise. `before`: what children have ended."""
+        """Checks what only some operations promise. `before`: ids of mails that children ended."""
         quarantined = list(self._quarantine.mails())
         failed = [message.decode(mail.message) for mail in quarantined]
         if self.spec.staged:
@@ -251,7 +251,7 @@ class _Lane:
                 self.books.wrong.append(f"{remaining} rows and contents are left in quarantine")
 
     async def _reported(self) -> set[str]:
-        """Names of the mails of which reports are in their queue."""
+        """Names of the mails that the reports in the queue of reports name."""
         reported: set[str] = set()
         async with (
             worker_of(self.world.stores, QueueName(reports_of(self.queue))) as worker,
@@ -264,7 +264,7 @@ class _Lane:
 
     @property
     def _far(self) -> frozenset[str]:
-        """Where late copies of flushed mails wait for their time, to be dropped then."""
+        """Delay queues in which late copies of flushed mails wait; workers drop them when due."""
         return (
             frozenset(RabbitNames(self.queue).delay_queue(level) for level in DELAY_LEVELS)
             if self.spec.seeds is Seeds.FAR
@@ -327,8 +327,8 @@ class _Lane:
         return Quarantine(self.world.stores, self.queue, system_clock)
 
     def _note_marks(self) -> None:
-        """Whatever is marked now was ended by a child that is gone: from now on nobody is handed
-        it.
+        """Notes that all marked mails have ended: no handler may get them from now on. The child
+        that wrote a mark may be dead.
         """
         self.books.end(marked_ids(self.world.stores.tables.deleted, self.queue), time.monotonic())
 
@@ -368,7 +368,7 @@ class _Lane:
             self.world.restarts.down()
 
     def _follow(self, line: Connection, case: Case, proxy: Proxy | None) -> bool:
-        """Hears the child to its end; whether it was stopped where it should."""
+        """Handles the child's messages until it ends. Returns whether it reached its stop."""
         stopped, ended = False, False
         until = time.monotonic() + _LONGEST
         with suppress(EOFError, ConnectionResetError):
@@ -420,14 +420,14 @@ class _Lane:
                 books.wrong.append(f"{self.operation} at {case}:\n{message.payload}")
 
     def _check_deleted(self) -> None:
-        """A deletion that returned has marked all that was there."""
+        """Checks that a deletion that returned has marked all accepted mails."""
         marks = marked_ids(self.world.stores.tables.deleted, self.queue)
         for enqueue_id in self.books.accepted - marks:
             self.books.wrong.append(f"{enqueue_id} is not marked, and its deletion has returned")
 
     def _client(self, port: int) -> None:
-        """A mail server that sends one mail, again for as long as it is told to, and while there is
-        somebody to send to.
+        """An SMTP client that sends one mail. Sends again while it is not accepted and the server
+        can be reached.
         """
         with suppress(OSError, smtplib.SMTPException):
             while True:
@@ -444,8 +444,8 @@ class _Lane:
                 time.sleep(0.2)
 
     async def _drain(self) -> None:
-        """Consumes and completes all there is and all that is still to come, as the next process
-        would.
+        """Consumes and completes all mails, as the next worker process would. Waits for delayed
+        mails that fall due.
         """
         async with self._last_worker() as worker:
             if self.spec.seeds is Seeds.FAR:
@@ -460,7 +460,7 @@ class _Lane:
                 )
 
     def _last_worker(self) -> AsyncContext[QueueWorker]:
-        """On the stores that are open, where the queue has no settings of its own."""
+        """A worker on the open stores, or on new ones if the queue has settings of its own."""
         more = self.spec.settings(self.queue)
         if not more:
             return worker_of(self.world.stores, self.queue)
@@ -486,8 +486,8 @@ class _Lane:
         while True:
             if (delivery := await next_delivery(deliveries, _IDLE, lambda: False)) is not None:
                 return delivery
-            # What the last look found nowhere was given to us meanwhile, or is nowhere: a busy
-            # machine takes seconds to bring a delayed mail up.
+            # Read before the stores and again behind them: a mail may move from a queue to this
+            # worker meanwhile. A busy machine takes seconds to deliver an expired mail.
             surfacing = deliveries.has_expired_copies
             more = await asyncio.to_thread(self._more_to_come)
             if (
@@ -497,8 +497,8 @@ class _Lane:
                 return None
 
     def _more_to_come(self) -> bool:
-        """Delayed, which the hop consumer may hold until it is due; or then in a RabbitMQ queue, as
-        a mail that is no longer delayed was published before.
+        """Whether a mail is still delayed (the hop consumer may hold it), or in a RabbitMQ queue.
+        In this order: a mail is published before it stops being delayed.
         """
         late = system_clock() - timedelta(seconds=2)
         rows = self.world.stores.own.delayed_mails.rows(self.queue)
@@ -520,8 +520,8 @@ def _break(proxy: Proxy, fault: Fault) -> None:
 
 
 def kills(points: Sequence[str], most: int = 1) -> list[Case]:
-    """A kill at each of the points that an undisturbed child came to, at the first `most` times
-    that it did.
+    """Kills at each point that the undisturbed child reached, at each of the first `most` times
+    that it reached it.
     """
     return [
         Case(Stop(point, time))
@@ -531,5 +531,5 @@ def kills(points: Sequence[str], most: int = 1) -> list[Case]:
 
 
 def faults(points: Sequence[str], fault: Fault) -> list[Case]:
-    """The same fault at each of the points."""
+    """The same fault at each point."""
     return [Case(Stop(point, kill=False), fault) for point in dict.fromkeys(points)]

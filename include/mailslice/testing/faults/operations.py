@@ -1,5 +1,5 @@
-"""What a child does to a queue, one thing each, as a careful caller does it: what a store refuses
-is asked for again.
+"""The operations of a child on a queue. Each acts like a careful caller, which repeats a call that
+a store refused.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from mailslice.worker.smtp_server.server import serve
 RECIPIENTS = ("first@example.net", "second@example.net")
 REFUSED = tuple(Failure(recipient, "5.1.1", "there is no such user") for recipient in RECIPIENTS)
 _PATIENCE = 180.0
-"""A restart waits for every lane, and one of them may drain a mail that is parked for a minute."""
+"""Seconds. A restart waits for every lane, and a lane may drain a mail parked for a minute."""
 _PAUSE = 0.2
 _QUIET = timedelta(seconds=0.3)
 _ROOM = 250
-"""What a child fetches ahead: more than those before it can have left, whose mails it passes over
-and keeps in hand, with their doubles behind them.
+"""Prefetch of a child. It must exceed all mails that earlier children may have left, with their
+duplicates: the child skips these mails but keeps them unacknowledged.
 """
 _SOON = timedelta(seconds=1)
 _SENDER = "sender@example.org"
@@ -48,34 +48,34 @@ _OWN_MAILS = MailFilter(sender=_SENDER)
 
 
 class Seeds(Enum):
-    """What must be on the queue before each child."""
+    """The mails that the matrix puts on the queue before each child."""
 
     NONE = auto()
     WAITING = auto()
     DELETED = auto()
     """Waiting, and marked as deleted."""
     JUNK = auto()
-    """Messages that are no mail."""
+    """Messages that are not mails."""
     BARE = auto()
     """Waiting, without their blobs."""
     DUE = auto()
-    """Delayed by a second: they surface while the child runs."""
+    """Delayed by a second: the delay expires while the child runs."""
     DUE_DELETED = auto()
     LATER = auto()
-    """Delayed by two seconds and a half: they go round once more first."""
+    """Delayed by 2.5 seconds, which takes one more hop through a delay level."""
     FAR = auto()
     """Delayed by an hour."""
     BEGUN = auto()
-    """Waiting, and the first recipient was being sent to by a worker that is gone."""
+    """Waiting; a dead worker had begun to send to the first recipient."""
     SET_ASIDE = auto()
     """In quarantine, and marked as deleted."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """What an operation works with.
+    """The worker of an operation, and its messages to the parent.
 
-    `arm` once, from where on points count, but those with these beginnings, which come by chance.
+    `arm(*prefixes)`: points count from now on, except those with a prefix, which occur by chance.
     """
 
     worker: QueueWorker
@@ -83,12 +83,12 @@ class Session:
     arm: Callable[..., None]
 
     def hand(self, delivery: Delivery) -> None:
-        """A handler has it."""
+        """Tells the parent that a handler has this mail."""
         self.say("handed", (delivery.item, delivery.message.arrived, delivery.content))
 
     @property
     def quarantine(self) -> Quarantine:
-        """That of the queue."""
+        """The quarantine of the queue."""
         return Quarantine(self.worker.context.stores, self.worker.queue, system_clock)
 
     @property
@@ -98,16 +98,16 @@ class Session:
 
 
 def reports_of(queue: QueueName) -> str:
-    """The queue that gets the reports to the senders of this one."""
+    """The name of the queue that gets the reports to senders of mails of `queue`."""
     return f"{queue}-reports"
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation, and how many seeds of which kind a child takes.
+    """One operation, with the kind of its seeds and their number for each child.
 
-    `reported`: senders get reports. `staged`: its queue has stage marks, so nobody is sent to
-    twice, and records so often that a worker that was killed soon counts as dead.
+    `reported`: senders get reports. `staged`: the queue has stage marks, so no recipient gets a
+    mail twice, and workers write records so often that a killed one soon counts as dead.
     """
 
     run: Callable[[Session], Awaitable[None]]
@@ -117,14 +117,14 @@ class Operation:
     staged: bool = False
 
     def settings(self, queue: QueueName) -> Mapping[str, str]:
-        """What its queue has on top of the environment."""
+        """Settings of the queue in addition to the environment."""
         reports = {"MAILSLICE_WORKER_BOUNCE_QUEUE": reports_of(queue)}
         marks = {"MAILSLICE_QUEUE_STAGE_MARKS": queue, "MAILSLICE_WORKER_RECORD_EVERY": "100ms"}
         return {**(reports if self.reported else {}), **(marks if self.staged else {})}
 
 
 def new_mail() -> tuple[Mail, bytes]:
-    """A mail and its content, which tells which mail it is of."""
+    """A new mail, and content that names the mail."""
     name = f"m-{uuid4()}"
     return Mail(name, _SENDER, RECIPIENTS), content_of(name)
 
@@ -135,7 +135,7 @@ def content_of(name: str) -> bytes:
 
 
 async def _insisting(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """Asks until no store refuses, as long as a careful caller would."""
+    """Repeats the call until no store refuses it. Raises TimeoutError after _PATIENCE."""
     async with asyncio.timeout(_PATIENCE):
         while True:
             try:
@@ -163,7 +163,7 @@ async def _enqueue(session: Session, delay: timedelta | None = None) -> None:
 
 
 async def _enqueue_undone(session: Session) -> None:
-    """The broker has the message, and its confirm never comes."""
+    """Enqueues a mail whose message reaches the broker and whose confirm is lost."""
     publisher = session.worker.context.publisher
     publish = publisher.publish
 
@@ -183,7 +183,7 @@ async def _enqueue_undone(session: Session) -> None:
 
 @dataclass(frozen=True)
 class _Server:
-    """The worker behind the SMTP server: some time after it took a mail the server may end."""
+    """The worker behind the SMTP server. Stops the server shortly after it enqueued a mail."""
 
     worker: QueueWorker
     stop: asyncio.Event
@@ -195,7 +195,7 @@ class _Server:
 
 
 async def _smtp(session: Session) -> None:
-    """Serves until a mail is enqueued; the parent is the client."""
+    """Serves SMTP until a mail is enqueued. The parent is the client."""
     settings = session.worker.context.settings
     smtp_in = settings.smtp_in.model_copy(
         update={"host": "127.0.0.1", "port": 0, "hostname": "kit.example"}
@@ -231,7 +231,7 @@ async def _next(session: Session, deliveries: Deliveries) -> Delivery:
 async def _settle(
     session: Session, kind: str, how: Callable[[Delivery], Awaitable[object]]
 ) -> None:
-    """One mail is taken, one that has all of its recipients still, and settled."""
+    """Takes one mail that still has all its recipients, and settles it."""
     async with aclosing(session.worker.deliveries(_ROOM)) as deliveries:
         delivery = await _next(session, deliveries)
         while delivery.item.mail.recipients != RECIPIENTS:
@@ -243,14 +243,14 @@ async def _settle(
 
 
 async def _taken(session: Session) -> None:
-    """One mail comes as far as into a handler's hands, and goes back."""
+    """Takes one mail until a handler has it, then gives it back."""
     session.arm()
     async with aclosing(session.worker.deliveries(1)) as deliveries:
         await _next(session, deliveries)
 
 
 async def _idle(session: Session) -> None:
-    """The queue is consumed until it is empty, and nobody is handed anything."""
+    """Consumes the queue until it is empty. No handler should get a mail."""
     session.arm()
     async with aclosing(session.worker.deliveries(4)) as deliveries:
         if (delivery := await next_delivery(deliveries, _QUIET, lambda: False)) is not None:
@@ -259,8 +259,8 @@ async def _idle(session: Session) -> None:
 
 
 async def _delay_expired(session: Session) -> None:
-    """The queue is consumed until nothing is delayed any more, and what the way of the delayed
-    leaves behind is done.
+    """Consumes the queue until no mail is delayed any more and the remaining work of delayed
+    mails is done.
     """
     session.arm()
     async with aclosing(session.worker.deliveries(1)) as deliveries:
@@ -268,7 +268,7 @@ async def _delay_expired(session: Session) -> None:
         async with asyncio.timeout(_PATIENCE):
             while await _in_thread(partial(_delayed, session.worker)):
                 if first.done():
-                    first.result()  # what ended the deliveries is told, not waited out
+                    first.result()  # raises the error that ended the deliveries
                 await asyncio.sleep(_PAUSE)
         await asyncio.sleep(_QUIET.total_seconds())
         if first.done():
@@ -287,9 +287,9 @@ def _delayed(worker: QueueWorker) -> bool:
 async def send_to_recipients(
     delivery: Delivery, sent: Callable[[str], None], *, then_retry: bool = False
 ) -> bool:
-    """A handler with stage marks: each recipient in turn. The last one's `sent` is left to the
-    completion; `then_retry`: a second one is left to the next
-    attempt. Whether the mail was completed: not so when it is another one's, or is tried again.
+    """A handler with stage marks, which sends to each recipient in turn. The completion writes the
+    last `sent` mark. `then_retry`: sends to the first recipient, and retries for the others.
+    Returns whether the mail was completed: neither taken over by another worker nor retried.
     """
     stage = delivery.stage_for_coroutine()
     recipients = delivery.item.mail.recipients
@@ -309,8 +309,8 @@ async def send_to_recipients(
 
 
 async def _served(session: Session, *, then_retry: bool = False) -> None:
-    """All mails there are, those of the children before included, and those that wait until a
-    sender is known to be dead.
+    """Handles all mails: those that earlier children left, too, and those that wait until their
+    worker counts as dead.
     """
     session.arm("hop:")
     async with aclosing(session.worker.deliveries(_ROOM)) as deliveries:
@@ -329,7 +329,7 @@ async def _served(session: Session, *, then_retry: bool = False) -> None:
 
 
 async def _release(session: Session) -> None:
-    """Whatever nobody has begun to release."""
+    """Releases all mails whose release has not begun."""
     mails = await asyncio.to_thread(lambda: list(session.quarantine.mails()))
     session.arm()
     for mail in mails:
@@ -368,7 +368,7 @@ async def _delete(session: Session, mails: MailFilter | None = None) -> None:
 def _settling(
     kind: str, how: Callable[..., Awaitable[object]], **arguments: object
 ) -> Callable[[Session], Awaitable[None]]:
-    """One mail is taken and settled by a method of Delivery."""
+    """An operation that takes one mail and settles it by a method of Delivery."""
     return partial(_settle, kind=kind, how=partial(how, **arguments))
 
 

@@ -1,4 +1,4 @@
-"""The registry of crash points, read from the code: there is no second list to fall behind it."""
+"""The registry of crash points, read from the code, so that no second list can become outdated."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import mailslice
 
 _PACKAGE = Path(mailslice.__file__).parent
 HOT_PATH = ("worker", "admin", "view", "stores", "testing")
-"""Packages whose points the matrix of operations reaches, the kit's own handlers among them.
+"""Packages whose points the matrix of operations reaches, including the kit's own handlers.
 
-The tests of each duty reach the points of the duties.
+The tests of each duty reach the points of that duty.
 """
 
 

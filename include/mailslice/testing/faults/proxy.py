@@ -1,5 +1,5 @@
-"""A TCP proxy in front of a real store: a store that goes, freezes or breaks off in the middle,
-without touching the one that others use.
+"""A TCP proxy in front of a real store. Simulates a store that dies, freezes or breaks off in the
+middle of a frame; other clients of the store do not notice.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ _PIECE = 65536
 
 
 class Proxy:
-    """Listens on a port of its own of 127.0.0.1 and passes bytes to `target`, until told otherwise.
-    Threads of its own; call it from any.
+    """Listens on a free port of 127.0.0.1 and passes bytes to `target` and back.
+    Works in its own threads; its methods may be called from any thread.
 
-    `passed` counts the bytes that went either way.
+    `passed` counts the bytes of both directions.
     """
 
     def __init__(self, target: tuple[str, int], port: int = 0) -> None:
@@ -31,33 +31,33 @@ class Proxy:
         self._accepting()
 
     def cut(self) -> None:
-        """Closes what is open and refuses what comes, as a killed server would."""
+        """Closes open connections and refuses new ones, as a killed server would."""
         self._refuse()
         self.drop()
 
     def drop(self) -> None:
-        """Closes what is open; new connections pass: a network that lost its state."""
+        """Closes open connections; new ones pass, as after a network that lost its state."""
         with self._lock:
             open_now, self._open = self._open, []
         for connection in open_now:
             _shut(connection)
 
     def stall(self) -> None:
-        """Passes nothing on, and keeps it: a machine that froze.
+        """Holds all bytes back, as a machine that froze.
 
-        `mend` lets it go on where it stopped.
+        `mend` passes them on.
         """
         self._flows.clear()
 
     def break_off(self, after: int) -> None:
-        """Once `after` more bytes went to the store, or 0 at once, everything open is closed: in
-        the middle of a frame. New connections pass.
+        """Closes all open connections in the middle of a frame, once `after` more bytes went to
+        the store; 0: at once. New connections pass.
         """
         with self._lock:
             self._remaining_bytes = after
 
     def mend(self) -> None:
-        """As it was at the beginning; what was frozen goes on, with what it held."""
+        """Passes everything on again, the held bytes of stalled connections first."""
         with self._lock:
             self._remaining_bytes = None
         self._flows.set()
@@ -66,7 +66,7 @@ class Proxy:
             self._accepting()
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the proxy and its connections."""
         self._flows.set()
         self.cut()
 
@@ -118,7 +118,7 @@ class Proxy:
             self._open.remove(source)
 
     def _allowed(self, data: bytes) -> tuple[bytes, bool]:
-        """What of it still passes, and whether that was the end."""
+        """The part of the data that still passes, and whether connections break off after it."""
         with self._lock:
             if self._remaining_bytes is None:
                 return data, False
@@ -130,9 +130,9 @@ class Proxy:
 
 
 def _shut(connection: socket.socket) -> None:
-    """Ends both ways; whoever reads from it is woken.
+    """Shuts down both directions, which wakes a thread that reads from the socket.
 
-    The descriptor goes with the last reference.
+    The descriptor is closed with the last reference.
     """
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,8 +1,8 @@
-"""A server that really restarts under several lanes at once: everybody's connections go, so it goes
-when all of them wait for that.
+"""Restarts a real server under several lanes at once. All connections break, so the server stops
+only when every lane waits for that.
 
-A lane that seeds, drains or balances is never hit by the restart of another: its own clients are no
-part of the test.
+A restart that one lane asks for never hits a lane that seeds, drains or balances: the clients of
+the test kit itself are not under test.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 
 class Restarts:
-    """`stop` and `start` return when the server is down, and up; `away`: seconds between them, in
-    which children go on without it.
+    """`stop` and `start` return when the server is down, and when it is up. `away`: seconds between
+    them, in which children work without the server.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class Restarts:
 
     @contextmanager
     def lane(self) -> Iterator[None]:
-        """A lane is under way, as soon as the server is there: there is no restart before it waits
-        for one, or ends.
+        """Runs a lane, once the server is up. There is no restart until this lane waits for one or
+        ends.
         """
         with self._changed:
             self._lanes += 1
@@ -48,8 +48,8 @@ class Restarts:
                 self._perhaps()
 
     def down(self) -> None:
-        """Returns when the server has gone down, because every lane that is under way has asked for
-        that.
+        """Asks for a restart. Returns when every running lane has asked for one and the server has
+        been stopped.
         """
         with self._changed:
             now = self.count
@@ -58,13 +58,13 @@ class Restarts:
             self._changed.wait_for(lambda: self.count > now)
 
     def up(self) -> None:
-        """Returns when the server is there. Raises what kept it from starting."""
+        """Returns when the server is up. Raises the error of a stop or start that failed."""
         self._up.wait()
         if self._failed is not None:
             raise self._failed
 
     def _perhaps(self) -> None:
-        """With the lock held: all of them wait, so it goes down now."""
+        """Stops the server if every running lane waits for that. The caller holds the lock."""
         if not self._waiting or self._waiting < self._lanes:
             return
         self._waiting = 0

@@ -1,7 +1,7 @@
-"""The databases of one Postal on a MariaDB: made, asked and dropped with an own connection each.
+"""The databases of one Postal on a MariaDB: creates, queries and drops them, each by an own
+connection and without the code under test.
 
-The code under test has no part in it. Every name is the caller's, so that many Postals live on one
-server beside each other.
+The caller chooses every name, so that one server can have many Postals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class MariaDbLogin:
-    """Where a MariaDB is, and as whom."""
+    """The address of a MariaDB, and a user with its password."""
 
     port: int
     host: str = "127.0.0.1"
@@ -33,7 +33,7 @@ class MariaDbLogin:
     password: str = field(default="", repr=False)
 
     def connect(self, database: str | None = None, **options: Any) -> Connection[Any]:
-        """A connection in UTC that commits each statement, as those of Postal do."""
+        """Opens a connection in UTC with autocommit, as Postal does."""
         return pymysql.connect(
             **{
                 "host": self.host,
@@ -49,35 +49,35 @@ class MariaDbLogin:
         )
 
     def url(self, database: str = "") -> str:
-        """As MAILSLICE_POSTAL_URL has it."""
+        """The URL in the form of MAILSLICE_POSTAL_URL."""
         user = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}"
         return f"mysql://{user}@{self.host}:{self.port}/{quote(database, safe='')}"
 
 
 class SqlSession:
-    """One connection with the few calls that tests need. Not for two threads."""
+    """One connection with the few calls that tests need. Not thread-safe."""
 
     def __init__(self, connection: Connection[Any]) -> None:
         self.connection = connection
 
     def rows(self, sql: str, *values: object) -> list[Row]:
-        """What a SELECT gives, a dictionary a row."""
+        """The rows of a SELECT as dictionaries."""
         with self.connection.cursor(pymysql.cursors.DictCursor) as cursor:
             cursor.execute(sql, values or None)
             return list(cursor.fetchall())
 
     def one(self, sql: str, *values: object) -> Any:
-        """The first column of the first row; None without one."""
+        """The first column of the first row; None without a row."""
         rows = self.rows(sql, *values)
         return next(iter(rows[0].values())) if rows else None
 
     def run(self, sql: str, *values: object) -> int:
-        """How many rows a statement changed."""
+        """Runs a statement; returns how many rows it changed."""
         with self.connection.cursor() as cursor:
             return int(cursor.execute(sql, values or None))
 
     def insert(self, table: str, **values: object) -> int:
-        """The id of the new row. `table` is quoted already where it must be."""
+        """Inserts a row; returns its id. The caller quotes `table` if that is needed."""
         columns = ", ".join(f"`{name}`" for name in values)
         marks = ", ".join(["%s"] * len(values))
         with self.connection.cursor() as cursor:
@@ -85,7 +85,7 @@ class SqlSession:
             return int(cursor.lastrowid or 0)
 
     def insert_all(self, table: str, columns: Iterable[str], rows: list[tuple[Any, ...]]) -> None:
-        """Many rows in one go, their ids given by the caller or by the server."""
+        """Inserts many rows at once. Their ids come from the caller or from the server."""
         names = list(columns)
         sql = (
             f"INSERT INTO {table} ({', '.join(f'`{name}`' for name in names)}) "
@@ -122,18 +122,18 @@ class FreshPostal:
         self.login = login
         self.message_login = message_login or login
         self.name = name
-        """Of the main database."""
+        """Name of the main database."""
         self.prefix = name
-        """Of the message databases."""
+        """Prefix of the names of message databases."""
         self.own = f"{name}_own"
-        """The name left for mailslice's own database."""
+        """Name reserved for mailslice's own database."""
         self.version = version
         self.main = SqlSession(login.connect())
         self.servers: dict[int, ServerDatabase] = {}
         self._users: list[str] = []
 
     def install(self) -> None:
-        """Makes the main database with one organization."""
+        """Creates the main database with one organization."""
         self.main.run(f"CREATE DATABASE `{self.name}` CHARACTER SET utf8mb4")
         self.main.connection.select_db(self.name)
         for statement in main_statements(self.version):
@@ -149,7 +149,7 @@ class FreshPostal:
         )
 
     def add_server(self, *, mode: str = "Live", name: str = "") -> ServerDatabase:
-        """One more server with its message database."""
+        """Creates one more server with its message database."""
         now, number = self.now(), len(self.servers) + 1
         identity = self.main.insert(
             "servers",
@@ -174,14 +174,14 @@ class FreshPostal:
         return self.servers[identity]
 
     def now(self) -> datetime:
-        """UTC by the database's clock, naive, with microseconds."""
+        """The UTC time of the database's clock, naive, with microseconds."""
         now: datetime = self.main.one("SELECT UTC_TIMESTAMP(6)")
         return now
 
     def guest(self, *, writes: bool = True, own: bool = True) -> MariaDbLogin:
-        """A new user with the least rights in all servers that there are now.
+        """Creates a user with the least privileges on all present servers.
 
-        Where the message databases are on another MariaDB, the user is the same there.
+        If the message databases are on another MariaDB, the same user is created there.
         """
         name, password = f"g{secrets.token_hex(6)}", secrets.token_urlsafe(12) + "/@:%"
         user = f"'{name}'@'%'"
@@ -204,7 +204,7 @@ class FreshPostal:
         return MariaDbLogin(self.login.port, self.login.host, name, password)
 
     def settings(self, guest: MariaDbLogin) -> dict[str, str]:
-        """MAILSLICE_* lines by which the guest works here, without Cassandra."""
+        """MAILSLICE_* variables by which the guest uses this Postal without Cassandra."""
         settings = {
             "MAILSLICE_POSTAL_URL": guest.url(self.name),
             "MAILSLICE_POSTAL_MESSAGE_PREFIX": self.prefix,
@@ -254,5 +254,5 @@ def admin(login: MariaDbLogin) -> Iterator[SqlSession]:
 
 
 def epoch(at: datetime) -> float:
-    """Seconds since the epoch of a naive UTC time, as message databases have times."""
+    """Seconds since the epoch of a naive UTC time, as message databases store times."""
     return at.replace(tzinfo=UTC).timestamp()

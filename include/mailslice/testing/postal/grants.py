@@ -1,4 +1,4 @@
-"""The least rights of a guest in Postal's databases."""
+"""The least privileges of a guest in Postal's databases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main_reads(main: str, user: str) -> list[str]:
 
 
 def main_writes(main: str, user: str) -> list[str]:
-    """What closing, retrying and releasing need besides."""
+    """Additional grants that closing, retrying and releasing need."""
     return [
         (
             "GRANT INSERT, DELETE, UPDATE (locked_by, locked_at, retry_after, attempts) "
@@ -27,12 +27,12 @@ def main_writes(main: str, user: str) -> list[str]:
 
 
 def server_reads(database: str, user: str) -> list[str]:
-    """The one right in a server's database that a list needs."""
+    """The only grant in a server's database that a list needs."""
     return [f"GRANT SELECT ON `{as_pattern(database)}`.* TO {user}"]
 
 
 def server_writes(database: str, user: str) -> list[str]:
-    """What closing and retrying write in a server's database."""
+    """Grants that closing and retrying need in a server's database."""
     return [
         f"GRANT INSERT ON `{database}`.deliveries TO {user}",
         (
@@ -44,12 +44,12 @@ def server_writes(database: str, user: str) -> list[str]:
 
 
 def own_database(database: str, user: str) -> list[str]:
-    """All rights in mailslice's own database, that of making it included."""
+    """All grants in mailslice's own database, including CREATE."""
     return [f"GRANT ALL PRIVILEGES ON `{as_pattern(database)}`.* TO {user}"]
 
 
 def least(main: str, servers: Iterable[str], user: str, own: str | None = None) -> list[str]:
-    """All of it, of one guest. `user` is quoted as SQL wants it: 'name'@'host'."""
+    """All grants of one guest. `user` is quoted for SQL: 'name'@'host'."""
     return [
         *main_reads(main, user),
         *main_writes(main, user),
@@ -60,5 +60,5 @@ def least(main: str, servers: Iterable[str], user: str, own: str | None = None) 
 
 
 def as_pattern(database: str) -> str:
-    """A database's name where GRANT takes a pattern: _ and % stand for themselves."""
+    """A database name escaped for GRANT, which takes a pattern with _ and %."""
     return database.replace("_", r"\_").replace("%", r"\%")

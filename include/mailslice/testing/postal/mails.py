@@ -1,4 +1,4 @@
-"""Mails in Postal's databases, as each end of a worker leaves them."""
+"""Mails in Postal's databases, in the states in which a dead worker can leave them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN_HEADER = "X-Postal-MsgID"
 
 
 class Ended(StrEnum):
-    """Where the worker of a mail ended: how far the mail's rows have come."""
+    """Where the worker of a mail ended, and so the state of the mail's rows."""
 
     NOT_YET = "waits, never locked"
     LOCKED = "after the lock"
@@ -45,25 +45,25 @@ _RECORDS = {
 
 @dataclass(frozen=True, slots=True)
 class PostalMail:
-    """One mail: ids of its rows. `queued` is 0 where there is no queue row."""
+    """The ids of one mail's rows. `queued` is 0 if there is no queue row."""
 
     server: int
     message: int
     queued: int
     content: bytes
-    """Headers, CRLF CRLF, body, as they are in the raw table now."""
+    """Headers, CRLF CRLF, body: the present content of the raw table."""
     locked_by: str | None = None
     locked_at: datetime | None = None
 
 
 def worker_name(*, leader: bool = True, host: str = "worker-1", thread: int = 1) -> str:
-    """As 3.x names a lock: a leader's has 16 random hex digits."""
+    """A lock name of 3.x. The lock of a batch's leader has 16 random hex digits."""
     name = f"host:{host} pid:{secrets.randbelow(30_000) + 2} thread:{thread}"
     return f"{name} {secrets.token_hex(8)}" if leader else name
 
 
 def job_name(host: str = "worker-1") -> str:
-    """As 2.3 names a lock."""
+    """A lock name of 2.3."""
     return f"host:{host} pid:{secrets.randbelow(30_000) + 2} job:{secrets.token_hex(4)}"
 
 
@@ -91,9 +91,9 @@ class PostalMails:
         attempts: int = 0,
         **queue_row: Any,
     ) -> PostalMail:
-        """A mail whose worker ended there, `locked_for` ago; or that waits.
+        """Writes a mail that waits, or whose worker ended at this point, locked `locked_for` ago.
 
-        `headers` has no last line end. `body` None: no body row. `queue_row`: other columns.
+        `headers` has no line end at its end. `body` None: no body row. `queue_row`: more columns.
         """
         now = self._databases.now()
         at = locked_at or now - locked_for
@@ -147,7 +147,7 @@ class PostalMails:
         locked_for: timedelta = timedelta(hours=2),
         **mail: Any,
     ) -> list[PostalMail]:
-        """Friends of one batch: one name without the random part, one time."""
+        """Writes mails of one batch: all have one lock time and a lock name without random part."""
         at, holder = self._databases.now() - locked_for, worker_name(leader=False)
         return [
             self.mail(server, ended, locked_by=holder, locked_at=at, **mail) for _ in range(size)
@@ -166,7 +166,7 @@ class PostalMails:
         arrived: datetime | None = None,
         **columns: Any,
     ) -> int:
-        """The id of a message with its two raw rows, as Postal inserts it."""
+        """Inserts a message and its two raw rows, as Postal does; returns its id."""
         arrived = arrived or self._databases.now()
         table = self.raw_table(server, arrived)
         headers_id = server.session.insert(f"`{table}`", data=headers, next=None)
@@ -188,7 +188,7 @@ class PostalMails:
         return server.session.insert("messages", **{**values, **columns})
 
     def raw_table(self, server: ServerDatabase, arrived: datetime) -> str:
-        """The name of a day's raw table, made when it is not there."""
+        """The name of a day's raw table. Creates the table if it is missing."""
         name = f"raw-{arrived:%Y-%m-%d}"
         known = "SELECT 1 FROM raw_message_sizes WHERE table_name = %s"
         if not server.session.one(known, name):
@@ -207,7 +207,7 @@ class PostalMails:
         follow: bool = True,
         details: str = "",
     ) -> int:
-        """A delivery record; `follow`: the message's own row has it, too."""
+        """Inserts a delivery record. `follow`: also updates the message's row."""
         stamp = epoch(at or self._databases.now())
         identity = server.session.insert(
             "deliveries",
@@ -238,7 +238,7 @@ class PostalMails:
         locked_at: datetime | None = None,
         **columns: Any,
     ) -> int:
-        """The id of a row of queued_messages."""
+        """Inserts a row into queued_messages; returns its id."""
         created_at = created_at or self._databases.now()
         domain = columns.pop("domain", "example.org")
         values = {
@@ -265,9 +265,9 @@ class PostalMails:
         locked_for: timedelta = timedelta(hours=2),
         locks: Iterable[str | None] = (),
     ) -> list[int]:
-        """Ids of messages that share one day and look alike, with their queue rows.
+        """Inserts similar messages of one day, and their queue rows; returns the message ids.
 
-        `locked_by` or one of `locks` a row: they are locked, `locked_for` ago.
+        `locked_by`, or one of `locks` for each row: the rows were locked `locked_for` ago.
         """
         now = self._databases.now()
         table = self.raw_table(server, now)
@@ -301,17 +301,17 @@ class PostalMails:
         self._main.insert_all("queued_messages", columns.split(), queue)
         return list(range(first, first + count))
 
-    # What Postal's retention and its operators take away.
+    # Losses that Postal's retention and its operators cause.
 
     def lose_message(self, server: ServerDatabase, message: int) -> None:
-        """Retention deleted the message; its queue row stays. A later message is there."""
+        """Deletes the message as retention does. Its queue row and a later message exist."""
         if message == server.session.one("SELECT MAX(id) FROM messages"):
             self.message(server)
         for table, column in (("deliveries", "message_id"), ("messages", "id")):
             server.session.run(f"DELETE FROM {table} WHERE {column} = %s", message)
 
     def lose_raw_table(self, server: ServerDatabase, table: str, *, noted: bool = True) -> None:
-        """Retention dropped a day; with `noted` False the messages still name it."""
+        """Drops a day's table as retention does. `noted` False: the messages still name it."""
         if noted:
             server.session.run(
                 "UPDATE messages SET raw_table = NULL, raw_headers_id = NULL, raw_body_id = NULL, "
@@ -322,20 +322,20 @@ class PostalMails:
         server.session.run(f"DROP TABLE `{table}`")
 
     def lose_header_row(self, server: ServerDatabase, message: int) -> None:
-        """The header row of a message went missing."""
+        """Deletes the header row of a message."""
         (row,) = server.session.rows(
             "SELECT raw_table, raw_headers_id FROM messages WHERE id = %s", message
         )
         server.session.run(f"DELETE FROM `{row['raw_table']}` WHERE id = %s", row["raw_headers_id"])
 
     def lose_server(self, server: ServerDatabase, *, row_only: bool = False) -> None:
-        """The server's row is gone, and its database with it; a queue row may stay."""
+        """Deletes the server's row, and its database unless `row_only`. Queue rows may stay."""
         self._main.run("DELETE FROM servers WHERE id = %s", server.id)
         if not row_only:
             server.session.run(f"DROP DATABASE `{server.database}`")
 
 
 def with_own_headers(headers: bytes, token: str) -> bytes:
-    """The header block after a worker wrote its two headers before the others."""
+    """The header block after a worker has put its two headers before the others."""
     signature = b"DKIM-Signature: v=1; a=rsa-sha256; d=example.com; b=c2lnbmVk"
     return signature + b"\r\n" + f"{OWN_HEADER}: {token}".encode() + b"\r\n" + headers

@@ -1,7 +1,7 @@
-"""A player of Postal's workers: threads that issue the statements of 3.3.6, or 2.3's lock by id.
+"""Plays Postal's workers: threads issue the statements of 3.3.6, or lock rows by id as 2.3 does.
 
-What a worker does between two statements is a hook of the test: it may pause, hang or die there.
-The player records what was sent, how long its statements took, and each lock error it got.
+A hook of the test runs between two statements. It may let the worker pause, hang or die there. The
+player records the sent mails, the durations of its statements, and each lock error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mailslice.testing.postal.worker import Worker, WorkerSetup
 
 
 class Player:
-    """Threads of one worker host. `with player:` runs them until its end."""
+    """The threads of one worker host. They run while `with player:` is open."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class Player:
         self.end()
 
     def end(self, seconds: float = 30) -> None:
-        """TERM: threads finish what they have, then end. Threads that hang are left alone."""
+        """Acts as TERM: threads finish their mails, then end. Does not wait for hanging threads."""
         self._ending.set()
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def wait_until_idle(self, seconds: float = 30) -> None:
-        """Returns once no row that is due waits unlocked. Raises AssertionError after `seconds`."""
+        """Waits until no due row is unlocked. Raises AssertionError after `seconds`."""
         postal = self._setup.postal
         session = SqlSession(postal.login.connect(postal.name))
         waiting = (
@@ -78,7 +78,7 @@ class Player:
                 try:
                     busy = worker.poll()
                 except (pymysql.Error, LookupError, OSError) as error:
-                    # Postal's thread logs it and goes on. The locks stay.
+                    # Postal's thread logs the error and goes on. The locks stay.
                     self.records.note_error(repr(error))
                     busy = False
                     worker.reconnect()

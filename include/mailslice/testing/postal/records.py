@@ -1,4 +1,4 @@
-"""What the threads of a player share: the points at which a test stops them, and what they note."""
+"""Shared by the threads of a player: the points at which a test stops them, and their records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mailslice.testing.postal.databases import Row
 
 
 class Step(StrEnum):
-    """Points between a worker's statements, in their order."""
+    """Points between the statements of a worker, in their order."""
 
     LOCKED = "row locked"
     BATCHED = "friends locked"
@@ -28,27 +28,27 @@ class Step(StrEnum):
 
 
 class Died(BaseException):
-    """Raised by a hook: the thread ends there, and its locks stay."""
+    """Raised by a hook: the thread ends at that point, and its locks stay."""
 
 
 Hook = Callable[[Step, Row], None]
 Outcome = Callable[[Row], str]
-"""Of a queue row: Sent, SoftFail, HardFail, or an exception that Postal would rescue."""
+"""Queue row -> Sent, SoftFail or HardFail. May raise an exception, which Postal rescues."""
 
 
 @dataclass
 class PlayerRecords:
-    """What all threads of a player did. Ids are (server, message)."""
+    """Records of all threads of a player. Ids are (server, message)."""
 
     sent: Counter[tuple[int, int]] = field(default_factory=Counter)
     sent_at: dict[tuple[int, int], float] = field(default_factory=dict)
-    """time.monotonic of the last sending."""
+    """`time.monotonic()` of the last sending of each message."""
     longest: dict[str, float] = field(default_factory=dict)
     """Seconds of the slowest statement of each kind."""
     lock_errors: list[str] = field(default_factory=list)
-    """Each 1205 and 1213, with the kind of its statement."""
+    """Each MariaDB error 1205 and 1213, with the kind of its statement."""
     errors: list[str] = field(default_factory=list)
-    """What a worker would log: errors that no thread expects."""
+    """Unexpected errors of threads, which a worker would log."""
     deaths: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -58,35 +58,35 @@ class PlayerRecords:
         return max((seconds for kind, seconds in self.longest.items() if kind != "read"), default=0)
 
     def note_time(self, kind: str, seconds: float) -> None:
-        """One statement's duration."""
+        """Notes the duration of one statement."""
         with self._lock:
             self.longest[kind] = max(seconds, self.longest.get(kind, 0))
 
     def note_sent(self, row: Row) -> None:
-        """One sending."""
+        """Notes one sending."""
         identity = row["server_id"], row["message_id"]
         with self._lock:
             self.sent[identity] += 1
             self.sent_at[identity] = time.monotonic()
 
     def note_error(self, text: str) -> None:
-        """An error of a thread."""
+        """Notes an unexpected error of a thread."""
         with self._lock:
             self.errors.append(text)
 
     def note_lock_error(self, text: str) -> None:
-        """A 1205 or a 1213."""
+        """Notes an error 1205 or 1213."""
         with self._lock:
             self.lock_errors.append(text)
 
     def note_death(self) -> None:
-        """A thread that ended at a hook."""
+        """Notes that a thread ended at a hook."""
         with self._lock:
             self.deaths += 1
 
 
 def hang(event: threading.Event, step: Step, number: int = 1) -> Hook:
-    """A hook: the first `number` mails that reach `step` hang until the event."""
+    """A hook: the first `number` mails that reach `step` hang until the event is set."""
     remaining = [number]
 
     def reached(at: Step, _row: Row) -> None:
@@ -110,7 +110,7 @@ def die(step: Step, number: int = 1) -> Hook:
 
 
 def slow(step: Step, seconds: float) -> Hook:
-    """A hook: each mail stays at `step` so long."""
+    """A hook: each mail waits for `seconds` at `step`."""
 
     def reached(at: Step, _row: Row) -> None:
         if at is step:

@@ -1,7 +1,7 @@
-"""Postal's tables that matter to a guest, as `db/schema.rb` of 3.3.6 and the migrations of its
-message databases leave them.
+"""Postal's tables that a guest uses, as `db/schema.rb` of 3.3.6 and the migrations of its message
+databases create them.
 
-The tables of people, domains, endpoints and the like are left out: mailslice has no right to them.
+Tables of users, domains, endpoints and the like are left out: mailslice has no grants on them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Version(StrEnum):
-    """Releases of Postal whose tables can be made."""
+    """Releases of Postal whose tables can be created."""
 
     V2_3 = "2.3"
     V3_3 = "3.3"
@@ -208,7 +208,7 @@ MESSAGE_TABLES: Mapping[str, str] = {
 
 
 def main_statements(version: Version) -> list[str]:
-    """What makes the main database's tables, in the session's current database."""
+    """Statements that create the main database's tables in the session's current database."""
     versions = ", ".join(f"('{number}')" for number in RAILS_VERSIONS[version])
     tables = MAIN_TABLES[version].items()
     return [
@@ -218,7 +218,7 @@ def main_statements(version: Version) -> list[str]:
 
 
 def message_statements() -> list[str]:
-    """What makes a server's tables, in the session's current database."""
+    """Statements that create a server's tables in the session's current database."""
     versions = ", ".join(f"({number})" for number in range(1, MESSAGE_VERSION + 1))
     tables = MESSAGE_TABLES.items()
     return [

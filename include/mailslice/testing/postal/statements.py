@@ -1,4 +1,4 @@
-"""Statements that several parts of Postal issue alike."""
+"""Statements that several parts of Postal issue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COUNTERS = ("incoming", "outgoing", "spam", "bounces", "held")
 
 
 def destroy(main: SqlSession, queued: int) -> None:
-    """As Rails destroys a row: by its id alone, and it may be gone."""
+    """Deletes a row as Rails does: by its id only, and without an error if it is missing."""
     main.connection.begin()
     try:
         main.run("DELETE FROM queued_messages WHERE id = %s", queued)
@@ -24,7 +24,7 @@ def destroy(main: SqlSession, queued: int) -> None:
 
 
 def count(messages: SqlSession, database: str, counter: str, at: datetime) -> None:
-    """One more of a counter in the four tables. `database` is quoted."""
+    """Adds one to a counter in each of the four tables. `database` is quoted."""
     hour = at.replace(minute=0, second=0, microsecond=0)
     day = hour.replace(hour=0)
     month = day.replace(day=1)
@@ -39,5 +39,5 @@ def count(messages: SqlSession, database: str, counter: str, at: datetime) -> No
 
 
 def utc_now() -> datetime:
-    """UTC by this host's clock, naive: what a worker writes."""
+    """The UTC time of this host, naive, as a worker writes it."""
     return datetime.now(UTC).replace(tzinfo=None)

@@ -1,4 +1,4 @@
-"""What Postal does beside its workers: the tidy task, and the buttons of a message's page."""
+"""Actions of Postal besides its workers: the tidy task, and buttons of a message's page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TIDY_PAGE = 1000
 
 
 def tidy(postal: FreshPostal, stale: timedelta = timedelta(days=1)) -> int:
-    """Postal's own hourly task: destroys rows with old locks. Gives how many."""
+    """Postal's hourly task: deletes rows whose lock is older than `stale`. Returns how many."""
     limit, last, number = utc_now() - stale, 0, 0
     while True:
         page = postal.main.rows(
@@ -29,9 +29,9 @@ def tidy(postal: FreshPostal, stale: timedelta = timedelta(days=1)) -> int:
 
 
 def press_release(postal: FreshPostal, server: int, message: int) -> int:
-    """The button Release message, or Redeliver: the id of the message's queue row.
+    """The button Release message, or Redeliver. Returns the id of the message's queue row.
 
-    While there is a row, its retry_after alone is taken away.
+    If there is a queue row already, only its retry_after is cleared.
     """
     queued = postal.main.one(
         "SELECT id FROM queued_messages WHERE message_id = %s AND server_id = %s LIMIT 1",
@@ -59,7 +59,7 @@ def press_release(postal: FreshPostal, server: int, message: int) -> int:
 
 
 def press_cancel_hold(postal: FreshPostal, server: int, message: int) -> None:
-    """The button Cancel hold: nothing where the message is not held."""
+    """The button Cancel hold. Does nothing if the message is not held."""
     session = postal.servers[server].session
     if session.one("SELECT status FROM messages WHERE id = %s", message) != "Held":
         return

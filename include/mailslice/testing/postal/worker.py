@@ -1,4 +1,4 @@
-"""One thread of a worker: Postal's statements in their order, each on its own connection."""
+"""One thread of a worker: issues Postal's statements in their order, on Postal's connections."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _LOCK_ERRORS = (ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK)
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """What the threads of one player do, and where. 2.x has batches always."""
+    """The setup that the threads of one player share. Postal 2.x always has batches."""
 
     postal: FreshPostal
     hook: Hook
     outcome: Outcome
     batches: bool
     ip_addresses: tuple[int, ...]
-    """Ids of this host's addresses."""
+    """Ids of the IP addresses of this host."""
     records: PlayerRecords
 
 
 class Worker:
-    """One thread with its two connections: of Rails, and of the message part."""
+    """One thread with its two connections: for the main database and for message databases."""
 
     def __init__(self, setup: WorkerSetup, name: str) -> None:
         self._setup = setup
@@ -57,13 +57,13 @@ class Worker:
                 session.close()
 
     def reconnect(self) -> None:
-        """Both connections anew, as after one was lost."""
+        """Opens both connections again, as after one was lost."""
         self.close()
         with suppress(pymysql.Error):
             self._connect()
 
     def poll(self) -> bool:
-        """One poll, and the work it brings; False when there was none."""
+        """Polls once and does the work that it finds. Returns False if there was none."""
         leaders = self._locked_by_id() if self._two else self._locked_first()
         for leader in leaders:
             self._setup.hook(Step.LOCKED, leader)
@@ -88,7 +88,7 @@ class Worker:
         return self._read_locked("", holder, now)
 
     def _locked_by_id(self) -> list[Row]:
-        """2.3: a job a row. The requeuer reads all that are due; each job locks its own."""
+        """2.3 has a job for each row. The requeuer reads all due rows; each job locks its own."""
         due = self._main.rows(
             "SELECT id FROM queued_messages WHERE locked_at IS NULL "
             "AND (retry_after IS NULL OR retry_after < %s)",

@@ -1,5 +1,5 @@
-"""A bucket, James' tables and mailslice's own on real stores that tests fill blob by blob, and the
-collector's steps over them.
+"""A bucket, James' tables and mailslice's own tables on real stores, which tests fill blob by blob,
+and the steps of blob_gc on them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from mailslice.stores.cassandra.session import CassandraSession
 from tests.services.duties.world import World, ahead, in_process, queued_mail
 
 OLD = timedelta(hours=1)
-"""How far ahead the clock of runs is: blobs that were just put are older than the grace by then."""
+"""How far the clock of runs is ahead: for it, blobs that were just put are past the grace."""
 
 
 @dataclass
 class Heap(World):
     """One deployment.
 
-    Blobs are put now; runs have a clock that is ahead, so nothing has to wait.
+    Blobs are put now. Runs have a clock that is ahead, so no test waits for the grace.
     """
 
     duty = "blob_gc"
@@ -41,7 +41,7 @@ class Heap(World):
         default_factory=lambda: {"grace": "10m", "delete_after": "1h", "max_share": 1}
     )
     used: set[str] = field(default_factory=set)
-    """James' tables that are to be emptied: each costs a tenth of a second."""
+    """James' tables to empty after the test; each takes 0.1 s."""
 
     def blob(self, key: str = "", content: bytes = b"content") -> str:
         key = key or str(uuid.uuid4())
@@ -55,7 +55,7 @@ class Heap(World):
         return {blob.key.split("/", 3)[3] for blob in self.stores.own_blobs.list("kept/")}
 
     def row(self, header: str, body: str) -> None:
-        """A mail of the queue view refers to both."""
+        """Inserts a mail into the queue view that refers to both blobs."""
         start = datetime(2026, 11, 1, tzinfo=UTC)
         self.used.add("enqueuedmailsv4")
         item = queued_mail(blobs=(header, body))
@@ -79,11 +79,11 @@ class Heap(World):
         return super().request(run, **{**self.params, **params})
 
     def collect(self, at: timedelta = timedelta(0), **params: object) -> dict:
-        """A whole run, as if made `at` after the first; its report."""
+        """Runs all steps, as if `at` after the first run; returns the report."""
         return self.run(clock=ahead(OLD + at), **params)
 
     def twice(self, **params: object) -> dict:
-        """Both phases; the report of the second."""
+        """Runs both phases; returns the report of the second."""
         first = self.collect(**params)
         assert (first["gcedBlobCount"], first["candidates"]) == (0, first["orphans"])
         return self.collect(timedelta(hours=2), **params)
@@ -92,7 +92,7 @@ class Heap(World):
         return super().steps(request, *steps, clock=ahead(OLD + at))
 
     def using(self, **parts: Any) -> Heap:
-        """The same, with other parts of the duty."""
+        """A copy of this world with other parts of the duty."""
         return replace(self, tools=replace(self.tools, logic=BlobGc(**parts)))
 
 
@@ -140,14 +140,14 @@ def heap(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Heap]:
-    """An empty deployment; what the test puts into it is removed."""
+    """An empty deployment. Everything that the test puts into it is removed."""
     settings, stores = _partition
     for bucket in (stores.blobs, stores.own_blobs):
         bucket.ensure_bucket()
     tools = Tools() if "with_spark" in request.fixturenames else in_process()
     heap = Heap(settings, stores, tools=tools)
     yield heap
-    monkeypatch.undo()  # a patched delete would leave its blobs to the next test
+    monkeypatch.undo()  # a patched delete would leave blobs to the next test
     for name in heap.used:
         stores.cassandra.execute(f"TRUNCATE {settings.cassandra.keyspace}.{name}")
     for bucket in (stores.blobs, stores.own_blobs):

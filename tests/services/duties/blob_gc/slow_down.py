@@ -1,4 +1,4 @@
-"""A proxy in front of S3 that answers 503 SlowDown when it is told to."""
+"""A proxy in front of S3 that answers 503 SlowDown on request of a test."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BODY = (
 
 
 class SlowDown:
-    """Listens on a port of its own.
+    """Listens on a free port.
 
-    `refuse(method, times)`: so many requests of that method get 503.
+    `refuse(method, times)`: the next `times` requests with that method get 503.
     """
 
     def __init__(self, target: str) -> None:
@@ -56,7 +56,7 @@ class SlowDown:
                 if proxy._busy(self.command):
                     self._answer(503, {"Content-Type": "application/xml"}, _BODY)
                     return
-                # The Host header goes on as it came: it is signed.
+                # The Host header is passed on unchanged, because it is signed.
                 there = http.client.HTTPConnection(proxy._target, timeout=30)
                 there.request(self.command, self.path, body or None, dict(self.headers))
                 answer = there.getresponse()

@@ -24,18 +24,18 @@ def _partition(make_fresh: Callable) -> Iterator[tuple[Settings, Stores]]:
 
 @pytest.fixture(scope="session")
 def shared_james(_partition: tuple[Settings, Stores]) -> Mailboxes:
-    """Mailboxes that tests share: a test names its own by the param `mailboxes`."""
+    """Mailboxes that tests share. A test limits its runs to its own by the param `mailboxes`."""
     return Mailboxes(*_partition)
 
 
 @pytest.fixture
 def james(shared_james: Mailboxes, request: pytest.FixtureRequest) -> Mailboxes:
-    """As `shared_james`."""
+    """The mailboxes of `shared_james`, for one test."""
     with_spark = "with_spark" in request.fixturenames
     return replace(shared_james, tools=Tools()) if with_spark else shared_james
 
 
 @pytest.fixture
 def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever an earlier run sent was sent long ago."""
+    """Lets all writes of earlier runs count as long ago."""
     monkeypatch.setattr(decide, "SENT_FOR", decide.SENT_FOR * 0)

@@ -1,9 +1,9 @@
-"""The plan's Spark jobs in this process.
+"""Runs the plan's Spark jobs in this process, for a few mailboxes.
 
-The workers' own code, and what Spark's columns do said again by plain Python, for a few mailboxes.
+The workers' code is the real one. Plain Python replaces the Column functions of Spark.
 
-Interleavings are about stores. `test_whole` runs the same data through Spark and through this, and
-both must find the same.
+Tests of interleavings, which are about stores, use it. `test_whole` runs the same data through
+Spark and through this module; both must find the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ABSENT = (None, None, None)
 
 
 class PlainScanned:
-    """As `scan.Scanned`."""
+    """The double of `scan.Scanned`."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ def _joined(kind: str, key: bytes, parts: list[dict]) -> dict:
 def plain_differences(
     _: object, what: differing.ComparisonSpec, truth: Sequence[RowFile]
 ) -> tuple[tuple[RowFile, ...], dict[str, int]]:
-    """As `differences.differences`."""
+    """The double of `differences.differences`."""
     keys = [*truth, *sorted(what.mailboxes)]
     both: dict[tuple, dict[str, tuple]] = {}
     for row in (row for batch in differing._read(what, iter([keys])) for row in batch.to_pylist()):
@@ -157,4 +157,4 @@ plain_survey = partial(
     survey.survey, scan=PlainScanned, compare=plain_differences, operation=timedelta(0)
 )
 PLAIN = CounterRepair(survey=plain_survey)
-"""The duty, whose plan is made in this process."""
+"""The duty with a plan that is made in this process."""

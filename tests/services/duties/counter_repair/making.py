@@ -1,5 +1,5 @@
-"""James' tables of mailboxes, as its DDL makes them (own text, equal in effect), and mailboxes in
-them that tests fill row by row, as James does.
+"""James' mailbox tables, as its DDL creates them (own text, equal in effect), and mailboxes that
+tests fill row by row, as James does.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ BOTH = ("imapuidtable", "messageidtable")
 
 
 def create_mailbox_tables(stores: Stores) -> None:
-    """As a James that starts for the first time."""
+    """Creates the tables, as James does at its first start."""
     for statement in DDL:
         stores.cassandra.execute(statement.format(ks=stores.settings.cassandra.keyspace))
 
 
 def timeuuid() -> UUID:
-    """As James makes ids: version 1, of now."""
+    """A new id as James makes it: a UUID of version 1 with the present time."""
     return uuid.uuid1(node=uuid.uuid4().int >> 80, clock_seq=uuid.uuid4().int % (1 << 14))
 
 
@@ -86,7 +86,7 @@ class Mailboxes(World):
         seen: int = 0,
         add: tuple[int, int] = (0, 0),
     ) -> UUID:
-        """A mailbox with messages, `seen` of them seen, and counters that are off by `add`."""
+        """Inserts a mailbox with messages, `seen` of them seen. Its counters are wrong by `add`."""
         mailbox = timeuuid()
         self.execute(
             "INSERT INTO {ks}.mailbox (id, mailboxbase, name, uidvalidity) VALUES (%s, "
@@ -112,7 +112,7 @@ class Mailboxes(World):
         flags: set | None = None,
         tables: tuple = BOTH,
     ) -> UUID:
-        """Rows of one message, counters left alone."""
+        """Inserts the rows of one message, without changing counters."""
         message = message or timeuuid()
         for table in tables:
             columns = (
@@ -135,9 +135,9 @@ class Mailboxes(World):
         return message
 
     def late_flags(self, mailbox: UUID, uid: int) -> None:
-        """As James changes flags of a message whose projection is deleted by then.
+        """Changes flags as James does when the message's projection has been deleted meanwhile.
 
-        A row that has these flags alone.
+        Leaves a row with no other columns than these flags.
         """
         self.execute(
             "UPDATE {ks}.messageidtable SET flagseen = false, flagflagged = true, modseq = 99"
@@ -147,13 +147,13 @@ class Mailboxes(World):
         )
 
     def give_modseq(self, mailbox: UUID, modseq: int) -> None:
-        """As James, before it adds a message or changes flags."""
+        """Sets the highest modSeq, as James does before it adds a message or changes flags."""
         self.execute(
             "INSERT INTO {ks}.modseq (mailboxid, nextmodseq) VALUES (%s, %s)", mailbox, modseq
         )
 
     def remove(self, mailbox: UUID, uid: int, message: UUID, tables: tuple = BOTH) -> None:
-        """Delete rows of a message, counters left alone."""
+        """Deletes rows of a message, without changing counters."""
         if "imapuidtable" in tables:
             self.execute(
                 "DELETE FROM {ks}.imapuidtable WHERE messageid = %s AND mailboxid = %s AND "
@@ -168,7 +168,7 @@ class Mailboxes(World):
             )
 
     def add(self, mailbox: UUID, count: int, unseen: int) -> None:
-        """As James' increments."""
+        """Adds to the counters, as James does."""
         self.execute(
             "UPDATE {ks}.mailboxcounters SET count = count + %s, unseen = unseen + %s WHERE "
             "mailboxid = %s",
@@ -178,7 +178,7 @@ class Mailboxes(World):
         )
 
     def counters(self, mailbox: UUID) -> tuple[int, int] | None:
-        """The counter row; None when there is none."""
+        """(count, unseen) of the counter row; None without a row."""
         rows = self.execute(
             "SELECT count, unseen FROM {ks}.mailboxcounters WHERE mailboxid = %s", mailbox
         )
@@ -194,6 +194,6 @@ class Mailboxes(World):
         return {row[0]: (row[1], row[2], row[3], set(row[4] or ())) for row in rows}
 
     def using(self, **parts: Any) -> Mailboxes:
-        """The same, with other parts of the duty."""
+        """A copy of this world with other parts of the duty."""
         duty = CounterRepair(**{"survey": plain_survey, **parts})
         return replace(self, tools=in_process(logic=duty))

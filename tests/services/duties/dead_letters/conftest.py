@@ -1,4 +1,4 @@
-"""A queue on real stores whose dead letters tests plant one by one, and the duty's steps."""
+"""A queue on real stores into which tests put dead letters one by one, and the duty's steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Letters(World):
         marked: bool = False,
         sender: str | None = "a@b.example",
     ) -> QueuedMail:
-        """A mail of the view, without its message."""
+        """Inserts a mail into the view, without its message."""
         item = queued_mail(name, sender=sender)
         if row:
             now = datetime.now(UTC)
@@ -51,7 +51,7 @@ class Letters(World):
         return item
 
     def delete_row(self, enqueue_id: EnqueueId) -> None:
-        """Its row goes, and nothing else."""
+        """Deletes the row of a mail and nothing else."""
         cassandra, keyspace = self.stores.cassandra, self.settings.cassandra.keyspace
         view = self.stores.tables.v4
         row = next(view.find(self.queue, list(view.partitions(self.queue)), enqueue_id))
@@ -70,7 +70,7 @@ class Letters(World):
         timestamp: int | None = None,
         **headers: Any,
     ) -> None:
-        """A dead letter as the broker makes it: of a mail, or of any bytes."""
+        """Publishes a dead letter of a mail or of any bytes, as the broker would."""
         body = content if isinstance(content, bytes) else message.encode(content)
         death = {
             "reason": reason,
@@ -94,22 +94,22 @@ class Letters(World):
         )
 
     def taken(self, name: str) -> list[tuple[Any, bytes]]:
-        """Takes everything off a RabbitMQ queue: (properties, body)."""
+        """Takes all messages off a RabbitMQ queue: (properties, body)."""
         return [(properties, body) for _, properties, body in self.read_messages(name, take=True)]
 
     def work(self) -> list[str]:
-        """The names of the mails on the work queue, which they leave."""
+        """Takes all mails off the work queue; returns their names."""
         return [message.decode(body).mail.name for _, body in self.taken(self.names.work_queue)]
 
     def dead(self) -> list[bytes]:
-        """The bodies on the dead letter queue, in order; they stay."""
+        """The bodies on the dead letter queue, in order. The messages stay."""
         return [body for _, _, body in self.read_messages(self.names.dead_letter_queue)]
 
     def dead_names(self) -> list[str]:
         return [message.decode(body).mail.name for body in self.dead()]
 
     def reject_all(self) -> None:
-        """As a worker rejects: everything on the work queue dies."""
+        """Rejects all messages on the work queue as a worker does: they are dead-lettered."""
         with blocking_connection(self.settings.rabbitmq) as connection:
             channel = connection.channel()
             while (got := channel.basic_get(self.names.work_queue))[0] is not None:

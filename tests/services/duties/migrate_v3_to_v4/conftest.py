@@ -1,4 +1,4 @@
-"""A queue whose view is in V3, as James 3.5 leaves it, and the steps over it.
+"""A queue whose view is in V3, as James 3.5 leaves it, and the duty's steps on it.
 
 Workers' code runs in this process unless a test asks for Spark.
 """
@@ -31,7 +31,7 @@ BUCKETS = 2
 
 @dataclass
 class OldView(World):
-    """One queue. Slice 0 is the one of an hour ago, -1 the one before it."""
+    """One queue. Slice 0 is the slice of an hour ago, -1 is the slice before it."""
 
     duty = "migrate_v3_to_v4"
     locks = ("{duty}/{queue}", "queue_cleanup/{queue}")
@@ -65,7 +65,7 @@ class OldView(World):
         table: EnqueuedMails | None = None,
         **changes: Any,
     ) -> ViewRow:
-        """One row of V3."""
+        """Inserts one row, into V3 unless `table` is given."""
         row = self.row(number, **changes)
         (table or self.stores.tables.v3).insert_future(row).result()
         if dead:
@@ -120,7 +120,7 @@ def _partition(fresh_module: Any) -> Iterator[tuple[Settings, Stores]]:
 
 @pytest.fixture
 def old(_partition: tuple[Settings, Stores], request: pytest.FixtureRequest) -> OldView:
-    """A fresh queue, where V3 and V4 both exist."""
+    """A fresh queue with both tables, V3 and V4."""
     settings, stores = _partition
     tools = Tools() if "with_spark" in request.fixturenames else in_process()
     return OldView(settings, stores, queues.create(stores, f"q-{uuid.uuid4().hex[:8]}"), tools)

@@ -1,4 +1,4 @@
-"""A queue view on a real Cassandra that tests fill row by row, and the cleanup's steps over it, in
+"""A queue view on a real Cassandra that tests fill row by row, and the cleanup's steps on it, in
 this process with one Spark session.
 """
 
@@ -34,8 +34,8 @@ GRACE = "2s"
 class View(World):
     """One queue.
 
-    Slices are numbered: `at(0)` is the newest slice that is surely closed, `at(-1)` the one before
-    it, `at(10)` is open.
+    Slices have numbers: `at(0)` is the newest slice that is certainly closed, `at(-1)` is the slice
+    before it, `at(10)` is open.
     """
 
     duty = "queue_cleanup"
@@ -54,7 +54,7 @@ class View(World):
         table: EnqueuedMails | None = None,
         enqueue_id: EnqueueId | None = None,
     ) -> EnqueueId:
-        """One row, in the slice of that number."""
+        """Inserts one row into the slice with this number; returns its id."""
         start = self.at(number)
         item = QueuedMail(
             enqueue_id or EnqueueId(uuid.uuid4()),
@@ -71,7 +71,7 @@ class View(World):
     def start_at(
         self, number: int | datetime, content: int | datetime | str | None = "same"
     ) -> None:
-        """Write browseStart, and contentStart: the same when nothing is said, none when None."""
+        """Writes browseStart and contentStart. `content`: the same by default; None writes none."""
         browse = number if isinstance(number, datetime) else self.at(number)
         self.stores.tables.browse_starts.insert_first(self.queue, browse)
         if content is not None:
@@ -85,7 +85,7 @@ class View(World):
             self.stores.tables.content_starts.insert_first(self.queue, wanted)
 
     def james_writes_browse_start(self, when: datetime) -> None:
-        """As James: a plain write with the time of now."""
+        """Writes browseStart as James does: a plain write with the present time."""
         self.stores.tables.browse_starts.write(self.queue, when, micros(datetime.now(UTC)))
 
     @property
@@ -99,7 +99,7 @@ class View(World):
         return start.value if start else None
 
     def rows(self, number: int, bucket: int = 0) -> set[EnqueueId]:
-        """The ids in a slice, over all tables."""
+        """The ids of a slice in all tables."""
         world = Partition(self.at(number), bucket)
         return {
             row.enqueue_id
@@ -111,11 +111,11 @@ class View(World):
         return super().request(run, **{**self.params, **params})
 
     def clean(self, clock: Clock = system_clock, **params: object) -> dict:
-        """A whole run; its report."""
+        """Runs all steps; returns the report."""
         return self.run(clock=clock, **params)
 
     def steps(self, request: RunRequest, *steps: str, clock: Clock = system_clock) -> dict:
-        """Some steps of a run, or all; the summary of the last."""
+        """Runs these steps of a run, or all; returns the summary of the last."""
         return super().steps(request, *(steps or STEPS), clock=clock)
 
 
@@ -134,7 +134,7 @@ def _settings(fresh, **more: object) -> Settings:
 
 @pytest.fixture
 def tools(request: pytest.FixtureRequest) -> Tools:
-    """Workers' code runs in this process, without Data Docs; `with_spark` has both."""
+    """Tools that run workers' code in this process without Data Docs; `with_spark` uses both."""
     if "with_spark" in request.fixturenames:
         return Tools(agree=as_set)
     return in_process(agree=as_set)
@@ -171,7 +171,7 @@ def _view(settings: Settings, stores: Stores, tools: Tools) -> View:
 def view(_one_place: tuple[Settings, Stores], tools: Tools) -> View:
     """A fresh queue.
 
-    mailslice alone works on it (shared is false), so that marks go with their rows.
+    Only mailslice works on it (shared is false), so a cleanup drops marks with their rows.
     """
     return _view(*_one_place, tools)
 
@@ -180,8 +180,8 @@ def view(_one_place: tuple[Settings, Stores], tools: Tools) -> View:
 def shared_view(view: View, monkeypatch: pytest.MonkeyPatch) -> View:
     """As `view`, on a queue that James shares.
 
-    That it is empty is known of it when a test says so: how soon RabbitMQ has figures of a new
-    queue is chance.
+    A test says when the queue is known to be empty: when RabbitMQ has figures of a new queue is
+    random.
     """
     monkeypatch.setattr(marks, "sample_again", lambda *_, **__: None)
     view.settings = view.settings.model_copy(
@@ -192,13 +192,13 @@ def shared_view(view: View, monkeypatch: pytest.MonkeyPatch) -> View:
 
 @pytest.fixture
 def view_of_two(_two_tables: tuple[Settings, Stores], tools: Tools) -> View:
-    """As `view`, where V3 and V4 both exist."""
+    """As `view`, with both tables, V3 and V4."""
     return _view(*_two_tables, tools)
 
 
 @pytest.fixture
 def older_view(make_fresh: Callable, tools: Tools) -> Iterator[View]:
-    """As `view`, beside James 3.5 or 3.6: there is V3 alone, and no contentStart."""
+    """As `view`, beside James 3.5 or 3.6: only V3 exists, and there is no contentStart."""
     settings = _settings(make_fresh(new_keyspaces=True))
     v3 = settings.model_copy(
         update={"queue": settings.queue.model_copy(update={"table": QueueTable.V3})}
@@ -213,7 +213,7 @@ def older_view(make_fresh: Callable, tools: Tools) -> Iterator[View]:
 
 @pytest.fixture
 def own_view(make_fresh: Callable, tools: Tools) -> Iterator[View]:
-    """As `view`, in keyspaces of its own: for tests that change the stored configuration."""
+    """As `view`, in own keyspaces, for tests that change the stored configuration."""
     settings = _settings(make_fresh())
     with open_stores(settings) as stores:
         queues.create(stores, "first")
@@ -221,7 +221,7 @@ def own_view(make_fresh: Callable, tools: Tools) -> Iterator[View]:
 
 
 def store_configuration(view: View, window: timedelta, buckets: int = 1) -> None:
-    """Append a configuration to James' events, and let the settings follow it."""
+    """Appends a configuration to James' events, and changes the settings to match it."""
     configuration = ViewConfiguration(window, buckets)
     ConfigurationGuard(view.stores.tables, view.settings).apply(configuration)
     queue = view.settings.queue.model_copy(update={"slice_window": window, "bucket_count": buckets})

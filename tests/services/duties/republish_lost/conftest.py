@@ -1,4 +1,4 @@
-"""The fixtures of audits."""
+"""The fixtures of tests/services/duties/audited.py."""
 
 from tests.services.duties.audited import at_once, make_spool, one_place, quickly, spool
 

@@ -1,6 +1,6 @@
-"""A queue whose workers are made of records.
+"""A queue whose workers exist only as records, and the duty's steps in this process.
 
-A thread speaks for each, as the worker's own task would. And the duty's steps, in this process.
+For each worker a thread writes records, as the task of a real worker does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DAY = timedelta(days=1)
 
 
 class Speaker:
-    """A worker, as its record shows it: it speaks ten times a second until it is silenced."""
+    """A worker that exists as a record, written ten times a second until `fall_silent`."""
 
     def __init__(self, world: StuckQueue, *mails: InFlightMail, **changes: Any) -> None:
         self.partition = world
@@ -62,7 +62,7 @@ class Speaker:
         self._thread.start()
 
     def say(self, **changes: Any) -> None:
-        """One record more."""
+        """Writes one more record."""
         with self._lock:
             self.record = replace(self.record, beat=self.record.beat + 1, **changes)
             stores, queue = self.partition.stores, self.partition.queue
@@ -70,7 +70,7 @@ class Speaker:
                 stores.own.worker_records.save_future(queue, self.record).result()
 
     def fall_silent(self) -> None:
-        """As by kill -9 or SIGSTOP."""
+        """Stops writing records, as after SIGKILL or SIGSTOP."""
         self._end.set()
         self._thread.join()
 
@@ -81,14 +81,14 @@ class Speaker:
 
 @dataclass
 class StuckQueue(World):
-    """A queue, and what a test looks at."""
+    """A queue, and the state that tests check."""
 
     duty = "stuck_mails"
     defaults = {"lock_timeout": TIMEOUT}  # noqa: RUF012
     speakers: list[Speaker] = field(default_factory=list)
 
     def mail(self, name: str = "m", recipients: tuple[str, ...] = ("c@d.example",)) -> QueuedMail:
-        """Blobs and row, as an enqueue leaves them."""
+        """Writes blobs and row of a mail, as an enqueue does."""
         item = queued_mail(name, recipients=recipients)
         self.put_content(item, HEADER, BODY)
         row = ViewRow(self.queue, self.where, system_clock(), item)
@@ -101,7 +101,7 @@ class StuckQueue(World):
         return Partition(slice_start(system_clock() - DAY / 24, timedelta(hours=1)), 0)
 
     def held(self, item: QueuedMail, seconds: float = 120.0, **changes: Any) -> InFlightMail:
-        """The mail in a handler, for so long."""
+        """The mail as a worker record lists it: in a handler for `seconds`."""
         mail = InFlightMail(
             item.enqueue_id,
             item.mail.name,
@@ -132,7 +132,7 @@ class StuckQueue(World):
 
 @pytest.fixture
 def real_gate() -> None:
-    """Great Expectations itself."""
+    """Makes a test evaluate gates by Great Expectations."""
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def _opened(make_fresh: Any) -> Iterator[tuple[Settings, Stores]]:
 
 @pytest.fixture
 def world(_opened: tuple[Settings, Stores], request: pytest.FixtureRequest) -> Iterator[StuckQueue]:
-    """Its gates are evaluated by plain Python: a second less a gate, unless `real_gate`."""
+    """A queue. Plain Python evaluates its gates, a second faster each, unless `real_gate`."""
     settings, stores = _opened
     tools = Tools(without_pages if "real_gate" in request.fixturenames else judged_plainly)
     queue = queues.create(stores, f"q-{uuid.uuid4().hex[:8]}")

@@ -1,6 +1,6 @@
-"""A Postal, and the own tables, in memory: what the duty decides needs no MariaDB.
+"""Postal and mailslice's own tables in memory: tests of the duty's decisions need no MariaDB.
 
-The statements themselves are for tests/services/postal.
+tests/services/postal tests the SQL statements.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def seconds(moment: datetime) -> Decimal:
 
 
 class MemoryRecords:
-    """One own table."""
+    """The double of one of mailslice's own tables."""
 
     def __init__(self, shape: TableShape) -> None:
         self._shape = shape
@@ -97,7 +97,7 @@ class MemoryRecords:
 
 
 class World:
-    """Rows by id, or by server and message. `unreadable`: servers without their database."""
+    """Rows by id, or by (server, message). `unreadable`: servers whose database is missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.now = folder, NOW
@@ -108,9 +108,9 @@ class World:
         self.servers: set[int] = set()
         self.unreadable: set[int] = set()
         self.newest: int | None = None
-        """The id of the newest message; None: beyond all."""
+        """The id of the newest message; None: larger than all ids."""
         self.while_closing: Callable[[], object] = lambda: None
-        """What somebody else does between the look, or the copy, and the transaction."""
+        """A change by somebody else between the read, or the copy, and the transaction."""
         self.url = SimpleNamespace(database="postal", address="db:3306")
         self.host = "db-1"
         settings = load_settings(
@@ -149,7 +149,7 @@ class World:
         )
 
     def apply(self, name: str = "r-1", **params: Any) -> tuple[dict[str, int], Counter[str]]:
-        """What a run in mode close did, by kind, and why it skipped."""
+        """Runs the duty in mode close. Returns counts by kind of action, and by reason to skip."""
         return self.applied(*self.planned(name, **params))
 
     def planned(self, name: str = "r-1", **params: Any) -> tuple[Run, PostalPlan]:
@@ -169,7 +169,7 @@ class World:
 
     @property
     def decisions(self) -> list[tuple[str, str]]:
-        """Action and why."""
+        """(action, reason) of each decision."""
         records = self.stores.records.postal_decisions
         rows = records.of_run("r-1", self.run.clock() - timedelta(days=1), self.run.clock())
         return [(row.action, row.why) for row in rows]
@@ -196,7 +196,7 @@ class World:
         content: bytes = CONTENT,
         **columns: Any,
     ) -> QueuedMessage:
-        """A message whose worker died; it may have been sent."""
+        """Adds a message whose worker died after it may have sent the message."""
         at = NOW - locked_for
         number = queued or len(self.queue) + 1
         row = QueuedMessage(
@@ -212,7 +212,7 @@ class World:
         return self.queue[number]
 
     def cut_off(self, *, copied: bool = True, **stuck: Any) -> QueuedMessage:
-        """A message whose closing ended after its copy was whole; or right before it."""
+        """Adds a message whose closing was killed after its copy was complete, or right before."""
         row = self.stuck(**stuck)
         message = self.messages[row.server, row.message]
         noted = self.quarantine.note(entry_of(self.run, row, PostalStage.MAYBE_SENT, message))
@@ -233,7 +233,7 @@ class World:
         message: int = MESSAGE,
         log_id: str = "1f3a9c",
     ) -> None:
-        """A delivery record."""
+        """Adds a delivery record."""
         of_message = self.records[server, message]
         of_message.append(
             PostalDelivery(len(of_message) + 1, status, seconds(at or self.now), log_id)
@@ -243,11 +243,11 @@ class World:
         return [record.status for record in self.records[server, message]]
 
     def rows(self, sql: str, *_: object) -> list[tuple[Any, ...]]:
-        """What is asked of a connection itself."""
+        """The answer to a query of the connection itself."""
         return [(self.host, 3306)] if "@@hostname" in sql else [(1,)]
 
     def another(self, database: str, host: str) -> None:
-        """From now on the URL names another Postal, which has a message of the same ids."""
+        """Changes the URL to another Postal, which has a message with the same ids."""
         self.url.database, self.host = database, host
         self.records.clear()
         self.queue.clear()
@@ -255,7 +255,7 @@ class World:
 
 
 class Queue:
-    """As PostalQueue."""
+    """The double of PostalQueue."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -285,7 +285,7 @@ class Queue:
 
 
 class Messages:
-    """As ServerMessages."""
+    """The double of ServerMessages."""
 
     def __init__(self, world: World, database: str) -> None:
         self._world, self.database = world, database
@@ -324,7 +324,7 @@ class Messages:
 
 
 class Changes:
-    """As PostalChanges."""
+    """The double of PostalChanges."""
 
     def __init__(self, postal: Any) -> None:
         self._world: World = postal.main
@@ -358,7 +358,7 @@ class Changes:
 
 
 def fake(patch: pytest.MonkeyPatch) -> None:
-    """From now on the duty works in such a world."""
+    """Patches the duty to work on a `World`."""
     for module in (duty, quarantined, survey, tidying, work):
         patch.setattr(module, "PostalQueue", Queue)
     patch.setattr(survey, "ServerMessages", Messages)
