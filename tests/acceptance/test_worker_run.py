@@ -340,7 +340,7 @@ def test_a_relay_that_is_told_to_end_waits_for_the_answer_and_begins_no_other_ma
         assert worker.wait(60) == 0
         assert (sink.mails, len(sink.got)) == (1, 1)
     assert world.size() == 2, "it was completed, and the others are there"
-    assert f"with MAILSLICE_QUEUE_STAGE_MARKS={world.queue} it is not" in world.log()
+    assert f"MAILSLICE_QUEUE_STAGE_MARKS={world.queue} prevents that" in world.log()
 
 
 def test_a_failing_handler_is_tried_again_later_and_the_mail_stays(world: World) -> None:
