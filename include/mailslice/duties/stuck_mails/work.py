@@ -31,7 +31,7 @@ from mailslice.stores.cassandra.own.quarantine import State
 
 log = logging.getLogger(__name__)
 
-_NEWEST = 200
+_LIMITS = (20, 200)  # the second one if dry and failed runs fill the first
 _GOING = {State.DISCARDING, State.RELEASED}
 
 
@@ -40,7 +40,8 @@ def shadow_report_mails(stores: Stores, queue: QueueName) -> list[dict[str, Any]
 
     Each has `run` and `who` of that report. `decided` is when a run first noted the mail.
     """
-    reports = Ledger(stores, stores.settings).list("stuck_mails", queue, _NEWEST)
+    ledger = Ledger(stores, stores.settings)
+    reports = (report for limit in _LIMITS for report in ledger.list("stuck_mails", queue, limit))
     last = next((report for report in reports if "noted" in report), None)
     if last is None or last["mode"] != StuckMode.SHADOW:
         return []

@@ -4,9 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from mailslice.duties.stuck_mails import work
 from mailslice.duties.stuck_mails.duty import DUTY
 from mailslice.duties.stuck_mails.params import Params
 from mailslice.maintenance.runner import partial_report, step_of
+from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from tests.unit.duties.judging import run_of
 
@@ -102,3 +104,20 @@ def test_before_the_plan_there_is_nothing_to_report(tmp_path):
     run = run_of(tmp_path, "stuck_mails", Params())
     fields = partial_report(DUTY, run.folder)
     assert (fields["inFlight"], fields["mails"], fields["quarantined"]) == (None, [], None)
+
+
+@pytest.mark.parametrize(("dry", "limits"), [(0, [20]), (19, [20]), (20, [20, 200])])
+def test_a_shadow_report_is_found_behind_runs_that_did_not_come_to_apply(monkeypatch, dry, limits):
+    """Two hundred reports are read only if the newest twenty have none."""
+    asked = []
+    shadow = {"mode": "shadow", "run": "r", "who": "w", "finished": "t", "noted": 1}
+    reports = [{"mode": "shadow"}] * dry + [shadow | {"mails": [{"name": "a"}]}]
+
+    def listed(_ledger, _duty, _queue, limit):
+        asked.append(limit)
+        return reports[:limit]
+
+    monkeypatch.setattr(work.Ledger, "list", listed)
+    stores = SimpleNamespace(settings=Settings())
+    (mail,) = work.shadow_report_mails(stores, QueueName("spool"))
+    assert (mail["name"], mail["run"], asked) == ("a", "r", limits)
