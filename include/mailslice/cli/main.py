@@ -209,7 +209,6 @@ def _quiet(debug: bool) -> None:
 
 def _is_not_repeated(record: logging.LogRecord) -> bool:
     """Whether to log a record. Others belong to an error that the command prints at its end."""
-    return (
-        record.name.startswith(("mailslice.cli", "mailslice.maintenance.", "mailslice.duties."))
-        or getattr(record, "action", "") == "dead_letter"
-    )
+    parts = ("cli", "maintenance.", "duties.", "admin.deletions.entries")
+    is_own = record.name.startswith(tuple(f"mailslice.{part}" for part in parts))
+    return is_own or getattr(record, "action", "") == "dead_letter"

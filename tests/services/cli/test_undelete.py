@@ -436,7 +436,7 @@ def test_what_no_record_names_any_more_as_completed_before_its_void_is_in_doubt(
     assert len(spool.delivered(2)) == 2
 
 
-def test_mails_of_a_delete_whose_list_is_gone_are_lost(spool: Spool) -> None:
+def test_mails_of_a_delete_whose_list_is_gone_are_lost(spool: Spool, fresh_module: Any) -> None:
     spool.enqueue(mail("one"), mail("two"))
     run = spool.clear().run
     spool.enqueue(mail("three"))
@@ -448,6 +448,8 @@ def test_mails_of_a_delete_whose_list_is_gone_are_lost(spool: Spool) -> None:
     assert (answer.one["undeleted"], answer.one["contentLost"]) == (0, 2)
     answer = spool.cli("queue", "undelete", "spool", "--name", "three", "--yes", "--json")
     assert (answer.one["undeleted"], answer.one["contentLost"]) == (1, 0)
+    listed = Cli(fresh_module.env)("queue", "deleted", spool.queue)
+    assert f"which 2 mails run {run} deleted is lost" in listed.err
 
 
 @pytest.mark.soak
