@@ -22,7 +22,7 @@ from mailslice.stores import open_stores
 
 _ONE_COPY = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
 _SCHEMA = ("keyspaces", "tables", "columns", "dropped_columns", "types", "indexes")
-_EMPTIED_SECONDS = 30
+_EMPTIED_SECONDS = 180
 _TRIES = 10
 
 

@@ -30,7 +30,7 @@ from mailslice.stores.cassandra.failures import translated
 from mailslice.stores.cassandra.packed import PackedReader
 
 PAGE_ROWS = 5000
-_OF_THE_SCHEMA = ("CREATE ", "ALTER ")
+_OF_THE_SCHEMA = ("CREATE ", "ALTER ", "DROP ")
 _SCHEMA_TIME_OUTS = 6
 """How many time-outs a change of the schema gets: Cassandra makes one at a time, and each waits
 until all nodes have it."""
