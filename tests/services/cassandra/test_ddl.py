@@ -148,4 +148,4 @@ def test_who_reads_a_table_in_the_making_waits_for_it(session, fresh_module):
         reading = threads.submit(read)
         for name in names:
             session.execute(f"CREATE TABLE {keyspace}.{name} (a text PRIMARY KEY)")
-        assert reading.result(100) == 12
+        assert reading.result(250) == 12
