@@ -319,7 +319,7 @@ def _summary(stores: Stores, name: QueueName) -> dict[str, object]:
         "ready": work.ready if work else None,
         "unacknowledged": work.unacknowledged if work else None,
         "parked": stores.management.messages(names.park_queue),
-        "deadLetters": dead.ready if dead else None,
+        "deadLetters": dead.total if dead else None,
     }
 
 

@@ -116,7 +116,7 @@ class Top:
             "unacknowledged": depth.unacknowledged if depth else None,
             "delayed": delayed(moving, names),
             "parked": parked(moving, names),
-            "deadLetters": dead_depth.ready if dead_depth else None,
+            "deadLetters": dead_depth.total if dead_depth else None,
             "consumers": depth.consumers if depth else None,
             "enqueueRate": work.published if work else None,
             "deliverRate": work.delivered if work else None,

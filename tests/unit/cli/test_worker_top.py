@@ -19,6 +19,7 @@ from mailslice.maintenance.health import Health, HealthVerdict
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.model.holds import Hold
 from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.names import RabbitNames
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
@@ -97,8 +98,12 @@ def test_workers_and_holds_of_all_queues_are_asked_for_together(
     monkeypatch.setattr(worker_top, "overview", overview)
     monkeypatch.setattr(worker_top, "MailQueue", lambda *_: view)
     depth = {"messages_ready": 1, "messages_unacknowledged": 0, "consumers": 0, "type": "classic"}
+    checked_out = {**depth, "messages_unacknowledged": 2}
     management = SimpleNamespace(
-        queues=lambda _: [{"name": f"JamesMailQueue-workqueue-{one}", **depth} for one in queues],
+        queues=lambda _: [
+            *({"name": RabbitNames(one).work_queue, **depth} for one in queues),
+            {"name": RabbitNames(other).dead_letter_queue, **checked_out},
+        ],
         mail_queues=lambda: queues,
         alarms=list,
     )
@@ -108,4 +113,5 @@ def test_workers_and_holds_of_all_queues_are_asked_for_together(
     assert first["problems"] == [f"held: {hold.sentence}"]
     assert (second["queue"], second["health"], second["workers"]) == ("other", "OK", 1)
     assert second["problems"] == ["nobody consumes 1 ready messages"]
+    assert (first["deadLetters"], second["deadLetters"]) == (None, 3)
     assert asked == [("held", "other")]
