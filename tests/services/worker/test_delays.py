@@ -10,6 +10,7 @@ import time
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
@@ -20,7 +21,6 @@ from pydantic import SecretStr
 from mailslice.codec import message
 from mailslice.model.errors import BadInput, Refused, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail, ViewRow
-from mailslice.model.settings import clone_root
 from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.own.delays import DelayedMails
@@ -576,7 +576,7 @@ def made_anew(settings: Any, default_queue_type: str) -> None:
 
 
 async def test_a_worker_with_the_rights_of_the_page_delays_and_retries(spool: Any) -> None:
-    page = (clone_root() / "docs" / "security.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text(encoding="utf-8")
     [cell] = re.findall(r"^\| workers, `smtp-in` (?:\| [^|]+){2}\| (.+?) \| ", page, re.MULTILINE)
     patterns = [one.replace("\\|", "|") for one in re.findall("`([^`]+)`", cell)]
     rights = {"configure": patterns[0], "write": patterns[-1], "read": patterns[0]}
