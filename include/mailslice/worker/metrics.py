@@ -32,49 +32,51 @@ _LEVELS = {
 """Fields of `WorkerStatistics` -> name and description of the figure."""
 
 
-class ConsumerMetrics:
-    """The figures of one consumer process, labelled with its queue."""
+class QueueMetrics:
+    """Figures of one process, labelled with its queue."""
 
     def __init__(self, queue: QueueName, registry: CollectorRegistry | None = None) -> None:
         self._queue = queue
-        registry = registry or CollectorRegistry()
+        self._registry = registry or CollectorRegistry()
 
-        def counter(name: str, description: str, *labels: str) -> Counter:
-            return Counter(f"mailslice_{name}", description, ("queue", *labels), registry=registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        labels = ("queue", *labels)
+        return Counter(f"mailslice_{name}", text, labels, registry=self._registry)
 
-        def gauge(name: str, description: str) -> Gauge:
-            made = Gauge(
-                f"mailslice_{name}",
-                description,
-                ("queue",),
-                multiprocess_mode="livesum",
-                registry=registry,
-            )
-            return made.labels(queue)
+    def _gauge(self, name: str, text: str) -> Gauge:
+        name = f"mailslice_{name}"
+        made = Gauge(name, text, ("queue",), registry=self._registry, multiprocess_mode="livesum")
+        return made.labels(self._queue)
 
-        self._outcomes = counter("mails", "Mails by what became of them", "outcome")
+
+class ConsumerMetrics(QueueMetrics):
+    """The figures of one consumer process."""
+
+    def __init__(self, queue: QueueName, registry: CollectorRegistry | None = None) -> None:
+        super().__init__(queue, registry)
+        self._outcomes = self._counter("mails", "Mails by what became of them", "outcome")
         for outcome in Disposition:
             self._outcomes.labels(queue, outcome.value)
-        failures = counter("handler_errors", "Handlers that ended in an exception")
+        failures = self._counter("handler_errors", "Handlers that ended in an exception")
         self._failures = failures.labels(queue)
-        store_errors = counter("store_errors", "Requests a store did not answer")
+        store_errors = self._counter("store_errors", "Requests a store did not answer")
         self._store_errors = store_errors.labels(queue)
-        self._destinations = counter(
+        self._destinations = self._counter(
             "destinations_asked",
             "Mails for a destination with a limit, by the rule and whether it took them",
             "rule",
             "answer",
         )
-        self._in_flight = gauge("mails_in_flight", "Mails in a handler")
+        self._in_flight = self._gauge("mails_in_flight", "Mails in a handler")
         self._latency = Histogram(
             "mailslice_handling_seconds",
             "From the start of the handler until the outcome is stored",
             ("queue",),
             buckets=_SECONDS,
-            registry=registry,
+            registry=self._registry,
         ).labels(queue)
-        self._totals = {name: counter(*words).labels(queue) for name, words in _TOTALS.items()}
-        self._levels = {name: gauge(*words) for name, words in _LEVELS.items()}
+        self._totals = {key: self._counter(*words).labels(queue) for key, words in _TOTALS.items()}
+        self._levels = {key: self._gauge(*words) for key, words in _LEVELS.items()}
         self._observed: Counts[object] = Counts()
 
     @contextmanager

@@ -151,10 +151,11 @@ class Preparer:
         faults = self._rounds.after(slot.message, slot.trial)
         if faults >= park.FAULT_ROUNDS:
             return await self._give_up(slot, faults)
-        headers = {} if slot.doubt is None else {HEADER_DOUBT: slot.doubt.header}
+        doubt, clock = slot.doubt, self._context.clock
+        headers = {} if doubt is None else {HEADER_DOUBT: doubt.header(clock())}
         if not await self.park.put(slot.message, why, faults=faults, headers=headers):
             return False
-        back = self._context.clock() + timedelta(seconds=PARK_SECONDS)
+        back = clock() + timedelta(seconds=PARK_SECONDS)
         self._context.events.emit("deferred", slot.item, why=f"parked: {why}", next=back)
         self._slots.remove(slot)
         return True
@@ -184,7 +185,7 @@ class Preparer:
             return
         slot.item = item
         if slot.doubt is None:
-            slot.doubt = Doubt.of(slot.message.headers.get(HEADER_DOUBT))
+            slot.doubt = Doubt.of(slot.message.headers.get(HEADER_DOUBT), self._context.clock())
         while not await self._in_turn(slot, item):
             pass
 

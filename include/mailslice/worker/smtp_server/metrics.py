@@ -1,19 +1,19 @@
 """Prometheus figures of `worker smtp-in`: one process, so they are its own."""
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge
+from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client import generate_latest as shown
 
 from mailslice.model.mail import QueueName
 from mailslice.worker.health import Answer
 from mailslice.worker.io.statistics import LEFT_BEHIND, UNDOING, WorkerStatistics
+from mailslice.worker.metrics import QueueMetrics
 
 
-class SmtpMetrics:
+class SmtpMetrics(QueueMetrics):
     """What was answered to clients, labelled with the queue that their mails go to."""
 
     def __init__(self, queue: QueueName) -> None:
-        self._queue = queue
-        self._registry = CollectorRegistry()
+        super().__init__(queue)
         answers = "Mails by the answer to them; 250 = enqueued"
         self._mails = self._counter("smtp_mails", answers, "code")
         self.bytes = self._counter("smtp_bytes", "Bytes of the mails enqueued").labels(queue)
@@ -28,14 +28,6 @@ class SmtpMetrics:
             self._mails.labels(queue, code)
         for of in ("all", "client"):
             self._refused.labels(queue, of)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        labels = ("queue", *labels)
-        return Counter(f"mailslice_{name}", text, labels, registry=self._registry)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        made = Gauge(f"mailslice_{name}", text, ("queue",), registry=self._registry)
-        return made.labels(self._queue)
 
     def answered(self, answer: str) -> None:
         self._mails.labels(self._queue, answer[:3]).inc()

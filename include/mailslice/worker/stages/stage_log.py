@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model import crash
@@ -169,23 +169,26 @@ _LONGEST_WAIT = 15 * 60.0
 
 @dataclass(slots=True)
 class Doubt:
-    """Since when a mail waits for an unchanged record in stage sending; header of a parked mail."""
+    """Since when a mail waits for an unchanged record in stage sending, by the event loop's clock.
+    The header of a parked mail has the wall clock's time: only while it is parked is that used.
+    """
 
     owner: str
     step: int
-    since: datetime
+    since: float
 
-    @property
-    def header(self) -> str:
-        return f"{epoch_ms(self.since)} {self.step} {self.owner}"
+    def header(self, now: datetime) -> str:
+        began = now - timedelta(seconds=asyncio.get_running_loop().time() - self.since)
+        return f"{epoch_ms(began)} {self.step} {self.owner}"
 
     @classmethod
-    def of(cls, header: object) -> "Doubt | None":
+    def of(cls, header: object, now: datetime) -> "Doubt | None":
         """By a message's header; None if it is missing or malformed."""
         parts = header.split(" ", 2) if isinstance(header, str) else []
         try:
-            since, step, owner = parts
-            return cls(owner, int(step), instant(int(since)))
+            began, step, owner = parts
+            waited = max(0.0, (now - instant(int(began))).total_seconds())
+            return cls(owner, int(step), asyncio.get_running_loop().time() - waited)
         except (ValueError, OverflowError):
             return None
 
@@ -227,7 +230,7 @@ class Stages:
         lives = False
         if record is not None and record.stage is Stage.SENDING and record.owner != self.worker:
             if doubt is None or (doubt.owner, doubt.step) != (record.owner, record.step):
-                doubt = Doubt(record.owner, record.step, self.clock())
+                doubt = Doubt(record.owner, record.step, asyncio.get_running_loop().time())
                 text = "mail %s waits: %s may be sending it"
                 extra = about("stage_wait", item.enqueue_id)
                 log.info(text, item.enqueue_id, record.owner, extra=extra)
@@ -238,7 +241,7 @@ class Stages:
 
     async def _may_live(self, doubt: Doubt) -> bool:
         """Whether the sender may be alive. Never asked of this worker: it has its mails in hand."""
-        waited = (self.clock() - doubt.since).total_seconds()
+        waited = asyncio.get_running_loop().time() - doubt.since
         if waited < self._first_check_seconds:
             return True
         alive = self._records.alive
