@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from mailslice.maintenance.health import Health, HealthVerdict
+from mailslice.maintenance.health import Health, HealthVerdict, unanswered
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.overview import QueueOverview, has_result, last_reported, overview
 from mailslice.maintenance.postal_health import PostalOverview, postal_overview
@@ -256,8 +256,7 @@ class Facts:
 
 def _doubted(queues: Iterable[QueueOverview], error: Exception) -> tuple[QueueOverview, ...]:
     """The queues, none with a better word than UNKNOWN: RabbitMQ does not answer."""
-    why = str(error) if isinstance(error, BadSetting) else "RabbitMQ did not answer"
-    unknown = HealthVerdict(Health.UNKNOWN, why, "mailslice config check")
+    unknown = HealthVerdict(Health.UNKNOWN, unanswered("RabbitMQ", error), "mailslice config check")
     return tuple(
         replace(one, verdict=min(unknown, one.verdict, key=lambda verdict: verdict.health.severity))
         for one in queues

@@ -4,7 +4,7 @@ Command line, metrics and page use this table. An unknown fact (None) never make
 healthy: without the facts that a word needs, the word is UNKNOWN.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -12,6 +12,7 @@ from shlex import quote
 
 from mailslice.codec.shown import several
 from mailslice.model.durations import format_duration
+from mailslice.model.errors import BadSetting
 
 _BROKER_LAG = 15.0
 """Seconds that RabbitMQ's figures may be behind a count of the view."""
@@ -49,7 +50,7 @@ class HealthFacts:
     mails are with workers whose heartbeat has stopped. `moving`: messages a second, in and out, at
     the end of the count, which took `counting` seconds. `held`: what a person holds, and why
     (`model.holds`). `release`: the command that ends the hold. `is_held_whole`: the hold keeps all
-    workers from consuming. `unanswered`: stores that did not answer.
+    workers from consuming. `unanswered`: store -> why it gave nothing.
     """
 
     queue: str
@@ -69,7 +70,7 @@ class HealthFacts:
     held: str | None = None
     release: str | None = None
     is_held_whole: bool = False
-    unanswered: tuple[str, ...] = field(default=())
+    unanswered: Mapping[str, Exception] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
         why = f"the oldest mail waits for {span(facts.oldest)}, more than {limit}"
         yield HealthVerdict(Health.LATE, why, f"mailslice queue shape {queue}")
     if facts.unanswered:
-        why = f"{' and '.join(facts.unanswered)} did not answer"
+        why = "; ".join(unanswered(store, error) for store, error in facts.unanswered.items())
         yield HealthVerdict(Health.UNKNOWN, why, "mailslice config check")
     elif facts.ready is None:
         why = "RabbitMQ has no figures of the work queue yet"
@@ -124,6 +125,11 @@ def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
         release = facts.release or f"mailslice queue release {queue}"
         yield HealthVerdict(Health.HELD, f"held: {facts.held}", release)
     yield HealthVerdict(Health.OK, _well(facts))
+
+
+def unanswered(store: str, error: Exception) -> str:
+    """Why a store gave nothing. A refusal has its own words: they name the setting to change."""
+    return str(error) if isinstance(error, BadSetting) else f"{store} did not answer"
 
 
 def _missing(facts: HealthFacts) -> int:

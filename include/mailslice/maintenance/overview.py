@@ -155,20 +155,17 @@ class _Inputs:
 
 
 def _overview(inputs: _Inputs, queue: QueueName) -> QueueOverview:
-    stores, clock, moving = inputs.stores, inputs.clock, inputs.moving
-    held = inputs.held.get(queue, ActiveHolds())
-    names, now = RabbitNames(queue), clock()
+    stores, now, moving = inputs.stores, inputs.clock(), inputs.moving
+    names, held = RabbitNames(queue), inputs.held.get(queue, ActiveHolds())
     work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
     depth, letters = work.depth if work else None, dead.depth if dead else None
     delayed_count, parked_count = delayed(moving, names), parked(moving, names)
-    unanswered = inputs.unanswered
-    reports = inputs.reports.get(queue, {})
+    unanswered, reports = inputs.unanswered, inputs.reports.get(queue, {})
     records = None if inputs.workers is None else inputs.workers.get(queue, [])
     dead_letters = 0 if dead is None else letters.total if letters else None
     broker = _sum(depth.total if depth else None, delayed_count, parked_count, dead_letters)
     measured = _measured(reports.get("queue_size"))
-    is_recent = measured is not None and now - measured.at <= _MEASURED_LATELY
-    rows = measured.rows if measured and is_recent else 0
+    rows = measured.rows if measured and now - measured.at <= _MEASURED_LATELY else 0
     is_small = max(broker or 0, rows) <= inputs.most.rows
     counted = _answered(lambda: _count(inputs, queue, broker), unanswered) if is_small else None
     counted = counted or measured
@@ -196,7 +193,7 @@ def _overview(inputs: _Inputs, queue: QueueName) -> QueueOverview:
         held=_sentence(held),
         release=held.all[0].release if held.all else None,
         is_held_whole=held.whole is not None,
-        unanswered=tuple(unanswered),
+        unanswered=dict(unanswered),
     )
     return QueueOverview(
         queue,

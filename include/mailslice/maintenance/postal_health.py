@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from mailslice.maintenance.health import Health, HealthVerdict, span
+from mailslice.maintenance.health import Health, HealthVerdict, span, unanswered
 from mailslice.maintenance.overview import newest_reports
 from mailslice.maintenance.report import FAILED, REFUSED, is_dry
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.clock import Clock
-from mailslice.model.errors import STORE_ERRORS, BadSetting, MailsliceError
+from mailslice.model.errors import STORE_ERRORS, MailsliceError
 from mailslice.stores import Stores
 
 DUTY = "stuck_mails_postal"
@@ -64,8 +64,7 @@ def postal_overview(stores: Stores, clock: Clock) -> PostalOverview:
     try:
         newest = [*newest_reports(stores.existing_runs(), [DUTY], [NO_QUEUE])]
     except STORE_ERRORS as error:
-        refused = isinstance(error, BadSetting)
-        facts = PostalHealthFacts(failed=str(error) if refused else "the ledger did not answer")
+        facts = PostalHealthFacts(failed=unanswered("the ledger", error))
         return PostalOverview(judge_postal(facts), facts, unanswered=error)
     return of_reports([report for *_, reports in newest for report in reports], clock())
 
@@ -77,8 +76,7 @@ def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOve
     if run.get("status") in {FAILED, REFUSED}:
         failed = str(run.get("message") or "the last run failed")
     looked_at = datetime.fromisoformat(seen["finished"]) if seen else None
-    states = seen.get("byState") or {}
-    done = seen.get("doneByState") or {}
+    states, done = (seen.get(name) or {} for name in ("byState", "doneByState"))
     facts = PostalHealthFacts(
         looked_ago=None if looked_at is None else now - looked_at,
         mode=seen.get("mode"),

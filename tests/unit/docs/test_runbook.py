@@ -9,6 +9,7 @@ import yaml
 from mailslice.cockpit.views import TABS
 from mailslice.maintenance.alerts import readings
 from mailslice.maintenance.health import Health, HealthFacts, judge
+from mailslice.model.errors import StoreUnavailable
 from mailslice.model.settings import AlertSettings, clone_root
 from tests.unit.docs.test_monitoring_kit import anchors
 
@@ -41,7 +42,7 @@ FACTS = {
     Health.STUCK: [{"stuck": 1}],
     Health.NO_WORKERS: [{"ready": 1, "consumers": 0}],
     Health.LATE: [{"ready": 1, "waiting": 1, "oldest": timedelta(days=9)}],
-    Health.UNKNOWN: [{"unanswered": ("S3",)}, {}, {"ready": 0}],
+    Health.UNKNOWN: [{"unanswered": {"S3": StoreUnavailable("away")}}, {}, {"ready": 0}],
     Health.HELD: [{"ready": 0, "waiting": 0, "held": "ada"}],
     Health.OK: [{"ready": 0, "waiting": 0}],
 }

@@ -6,8 +6,10 @@ from datetime import timedelta
 import pytest
 
 from mailslice.maintenance.health import Health, HealthFacts, judge
+from mailslice.model.errors import StoreUnavailable
 from tests.unit.docs.test_commands import wrong
 
+SILENT = StoreUnavailable("Cassandra at db:9042 does not answer")
 WELL = {
     "waiting": 10,
     "counted_ago": timedelta(seconds=2),
@@ -65,7 +67,7 @@ def verdict(**facts):
             "mailslice queue shape spool",
         ),
         (
-            {"unanswered": ("Cassandra",)},
+            {"unanswered": {"Cassandra": SILENT}},
             Health.UNKNOWN,
             "Cassandra did not answer",
             "mailslice config check",
@@ -186,4 +188,4 @@ def test_a_count_that_took_long_missed_what_moved_all_the_while():
 
 def test_mails_of_an_unknown_broker_are_not_lost():
     assert verdict(in_broker=None).health is Health.OK
-    assert verdict(in_broker=None, unanswered=("Cassandra",)).health is Health.UNKNOWN
+    assert verdict(in_broker=None, unanswered={"Cassandra": SILENT}).health is Health.UNKNOWN
