@@ -89,6 +89,38 @@ def test_a_process_that_died_is_started_again_while_one_that_it_forked_lives(
     assert second - first < 3
 
 
+HANDLER = """
+import threading
+from mailslice.model.errors import Refused
+
+class Unlicensed(Refused):
+    exit_code = 7
+
+    def __init__(self, product, *, until):
+        super().__init__(f"{{product}} has no licence since {{until}}")
+        self.session = {session}
+
+class Handler:
+    def __init__(self, settings):
+        raise Unlicensed("scanner", until=2026)
+"""
+
+
+@pytest.mark.parametrize("session", ["None", "threading.Lock()"])
+def test_a_handlers_own_class_of_error_does_not_hide_why_it_cannot_be_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, session: str
+) -> None:
+    """The class takes more than a text. A lock cannot be sent to another process."""
+    (tmp_path / "unlicensed.py").write_text(HANDLER.format(session=session))
+    monkeypatch.chdir(tmp_path)
+    task = ConsumerTask(Settings(), QueueName("spool"), "unlicensed:Handler", 1, 1)
+    with pytest.raises(MailsliceError, match="scanner has no licence") as raised:
+        supervisor.Supervisor(task, 1, "127.0.0.1", 0).run()
+    assert (str(raised.value), raised.value.exit_code) == ("scanner has no licence since 2026", 7)
+    assert "process 0 cannot start: scanner has no licence since 2026" in caplog.text
+    assert "starting it again" not in caplog.text
+
+
 def test_a_process_whose_handler_is_still_being_built_does_not_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

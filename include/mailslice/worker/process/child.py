@@ -40,7 +40,7 @@ class ParentLink:
     """The thread that talks to the parent, so that it reports even if the event loop hangs.
 
     It ends the process when the parent is gone, and gets `StrikeState`. It sends the health of the
-    process every second, the error of a failed start, and ids of condemned, dead-lettered mails.
+    process every second, why a start failed (text, exit code), ids of condemned dead letters.
     """
 
     def __init__(self, pipe: Connection, drain: float) -> None:
@@ -64,7 +64,7 @@ class ParentLink:
         """Seconds since the event loop last ran."""
         return 0.0 if self.turned is None else time.monotonic() - self.turned
 
-    def send(self, message: ProcessHealth | MailsliceError | EnqueueId) -> None:
+    def send(self, message: ProcessHealth | tuple[str, int] | EnqueueId) -> None:
         with self._sending:
             self._pipe.send(message)
 
@@ -116,7 +116,7 @@ def main(
         in_handlers.clear()
     except MailsliceError as error:
         in_handlers.clear()
-        link.send(error)
+        link.send((str(error), error.exit_code))  # a handler's own class may not pickle
         _end_soon(1)
         sys.exit(1)
     if unfinished:

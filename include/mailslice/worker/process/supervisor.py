@@ -69,8 +69,8 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
     Each of the `processes` has up to `prefetch` mails, `concurrency` of them in handlers. On a
     signal running handlers may finish for `drain` (default: `drain_for`), the rest goes back to the
     broker. `health_port` (default: the setting) serves /livez, /readyz and /metrics; 0 = none.
-    Raises BadInput (handler, numbers, queue), Refused, or StoreUnavailable if no process ever began
-    to consume. After that a fault only restarts its process.
+    Raises BadInput for a number, and MailsliceError with text and exit code of a process that
+    cannot start if none ever began to consume. After that a fault only restarts its process.
     """
     numbers = {"--processes": processes, "--prefetch": prefetch, "--concurrency": concurrency}
     for name, value in numbers.items():
@@ -186,11 +186,12 @@ class Supervisor:
                     case ProcessHealth() as health:
                         self._began = self._began or health.connected
                         self._liveness.beat(slot.number, health)
-                    case MailsliceError() as error:
+                    case (str() as message, int() as code):
                         text = "process %d cannot start: %s"
-                        log.error(text, slot.number, error, extra={"action": "start_failed"})
+                        log.error(text, slot.number, message, extra={"action": "start_failed"})
                         if not self._began:
-                            self._failure = error
+                            self._failure = MailsliceError(message)
+                            self._failure.exit_code = code
                     case UUID() as enqueue_id:
                         self._send(self._strikes.dead_lettered(EnqueueId(enqueue_id)))
             return
@@ -232,8 +233,7 @@ class Supervisor:
 
     def _strike(self, slot: _Slot) -> None:
         """Counts the death for the mails that were in handlers, and sends that to all processes."""
-        in_handlers = [] if slot.cells is None else InHandlers.ids(slot.cells)
-        if not in_handlers:
+        if slot.cells is None or not (in_handlers := InHandlers.ids(slot.cells)):
             return
         self._began = True  # it consumed, even if its report did not arrive
         struck = self._strikes.died(in_handlers)
