@@ -41,12 +41,14 @@ def show(
     ] = None,
     enqueue_id: Annotated[EnqueueId | None, option("--id ID", "Enqueue id.", id_parser)] = None,
     raw: Annotated[
-        bool, option("--raw", "Write the content itself to stdout, byte for byte.")
+        bool, option("--raw", "Write the content itself to stdout, byte for byte; no --json.")
     ] = False,
 ) -> None:
     """One mail of a queue: envelope, state, attributes and headers; or, with --raw, its content."""
     if (name is None) == (enqueue_id is None):
         raise BadInput("mail show: give either --name or --id")
+    if raw and out.as_json:
+        raise BadInput("mail show: give either --raw or --json; raw content is no JSON")
     selector = f"--name {name!r}" if name is not None else f"--id {enqueue_id}"
     with open_queue(queue) as opened:
         rows = opened.queue.find(name=name, enqueue_id=enqueue_id)

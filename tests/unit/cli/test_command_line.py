@@ -164,6 +164,7 @@ WRONG = {
     "queue size": "QUEUE",
     "mail show spool": "either --name or --id",
     "mail show spool --name a --id 00000000-0000-0000-0000-000000000000": "either --name or --id",
+    "mail show spool --name a --raw --json": "mail show: give either --raw or --json",
     "mail show spool --id 7": "--id: '7' is not an enqueue id; allowed: a UUID",
     "mail enqueue spool": "PATH",
     "mail enqueue spool x.eml --recipient nobody@": "--recipient: 'nobody@' is not a mail address",
