@@ -27,6 +27,7 @@ from mailslice.codec.row import epoch_ms, instant
 from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock
+from mailslice.model.command_line import command_line
 from mailslice.model.errors import QueueMissing, Refused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
@@ -231,7 +232,7 @@ class Moves:
             if not self._stores.rabbitmq.exists(QueueName(into)):
                 raise UnknownQueue(
                     f"mails of {self._queue} wait for {into}, to which an earlier move was cut off "
-                    f"and which was removed since: `mailslice queue create {into}` creates it"
+                    f"and was removed since: `{command_line('queue create', into)}` creates it"
                 )
         for batch in batches(marked, self._at_once):
             self._bring(batch, outcome, accept_duplicates=accept_duplicates)
@@ -431,7 +432,8 @@ def require_delays(stores: Stores, queue: QueueName, clock: Clock) -> None:
     if not consumed:
         raise Refused(
             f"no worker of mailslice consumes {queue}, so nobody would bring delayed mails back: "
-            f"start one first (mailslice worker run --queue {queue} ...); James' own know no delays"
+            f"start one first ({command_line('worker run --queue', queue, '...')}); "
+            "James' own know no delays"
         )
     stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
 

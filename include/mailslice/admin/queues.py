@@ -1,5 +1,6 @@
 """Creates and finds queues. A queue is known when RabbitMQ has its exchange and its work queue."""
 
+from mailslice.model.command_line import command_line
 from mailslice.model.errors import UnknownQueue
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
@@ -34,5 +35,6 @@ def require(stores: Stores, name: str) -> QueueName:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     hint = f"known are: {', '.join(names[:_MOST_NAMES])}{more}" if names else "there is none"
     raise UnknownQueue(
-        f"RabbitMQ has no mail queue {queue!r}; {hint}. `mailslice queue create {queue}` creates it"
+        f"RabbitMQ has no mail queue {queue!r}; {hint}. "
+        f"`{command_line('queue create', queue)}` creates it"
     )

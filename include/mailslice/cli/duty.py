@@ -178,9 +178,8 @@ def _opened(
     subject = queue if queue is not None and entry.needs_queue else NO_QUEUE
     if pending is not None and run is None:
         run = newest_pending(settings, duty, subject, pending)
-    return settings, RunRequest(
-        duty=duty, queue=subject, run=run or new_run(system_clock), who=who(), params=params
-    )
+    run = new_run(system_clock) if run is None else run
+    return settings, RunRequest(duty=duty, queue=subject, run=run, who=who(), params=params)
 
 
 def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> Settings:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Annotated
 
-from mailslice.cli.arguments import PORT, duration, option
+from mailslice.cli.arguments import PORT, duration, listen_address, option
 from mailslice.cli.output import Output
 from mailslice.model.host_port import host_port
 from mailslice.model.settings import load_settings
@@ -20,7 +20,9 @@ def exporter(
     host: Annotated[
         str | None,
         option(
-            "--host ADDRESS", "Address to listen on; MAILSLICE_WORKER_HEALTH_HOST if not given."
+            "--host ADDRESS",
+            "Address to listen on; MAILSLICE_WORKER_HEALTH_HOST if not given.",
+            listen_address,
         ),
     ] = None,
     interval: Annotated[

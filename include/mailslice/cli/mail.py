@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +20,7 @@ from mailslice.codec.addresses import checked_address
 from mailslice.codec.content import split
 from mailslice.codec.shown import shown
 from mailslice.maintenance.mail_trace import NO, Trace, TracedMail, events_in, events_of, raise_for
+from mailslice.model.command_line import command_line
 from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
@@ -41,19 +41,21 @@ def show(
     ] = None,
     enqueue_id: Annotated[EnqueueId | None, option("--id ID", "Enqueue id.", id_parser)] = None,
     raw: Annotated[
-        bool, option("--raw", "Write the content itself to stdout, byte for byte.")
+        bool, option("--raw", "Write the content itself to stdout, byte for byte; no --json.")
     ] = False,
 ) -> None:
     """One mail of a queue: envelope, state, attributes and headers; or, with --raw, its content."""
     if (name is None) == (enqueue_id is None):
         raise BadInput("mail show: give either --name or --id")
+    if raw and out.as_json:
+        raise BadInput("mail show: give either --raw or --json; raw content is no JSON")
     selector = f"--name {name!r}" if name is not None else f"--id {enqueue_id}"
     with open_queue(queue) as opened:
         rows = opened.queue.find(name=name, enqueue_id=enqueue_id)
         if not rows:
             raise BadInput(
                 f"mail show: {queue} has no mail {selector}; allowed are those that "
-                f"'mailslice queue browse {quote(queue)}' lists"
+                f"`{command_line('queue browse', queue)}` lists"
             )
         if not raw:
             lines = with_next_delivery(opened.stores, queue, rows)
@@ -175,7 +177,12 @@ def enqueue(
             finally:
                 if enqueuing.done and reason:
                     record(settings, "mail enqueue", queue, reason, enqueued=enqueuing.done)
-                _list_failures(out, enqueuing.failures)
+                for failure in enqueuing.failures:
+                    path, error = (shown(str(failure[key])) for key in ("path", "error"))
+                    if out.as_json:
+                        out.one(failure)
+                    else:
+                        out.note(f"failed: {path}: {error}")
             return enqueuing
 
     result = run(work())
@@ -187,15 +194,6 @@ def enqueue(
         )
     if not out.as_json:
         out.note(f"{result.done} mails enqueued to {queue}")
-
-
-def _list_failures(out: Output, failures: list[dict[str, object]]) -> None:
-    """Lists the failures at the end: as JSON lines on stdout, for people on stderr."""
-    for failure in failures:
-        if out.as_json:
-            out.one(failure)
-        else:
-            out.note(f"failed: {shown(str(failure['path']))}: {shown(str(failure['error']))}")
 
 
 def _checked_text(option_name: str, text: str | None) -> None:

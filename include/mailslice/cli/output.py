@@ -109,11 +109,10 @@ def _listed(items: list[Any]) -> str:
             *([cell(value) for value in item.values()] for item in items),
         ]
         if not any("\n" in text for line in lines for text in line):
-            widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-            return "\n".join(
-                "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True))
-                for line in lines
-            )
+            from rich.cells import cell_len, set_cell_size
+
+            widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+            return "\n".join("  ".join(map(set_cell_size, line, widths)) for line in lines)
     return "\n".join(cell(item) for item in items)
 
 
@@ -128,7 +127,9 @@ class Output:
         if self.as_json:
             self._write(json_line(item) + "\n")
         else:
-            self._table((), [{"": key, " ": value} for key, value in item.items()], header=False)
+            self._table(
+                ("", " "), [{"": key, " ": value} for key, value in item.items()], header=False
+            )
 
     def rows(
         self,
@@ -170,7 +171,6 @@ class Output:
         from rich.text import Text
 
         table = Table(box=SIMPLE, show_header=header, pad_edge=False)
-        columns = columns or list(items[0])
         for column in columns:
             numeric = all(type(item.get(column)) in (int, float) for item in items)
             table.add_column(Text(column), overflow="fold", justify="right" if numeric else "left")

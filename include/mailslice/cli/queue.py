@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from shlex import quote
 from typing import Annotated
 
 from mailslice.cli import shapes
@@ -36,6 +35,7 @@ from mailslice.cli.selection import FilterCommand, MailOptions
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.batches import batches
 from mailslice.model.clock import system_clock
+from mailslice.model.command_line import command_line
 from mailslice.model.dead_letters import MAX_CHECKED_OUT
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, QueueName
@@ -189,7 +189,7 @@ def audit(out: Output, queue: Queue) -> None:
         if newest is None:
             raise BadInput(
                 f"queue audit: no audit of {queue} is done; make one: "
-                f"mailslice duty run queue_audit --queue {quote(queue)}"
+                f"{command_line('duty run queue_audit --queue', queue)}"
             )
         census = ", with a census" if newest.census else ""
         if newest.needless:
@@ -304,7 +304,7 @@ def _delete(
     done = deletion.as_json()
     out.one({"queue": queue, **{key: done[key] for key in done if out.as_json or key in _SHOWN}})
     if deletion.until:
-        out.note(f"undo: mailslice queue undelete {quote(queue)} --run {deletion.run}")
+        out.note(f"undo: {command_line('queue undelete', queue, '--run', deletion.run)}")
 
 
 def _summary(stores: Stores, name: QueueName) -> dict[str, object]:

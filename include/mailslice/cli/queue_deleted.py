@@ -11,6 +11,7 @@ from mailslice.cli.queue import app
 from mailslice.cli.queue_session import confirm, may_ask, open_queue, record
 from mailslice.cli.selection import FilterCommand, MailOptions
 from mailslice.model.clock import system_clock
+from mailslice.model.command_line import command_line
 from mailslice.model.errors import BadInput, SomeFailed
 
 if TYPE_CHECKING:
@@ -85,14 +86,14 @@ def undelete(
         raise BadInput(
             f"queue undelete {queue}: give at least one of --run, --name, --id, --sender, "
             f"--recipient, --domain (--older-than only narrows them); "
-            f"queue deleted {queue} --runs shows the runs"
+            f"`{command_line('queue deleted', queue, '--runs')}` shows the runs"
         )
     mail_filter = mails.parsed()
     with open_queue(queue, create=not dry_run) as opened:
-        stores, outcome = opened.stores, deletions.Undeleted()
+        stores, name, outcome = opened.stores, opened.queue.name, deletions.Undeleted()
 
         def restorable(counted: deletions.Undeleted) -> "Iterator[list[DeletedMail]]":
-            scope = stores, opened.queue.name, system_clock(), mail_filter, run
+            scope = stores, name, system_clock(), mail_filter, run
             return deletions.deleted_mails(*scope, on_missing=counted.missing)
 
         if dry_run or may_ask(yes):
@@ -103,14 +104,8 @@ def undelete(
                 return
             confirm(f"Bring {estimate.undeleted} mails back into {queue}?")
         try:
-            deletions.undelete(
-                stores,
-                opened.queue.name,
-                system_clock,
-                restorable(outcome),
-                outcome,
-                accept_duplicates=accept_duplicates,
-            )
+            scope = stores, name, system_clock, restorable(outcome), outcome
+            deletions.undelete(*scope, accept_duplicates=accept_duplicates)
         finally:
             facts = {**outcome.as_json(), "run": run, "filter": mail_filter.as_json()}
             record(opened.settings, "queue undelete", queue, reason, **facts)

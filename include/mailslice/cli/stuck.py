@@ -1,7 +1,7 @@
 """`mailslice stuck`: mails whose worker hung, and what a person decides about them."""
 
+from dataclasses import dataclass
 from datetime import datetime
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mailslice.cli.arguments import Queue, Reason, Yes, option
@@ -10,6 +10,7 @@ from mailslice.cli.output import Output
 from mailslice.cli.queue_session import OpenQueue, confirm, may_ask, open_queue, record, who
 from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
+from mailslice.model.command_line import command_line
 from mailslice.model.errors import BadInput, MailsliceError, SomeFailed
 
 if TYPE_CHECKING:
@@ -17,12 +18,20 @@ if TYPE_CHECKING:
 
 app = group("Stuck mails: list what stuck_mails set aside, enqueue it anew, or throw it away.")
 
-Name = Annotated[str | None, option("--name NAME", "Name of the mail.")]
-All = Annotated[bool, option("--all", "Every mail that is in quarantine.")]
 _COLUMNS = (
     *("enqueueId", "name", "stage", "worker", "since", "action"),
     *("finished", "content", "why"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionOptions:
+    """The options of a release and of a discard."""
+
+    name: Annotated[str | None, option("--name NAME", "Name of the mail.")] = None
+    every: Annotated[bool, option("--all", "Every mail that is in quarantine.")] = False
+    yes: Yes = False
+    reason: Reason = None
 
 
 @command(app, "list")
@@ -34,54 +43,29 @@ def list_(out: Output, queue: Queue) -> None:
 
 
 @command(app, "release")
-def release(
-    out: Output,
-    queue: Queue,
-    *,
-    name: Name = None,
-    every: All = False,
-    yes: Yes = False,  # noqa: ARG001
-    reason: Reason = None,
-) -> None:
+def release(out: Output, queue: Queue, *, options: DecisionOptions) -> None:
     """Enqueue mails of the quarantine anew, each once: new id, fresh content. A line a mail.
 
     With --all, those that their worker completed after all are left: release them by name.
     """
-    _decide(out, queue, "release", name=name, every=every, reason=reason)
+    _decide(out, queue, "release", options)
 
 
 @command(app, "discard")
-def discard(
-    out: Output,
-    queue: Queue,
-    *,
-    name: Name = None,
-    every: All = False,
-    yes: Yes = False,
-    reason: Reason = None,
-) -> None:
+def discard(out: Output, queue: Queue, *, options: DecisionOptions) -> None:
     """Remove mails from the quarantine for good, content and all. A line a mail.
 
     At a terminal `--all` asks first; a script is not asked.
     """
-    ask = every and may_ask(yes)
-    _decide(out, queue, "discard", name=name, every=every, reason=reason, ask=ask)
+    _decide(out, queue, "discard", options)
 
 
-def _decide(
-    out: Output,
-    queue: str,
-    doing: str,
-    *,
-    name: str | None,
-    every: bool,
-    reason: str | None,
-    ask: bool = False,
-) -> None:
+def _decide(out: Output, queue: str, doing: str, options: DecisionOptions) -> None:
     """Acts on the mails in turn. Raises SomeFailed at the end; a store that is away ends it."""
     from mailslice.actions.perform import StuckMailDecision
     from mailslice.admin.quarantine import Quarantine
 
+    name, every, reason = options.name, options.every, options.reason
     if (name is None) == (not every):
         raise BadInput(f"stuck {doing}: give either --name NAME or --all")
     with open_queue(queue, create=True) as opened:
@@ -89,10 +73,11 @@ def _decide(
         if not mails:
             out.note(f"no mail of {queue} is in quarantine")
             return
-        if ask:
+        discards = doing == "discard"
+        if discards and every and may_ask(options.yes):
             size = sum(mail.size for mail in mails)
             confirm(f"Remove {len(mails)} quarantined mails of {queue} for good, {size} bytes?")
-        stores, queue_name, discards = opened.stores, opened.queue.name, doing == "discard"
+        stores, queue_name = opened.stores, opened.queue.name
         quarantine = Quarantine(stores, queue_name, system_clock)
         decision = StuckMailDecision(quarantine, discards, reason or "by hand", who())
         done, failures = 0, []
@@ -161,7 +146,7 @@ def _requested(opened: OpenQueue, name: str | None, doing: str) -> "list[Quarant
         why = (
             "its worker has it: shadow mode sets nothing aside"
             if any(mail["name"] == name for mail in _noted(opened))
-            else f"allowed are those that 'mailslice stuck list {quote(opened.queue.name)}' shows"
+            else f"allowed are those that `{command_line('stuck list', opened.queue.name)}` shows"
         )
         raise BadInput(
             f"stuck {doing}: {opened.queue.name} has no mail --name {name!r} in quarantine; {why}"

@@ -14,11 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.queues import require
 from mailslice.cli.output import Output, cell
 from mailslice.maintenance.overview import QueueOverview, overview
 from mailslice.model.clock import system_clock
 from mailslice.model.durations import format_duration
-from mailslice.model.errors import StoreUnavailable, TryAgain, UnknownQueue
+from mailslice.model.errors import StoreUnavailable, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.processing_times import ProcessingTimes
@@ -74,11 +75,8 @@ class Top:
         self.away = None
         moving = traffic(self._stores.management)
         known = self._stores.management.mail_queues()
-        if missing := [queue for queue in self._requested if queue not in known]:
-            raise UnknownQueue(
-                f"RabbitMQ has no mail queue {missing[0]!r}; known are: "
-                f"{', '.join(known) or 'none'}"
-            )
+        for missing in (queue for queue in self._requested if queue not in known):
+            require(self._stores, missing)
         queues = tuple(self._requested or known)
         alarms = self._cached("alarms", self._stores.management.alarms)
         # The health is judged by the same rules as in `queue list`.

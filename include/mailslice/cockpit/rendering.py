@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 
 from mailslice.codec.shown import shortened
 from mailslice.maintenance.health import Health, span
+from mailslice.model.command_line import command_line
 
 _HEAT = 9
 _HEALTH_CLASSES = {
@@ -50,6 +51,7 @@ class Renderer:
             "time": datetime.fromisoformat,
             "heat": heat,
             "dag": dag_of,
+            "command_line": command_line,
             "health_class": lambda health: _HEALTH_CLASSES.get(health, "bad"),
             "status_class": lambda status: _STATUS_CLASSES.get(status, ""),
             "next_tab": lambda health: _TABS.get(health, "history"),

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
-from shlex import quote
 
 from mailslice.codec.shown import several
+from mailslice.model.command_line import command_line
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting
 
@@ -91,38 +91,38 @@ def judge(facts: HealthFacts) -> HealthVerdict:
 
 
 def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
-    queue, missing = quote(facts.queue), _missing(facts)
-    audit = f"mailslice duty run queue_audit --queue {queue}"
+    queue, missing = facts.queue, _missing(facts)
+    audit = command_line("duty run queue_audit --queue", queue)
     if facts.lost:
         why = f"the audit found {several(facts.lost, 'mail')} in no queue of the broker"
-        yield HealthVerdict(Health.LOST, why, f"mailslice queue audit {queue}")
+        yield HealthVerdict(Health.LOST, why, command_line("queue audit", queue))
     elif missing > 0 and facts.lost is None:
         why = f"{_wait(facts.waiting)}; the broker has {facts.in_broker:,} of them"
         yield HealthVerdict(Health.LOST, f"{why}{_counted(facts)}", audit)
     if facts.stuck or facts.silent:
-        command = f"mailslice duty run stuck_mails --queue {queue} --dry-run"
+        command = command_line("duty run stuck_mails --queue", queue, "--dry-run")
         yield HealthVerdict(Health.STUCK, _stuck(facts), command)
     if facts.ready and facts.consumers == 0 and not facts.is_held_whole:
         are = "is" if facts.ready == 1 else "are"
         why = f"{several(facts.ready, 'message')} {are} ready, and nobody consumes the queue"
-        command = f"mailslice worker run --queue {queue} --handler MODULE:FUNCTION"
+        command = command_line("worker run --queue", queue, "--handler", "MODULE:FUNCTION")
         yield HealthVerdict(Health.NO_WORKERS, why, command)
     all_delayed = facts.waiting is not None and 0 < facts.waiting <= (facts.delayed or 0)
     if facts.oldest is not None and facts.oldest > facts.late_after and not all_delayed:
         limit = format_duration(facts.late_after)
         why = f"the oldest mail waits for {span(facts.oldest)}, more than {limit}"
-        yield HealthVerdict(Health.LATE, why, f"mailslice queue shape {queue}")
+        yield HealthVerdict(Health.LATE, why, command_line("queue shape", queue))
     if facts.unanswered:
         why = "; ".join(unanswered(store, error) for store, error in facts.unanswered.items())
         yield HealthVerdict(Health.UNKNOWN, why, "mailslice config check")
     elif facts.ready is None:
         why = "RabbitMQ has no figures of the work queue yet"
-        yield HealthVerdict(Health.UNKNOWN, why, f"mailslice queue show {queue}")
+        yield HealthVerdict(Health.UNKNOWN, why, command_line("queue show", queue))
     elif facts.waiting is None:
-        measure = f"mailslice duty run queue_size --queue {queue}"
+        measure = command_line("duty run queue_size --queue", queue)
         yield HealthVerdict(Health.UNKNOWN, "its mails were never counted", measure)
     if facts.held is not None:
-        release = facts.release or f"mailslice queue release {queue}"
+        release = facts.release or command_line("queue release", queue)
         yield HealthVerdict(Health.HELD, f"held: {facts.held}", release)
     yield HealthVerdict(Health.OK, _well(facts))
 

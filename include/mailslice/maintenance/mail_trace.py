@@ -13,11 +13,11 @@ from glob import glob
 from itertools import chain
 from os import SEEK_END
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any, Self
 
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.clock import system_clock
+from mailslice.model.command_line import command_line
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable, TryAgain
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import RabbitNames
@@ -292,8 +292,8 @@ class Trace:
                 yield SourceAnswer(says, mail.batch.deleted, mail.enqueue_id, name)
         if unread:
             raise MailsliceError(
-                f"{unread} mails that deletes keep were not read: `mailslice queue deleted "
-                f"{quote(queue)}` with --id or --name finds this one"
+                f"{unread} mails that deletes keep were not read: "
+                f"`{command_line('queue deleted', queue)}` with --id or --name finds this one"
             )
 
     def _decisions(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
@@ -353,9 +353,8 @@ def _move_of(queue: QueueName, mail: "QuarantinedMail") -> str:
 
     delays = mail.moved_to in {"", queue}
     where = f"a delay within {queue}" if delays else f"a move to {mail.moved_to}"
-    at, to = quote(queue), quote(mail.moved_to)
-    words = f"delay {at} --for 1m" if delays else f"move {at} {to}"
-    command = f"mailslice queue {words} --id {mail.enqueue_id} --yes"
+    words = ("delay", queue, "--for", "1m") if delays else ("move", queue, mail.moved_to)
+    command = command_line("queue", *words, "--id", mail.enqueue_id, "--yes")
     if mail.state in {State.RELEASED, State.DISCARDING}:
         return f"{where}, {mail.state.value}: it is over"
     if mail.state in {State.NOTED, State.CLOSING}:
@@ -379,9 +378,9 @@ def _deletion_of(queue: QueueName, mail: "DeletedMail") -> str:
     if mail.kept.content == "lost":
         return f"{says}, without content"
     doubt = ", may have been delivered" if mail.may_be_delivered else ""
-    accept = " --accept-duplicates" if mail.may_be_delivered else ""
-    words = f"queue undelete {quote(queue)} --run {batch.run} --id {mail.enqueue_id} --yes{accept}"
-    return f"{says}{doubt}: `mailslice {words}` brings it back"
+    accept = ("--accept-duplicates",) if mail.may_be_delivered else ()
+    options = "--run", batch.run, "--id", mail.enqueue_id, "--yes", *accept
+    return f"{says}{doubt}: `{command_line('queue undelete', queue, *options)}` brings it back"
 
 
 def in_order(entries: Iterable[dict[str, object]]) -> list[dict[str, object]]:

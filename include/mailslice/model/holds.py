@@ -7,9 +7,9 @@ waits as a whole if one of its recipients is of a held domain (ADR 86).
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from shlex import quote
 from typing import Self
 
+from mailslice.model.command_line import command_line
 from mailslice.model.delay_levels import DELAY_LEVELS
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
@@ -53,8 +53,8 @@ class Hold:
     @property
     def release(self) -> str:
         """The command that ends it."""
-        domain = f" --domain {self.domain}" if self.domain else ""
-        return f"mailslice queue release {quote(self.queue)}{domain}"
+        domain = ("--domain", self.domain) if self.domain else ()
+        return command_line("queue release", self.queue, *domain)
 
     def pause(self, now: datetime) -> timedelta:
         """How long a held mail waits before the next check: a quarter of the hold's age, by one

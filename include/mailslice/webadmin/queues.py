@@ -14,6 +14,7 @@ from mailslice.cockpit.facts import Facts
 from mailslice.maintenance.decision_files import write_decision
 from mailslice.maintenance.overview import newest_report
 from mailslice.model.batches import batches
+from mailslice.model.command_line import command_line
 from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
@@ -76,7 +77,7 @@ class Queues:
         if report.get("size") is None:  # raised out here: within `stores()` it would close them
             raise StoreUnavailable(
                 f"{queue} has more than {MOST_COUNTED} rows and was never measured: "
-                f"`mailslice duty run queue_size --queue {queue}` measures it"
+                f"`{command_line('duty run queue_size --queue', queue)}` measures it"
             )
         return Size(report["size"], datetime.fromisoformat(report["measuredAt"]), measured=True)
 

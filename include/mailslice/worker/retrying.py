@@ -10,6 +10,7 @@ from mailslice.admin.evidence import OVERDUE
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.codec import message
+from mailslice.model.command_line import command_line
 from mailslice.model.errors import Refused, Undecodable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import Settings
@@ -46,7 +47,8 @@ class Retried:
     def problem(self, queue: QueueName) -> str | None:
         """Why some mails may never come by themselves. None: no mail is overdue."""
         why = f"{self.overdue} mails are overdue: no worker runs, or their copies are lost; "
-        return f"{why}`mailslice queue flush {queue}` delivers them" if self.overdue else None
+        flush = command_line("queue flush", queue)
+        return f"{why}`{flush}` delivers them" if self.overdue else None
 
 
 async def retry(

@@ -81,6 +81,8 @@ def test_an_unknown_queue_is_refused_with_those_that_are_known():
         UnknownQueue, match=r"no mail queue 'spool'; there is none.*mailslice queue create spool"
     ):
         queues.require(stores, "spool")
+    with pytest.raises(UnknownQueue, match="`mailslice queue create 'a b'` creates it"):
+        queues.require(stores, "a b")
     for number in range(25):
         queues.create(stores, f"q{number:02}")
     with pytest.raises(UnknownQueue, match=r"known are: q00, q01.* and 5 more"):

@@ -164,6 +164,7 @@ WRONG = {
     "queue size": "QUEUE",
     "mail show spool": "either --name or --id",
     "mail show spool --name a --id 00000000-0000-0000-0000-000000000000": "either --name or --id",
+    "mail show spool --name a --raw --json": "mail show: give either --raw or --json",
     "mail show spool --id 7": "--id: '7' is not an enqueue id; allowed: a UUID",
     "mail enqueue spool": "PATH",
     "mail enqueue spool x.eml --recipient nobody@": "--recipient: 'nobody@' is not a mail address",
@@ -184,6 +185,8 @@ WRONG = {
     'duty run queue_audit --queue spool --param reason="\\ud800"': (
         "--param reason: '\\ud800' is not allowed; text in UTF-8 is"
     ),
+    "duty plan blob_gc --run ": "run id '': allowed are 1 to 180 letters",
+    "duty apply blob_gc --run ": "run id '': allowed are 1 to 180 letters",
     "duty run --grace 2s nope": "duty 'nope' is not known; known: blob_gc, ",
     "duty plan --dry-run nope --queue spool": "duty 'nope' is not known; known: blob_gc, ",
     "bench hotpath --load 2": "--load: '2' is not allowed; a share from 0 to 1 is",
@@ -204,6 +207,7 @@ WRONG = {
     ),
     "webadmin --host ": "--host: '' is not allowed; an address is",
     "webadmin --host \t": "--host: '\\t' is not allowed",
+    "exporter --port 0 --host ": "--host: '' is not allowed; an address is",
     "exporter --port 0 --interval 0s": "--interval: '0s' is not allowed; at least 1s is",
     "exporter --port 0 --interval 999ms": "--interval: '999ms' is not allowed; at least 1s is",
     "worker run --queue spool --handler nothing --processes 0": "--processes: '0' is not allowed",

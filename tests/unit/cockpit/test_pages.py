@@ -2,10 +2,13 @@
 
 import json
 import re
+import shlex
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from types import SimpleNamespace
+from urllib.parse import quote
 from uuid import UUID
 
 import pytest
@@ -364,6 +367,17 @@ def test_of_many_mails_that_are_set_aside_the_oldest_are_shown(client, monkeypat
     shown = re.findall(r'data-mail="([^"]*)"', text)
     assert (len(shown), shown[-1]) == (1000, "0999/1")
     assert "1,234 more" in text
+
+
+def test_a_command_on_a_page_has_the_name_of_the_queue_as_one_word(client, look, monkeypatch):
+    look.queues.append(one("it's; a b"))
+    letters = {"causes": {"expired": 1}, "finished": NOW.isoformat()}
+    monkeypatch.setattr(views, "stuck", lambda *_: {"stuck": [], "letters": letters})
+    monkeypatch.setattr(views, "mail", lambda *_: None)
+    for address in ("queue?name={}&tab=stuck", "mail?queue={}&id=1"):
+        text = client.get("/" + address.format(quote("it's; a b"))).text
+        [command] = re.findall(r"<code>(mailslice .*?)</code>", text)
+        assert "it's; a b" in shlex.split(unescape(command))
 
 
 def test_a_mail_without_state_shows_none(client, monkeypatch):

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from mailslice.admin.deletions.packs import KeptContent, KeptMail, read_mails
 from mailslice.admin.filters import MailFilter
+from mailslice.model.command_line import command_line
 from mailslice.model.errors import BadInput, ContentMissing
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores import Stores
@@ -107,8 +108,8 @@ def deleted_mails(
             yield _with_state(stores, queue, now, batch, kept)
     if not is_kept and run is not None:
         raise BadInput(
-            f"run {run[:60]!r} of {queue} is not kept: allowed is a run that queue deleted {queue} "
-            "shows"
+            f"run {run[:60]!r} of {queue} is not kept: allowed is a run that "
+            f"`{command_line('queue deleted', queue, '--runs')}` shows"
         )
 
 

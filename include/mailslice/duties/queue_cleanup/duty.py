@@ -35,6 +35,7 @@ from mailslice.maintenance.report import DONE, DRY_RUN
 from mailslice.maintenance.result import TIME_LIMIT, Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
+from mailslice.model.command_line import command_line
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
 from mailslice.stores.cassandra.own import SliceStatistic
@@ -145,7 +146,7 @@ class QueueCleanup(Duty[CleanupPlan]):
             (f"{result.applied} rows deleted", True),
             (f"{sum(result.skipped.values())} skipped", result.skipped),
             (f"{' and '.join(moved)} moved" if moved else "the starts stay", True),
-            (f"{quarantined} rows set aside (mailslice stuck list {queue})", quarantined),
+            (f"{quarantined} rows set aside ({command_line('stuck list', queue)})", quarantined),
             (f"{marks['dropped']} deleted marks dropped ({marks['proof']})", marks["dropped"]),
             (f"{left} without a mark stay {command}", left != "0 rows"),
         ]

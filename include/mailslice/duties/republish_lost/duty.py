@@ -38,6 +38,7 @@ from mailslice.maintenance.row_file import schema_of
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.batches import batches
+from mailslice.model.command_line import command_line
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import EnqueueId
@@ -202,7 +203,7 @@ DUTY = RepublishLost()
 def _audit(run: Run) -> AuditPlan:
     """The audit to act by: it took a census, and is not older than a day."""
     stores, queue, name = run.stores, run.queue, run.params(Params).audit
-    remedy = f"`mailslice duty run queue_audit --queue {queue} --census`"
+    remedy = f"`{command_line('duty run queue_audit --queue', queue, '--census')}`"
     audit = (
         newest_audit(stores, queue, census_since=run.clock() - MAX_AUDIT_AGE)
         if name is None

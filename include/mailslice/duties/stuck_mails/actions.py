@@ -31,6 +31,7 @@ from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
+from mailslice.model.command_line import command_line
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, ContentMissing
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName
@@ -149,7 +150,8 @@ class StuckMailActions:
         deleted.mark_many(queue, [stuck_mail.enqueue_id])
         crash.point("apply:marked")
         quarantined, alarms = self.quarantine.keep_marked(renewed)
-        self.alarms.extend(f"{alarm}; look at 'mailslice stuck list {queue}'" for alarm in alarms)
+        look = command_line("stuck list", queue)
+        self.alarms.extend(f"{alarm}; look at `{look}`" for alarm in alarms)
         return stuck_mail.quarantined_entry(Action.CLOSED, quarantined)
 
     def _recover(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from mailslice.model.command_line import command_line
 from mailslice.model.errors import BadSetting
 from mailslice.model.names import JAMES_PREFIX, OWN_PREFIX, WORK_QUEUE_PREFIX
 from mailslice.stores.rabbitmq.management import NO_LIMIT, Management, delivery_limit_of, kind_of
@@ -140,7 +141,7 @@ def _other_arguments(name: str, queue: Mapping[str, Any]) -> str:
     if name.startswith(OWN_PREFIX):
         return "delete it when it is empty; workers declare it anew without a limit"
     if name.startswith(WORK_QUEUE_PREFIX) and _argument_or_policy(queue, "dead-letter-exchange"):
-        return f"mailslice queue create {shlex.quote(name.removeprefix(WORK_QUEUE_PREFIX))}"
+        return command_line("queue create", name.removeprefix(WORK_QUEUE_PREFIX))
     return "declare it anew without x-delivery-limit, when it is empty"
 
 
