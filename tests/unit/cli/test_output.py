@@ -123,8 +123,8 @@ def test_numbers_stand_beside_each_other_and_objects_of_one_shape_in_a_grid():
         == "domain     total\nx.example  3    \ny          12   "
     )
     assert (
-        cell([{"domain": "例え.jp", "total": 3}, {"domain": "ab.example", "total": 12}])
-        == "domain      total\n例え.jp     3    \nab.example  12   "
+        cell([{"domain": "例え例え.jp", "total": 3}, {"domain": "ab.example", "total": 12}])
+        == "domain       total\n例え例え.jp  3    \nab.example   12   "
     ), "a wide character takes two columns of a terminal"
     assert cell([{"a": 1}, {"b": 2}]) == "a: 1\nb: 2"
     assert cell(["a@b.c", "d@e.f"]) == "a@b.c\nd@e.f"

@@ -184,8 +184,8 @@ class Preparer:
             await self._dead_letter(slot, f"not a mail: {error}")
             return
         slot.item = item
-        if slot.doubt is None:
-            slot.doubt = Doubt.of(slot.message.headers.get(HEADER_DOUBT), self._context.clock())
+        if slot.doubt is None and HEADER_DOUBT in slot.message.headers:
+            slot.doubt = Doubt.of(slot.message.headers[HEADER_DOUBT], self._context.clock())
         while not await self._in_turn(slot, item):
             pass
 
