@@ -15,13 +15,10 @@ from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QueueSample
-from mailslice.stores.rabbitmq.management import shows_no_messages
+from mailslice.stores.rabbitmq.management import APART, shows_no_messages
 
 log = logging.getLogger(__name__)
 Sleep = Callable[[float], None]
-
-APART = timedelta(seconds=15)
-"""The time between two samples: the broker's figures are up to 10 s late."""
 
 
 def sample_once(stores: Stores, queue: QueueName, clock: Clock) -> datetime | None:
@@ -60,13 +57,10 @@ def sample_again(
     *,
     sleep: Sleep = time.sleep,
 ) -> QueueSample | None:
-    """Take and store a pair of empty samples; else None. A `first` over 10 min old is replaced."""
+    """A pair of empty samples, taken now; else None. A `first` over 10 min old is replaced."""
     if first is None or clock() - first > timedelta(minutes=10):
         first = sample_once(stores, queue, clock)
-    sample = second_pass(stores, queue, first, clock, sleep=sleep)
-    if sample is not None:
-        stores.own.queue_samples.save(queue, sample)
-    return sample
+    return second_pass(stores, queue, first, clock, sleep=sleep)
 
 
 def last_seen_empty(stores: Stores, queue: QueueName) -> datetime | None:

@@ -8,10 +8,14 @@ a deployment beside James needs no own keyspace for this.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from mailslice.model.errors import ConfigurationDiffers, Refused
+from mailslice.model.names import OWN_PREFIX, WORK_QUEUE_PREFIX
 
 if TYPE_CHECKING:
     from mailslice.model.mail import QueueName
@@ -25,6 +29,8 @@ VARIABLE = "MAILSLICE_QUEUE_SHARED"
 _RUNNING = timedelta(seconds=150)
 """A worker with a younger record may run: an idle worker writes one a minute."""
 _SHOWN = 3
+_OWNER, _LEASE = "config shared", timedelta(minutes=2)
+"""Of the cleanups' locks while the answer is stored. A command after a killed one has them, too."""
 
 
 def stored(stores: Stores) -> bool | None:
@@ -65,19 +71,70 @@ def agree(stores: Stores) -> Settings:
     return stores.settings
 
 
-def change(stores: Stores, *, shared: bool) -> bool:
-    """Store the answer. Returns whether it changed. Raises ConfigurationDiffers, Refused."""
+def change(stores: Stores, *, shared: bool, sleep: Callable[[float], None] = time.sleep) -> bool:
+    """Store the answer. Returns whether it changed. Raises ConfigurationDiffers, Refused.
+
+    From `false` to `true` only while no message waits and no cleanup runs: cleanups drop marks of
+    mails whose messages wait, and workers of a shared queue check nothing but marks.
+    """
     before = stored(stores)
     if (before is not False) is shared:
         return False
     require_agreement(stores, shared=shared)
-    if before is None:
-        done = _first(stores) is shared
-    else:
-        done = stores.own.locks.change(NAME, _text(before), _text(shared))
+    with _no_mail_waits(stores, sleep) if shared else nullcontext():
+        if before is None:
+            done = _first(stores) is shared
+        else:
+            done = stores.own.locks.change(NAME, _text(before), _text(shared))
     if not done:
         raise Refused(f"config shared: another process changed {VARIABLE} meanwhile; look again")
     return True
+
+
+@contextmanager
+def _no_mail_waits(stores: Stores, sleep: Callable[[float], None]) -> Iterator[None]:
+    """Two samples without a message, then the locks of all cleanups. Raises Refused."""
+    from mailslice.stores.rabbitmq.management import APART
+
+    _require_no_messages(stores)
+    sleep(APART.total_seconds())
+    _require_no_messages(stores)
+    locks = stores.own.locks
+    names = [f"queue_cleanup/{queue}" for queue in stores.management.mail_queues()]
+    try:
+        for name in names:
+            if (holder := locks.acquire(name, _OWNER, _LEASE)) != _OWNER:
+                raise Refused(
+                    f"config shared true: {name} is locked by run {holder.rpartition('/')[0]}: a "
+                    "cleanup that began before drops marks with their rows. Try again when it ended"
+                )
+        yield
+    finally:
+        for name in names:
+            locks.release(name, _OWNER)
+
+
+def _require_no_messages(stores: Stores) -> None:
+    """Raises Refused while RabbitMQ has, or may have, a message of a mail.
+
+    Dead letters may stay: a redrive refuses a mail with neither row nor mark.
+    """
+    from mailslice.stores.rabbitmq.traffic import traffic
+
+    waiting = stores.management.alarms()  # a publish that raised may come later
+    for name, figures in traffic(stores.management).items():
+        if name.startswith((WORK_QUEUE_PREFIX, OWN_PREFIX)):
+            depth = figures.depth
+            if depth is None or depth.total:
+                waiting.append(f"{name}: {depth.total if depth else 'no figures yet'}")
+    if waiting:
+        raise Refused(
+            f"config shared true: mails may wait in RabbitMQ ({'; '.join(waiting[:_SHOWN])}; "
+            f"{len(waiting)} in all). A cleanup may have dropped the mark of such a mail, and "
+            "workers of a shared queue would hand it out although it was deleted. Let workers "
+            "empty these queues under the stored value (`mailslice queue flush` brings delayed "
+            "mails), stop them, try again"
+        )
 
 
 def require_agreement(stores: Stores, *, shared: bool) -> None:

@@ -4,19 +4,23 @@ A process that differs is refused.
 """
 
 import asyncio
+import time
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pydantic import SecretStr
 
 from mailslice.admin import queues
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_step
-from mailslice.model.errors import ConfigurationDiffers
+from mailslice.model.errors import ConfigurationDiffers, Refused, StoreUnavailable
+from mailslice.model.names import RabbitNames
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.ddl import tables_of
 from mailslice.stores.cassandra.own import WorkerRecord
+from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.view import sharing
 from mailslice.worker import open_worker
 
@@ -90,11 +94,105 @@ def test_it_is_changed_by_command_while_no_worker_runs_by_the_other_value(world)
             sharing.change(stores, shared=True)
         assert sharing.stored(stores) is False
         stores.own.worker_records.save_future(QUEUE, replace(RECORD, shared=True)).result()
-        assert sharing.change(stores, shared=True)
+        assert changed_once_figures_are_known(stores)
         assert not sharing.change(stores, shared=True)
     assert agreed(world("true"))
     with pytest.raises(ConfigurationDiffers):
         agreed(world("false"))
+
+
+def changed_once_figures_are_known(stores):
+    end = time.monotonic() + 40  # RabbitMQ has no figures of a new queue, and they are 10 s late
+    while True:
+        try:
+            return sharing.change(stores, shared=True, sleep=lambda _: None)
+        except Refused as refused:
+            assert time.monotonic() < end, refused
+            time.sleep(0.5)
+
+
+@pytest.mark.parametrize("waits_in", ["work_queue", "hop_queue", "park_queue", "delay_queue"])
+def test_it_becomes_true_only_once_no_message_waits_anywhere(world, waits_in):
+    assert not agreed(world("false"))
+    with open_stores(world()) as stores, blocking_connection(stores.settings.rabbitmq) as link:
+        stores.rabbitmq.declare_delays(QUEUE, [3600])
+        name = getattr(RabbitNames(QUEUE), waits_in)
+        name = name(3600) if waits_in == "delay_queue" else name
+        channel = link.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", name, b"{}")
+        channel.basic_publish("", RabbitNames(QUEUE).dead_letter_queue, b"{}")
+        end = time.monotonic() + 40
+        refusal = ""
+        while f"{name}: 1; 1 in all" not in refusal:
+            with pytest.raises(Refused) as refused:
+                sharing.change(stores, shared=True, sleep=lambda _: None)
+            refusal = str(refused.value)
+            assert time.monotonic() < end, refusal
+            time.sleep(0.5)
+        assert refused.value.exit_code == 3
+        assert sharing.stored(stores) is False
+        channel.queue_purge(name)
+        assert changed_once_figures_are_known(stores), "the dead letter may stay"
+
+
+def test_a_message_that_only_the_second_sample_shows_refuses(world):
+    """It was between two queues: 15 s apart, one of the samples shows it."""
+    assert not agreed(world("false"))
+    with open_stores(world()) as stores, blocking_connection(stores.settings.rabbitmq) as link:
+        work_queue, slept = RabbitNames(QUEUE).work_queue, []
+
+        def arrives(seconds):
+            slept.append(seconds)
+            link.channel().basic_publish("", work_queue, b"{}")
+            end = time.monotonic() + 40
+            while not stores.management.messages(work_queue):
+                assert time.monotonic() < end
+                time.sleep(0.5)
+
+        end = time.monotonic() + 40
+        while not slept:
+            with pytest.raises(Refused) as refused:
+                sharing.change(stores, shared=True, sleep=arrives)
+            assert time.monotonic() < end, refused.value
+        assert f"{work_queue}: 1;" in str(refused.value)
+        assert slept == [15.0]
+        assert sharing.stored(stores) is False
+
+
+def test_an_unreachable_broker_is_not_an_empty_one(world):
+    assert not agreed(world("false"))
+    rabbitmq = world().rabbitmq.model_copy(
+        update={"management_url": SecretStr("http://127.0.0.1:9")}
+    )
+    with (
+        open_stores(world().model_copy(update={"rabbitmq": rabbitmq})) as stores,
+        pytest.raises(StoreUnavailable, match="does not answer"),
+    ):
+        sharing.change(stores, shared=True)
+    with open_stores(world()) as stores:
+        assert sharing.stored(stores) is False
+
+
+def test_it_stays_false_while_a_cleanup_runs_and_the_locks_of_others_are_given_back(world):
+    assert not agreed(world("false"))
+    with open_stores(world()) as stores:
+        queues.create(stores, "another")
+        locks = stores.own.locks
+        locks.acquire(f"queue_cleanup/{QUEUE}", "run-1/process", timedelta(minutes=1))
+        end, refusal = time.monotonic() + 40, ""
+        while "is locked" not in refusal:
+            with pytest.raises(Refused) as refused:
+                sharing.change(stores, shared=True, sleep=lambda _: None)
+            refusal = str(refused.value)
+            assert time.monotonic() < end, refusal
+        assert f"queue_cleanup/{QUEUE} is locked by run run-1:" in refusal
+        assert sharing.stored(stores) is False
+        assert locks.holder(f"queue_cleanup/{QUEUE}") == "run-1/process"
+        assert locks.holder("queue_cleanup/another") is None
+        locks.release(f"queue_cleanup/{QUEUE}", "run-1/process")
+        assert changed_once_figures_are_known(stores)
+        assert locks.holder(f"queue_cleanup/{QUEUE}") is None
 
 
 def test_the_first_false_waits_for_workers_that_run_by_the_default(world):

@@ -3,11 +3,13 @@
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.management import Management
 from tests.acceptance.command import Cli
 
 pytestmark = pytest.mark.new_keyspaces
@@ -154,6 +156,10 @@ def test_an_answer_whose_command_is_killed_is_stored_by_the_next_and_nothing_is_
     before = {"false": None, "true": False}[value]
     if before is not None:
         cli("config", "shared", "false", "--reason", "test")
+        management, end = Management(fresh.settings.rabbitmq), time.monotonic() + 40
+        while management.depth(RabbitNames("spool").work_queue) is None:
+            assert time.monotonic() < end
+            time.sleep(0.5)
     command = ("config", "shared", value, "--reason", "test", "--json")
     done = subprocess.run(
         [sys.executable, "-c", KILLED, *command, when],

@@ -7,6 +7,7 @@ changed no mark is dropped by it, and the next sweep lists the marks again.
 import json
 import logging
 from collections.abc import Sequence
+from datetime import timedelta
 
 from mailslice.duties.queue_cleanup.plan import Candidates
 from mailslice.engine.mark_deletion import DropSpec, Halves, list_marks
@@ -69,10 +70,11 @@ def estimated_marks(context: Run) -> int:
     return estimated_sizes(context.stores.cassandra, keyspace).get(DELETED_MAILS.lower(), (0, 0))[0]
 
 
-def record(context: Run, rows: Halves) -> Candidates:
+def record(context: Run, rows: Halves, grace: timedelta) -> Candidates:
     """List all marks of the queue whose id is not among `rows`, the ids of all remaining rows.
 
-    The new list replaces the one before, and includes its marks.
+    The new list replaces the one before, and includes its marks. This run's clock may be behind by
+    a quarter of its `grace`; later runs allow for a quarter of the usual one.
     """
     artifacts, folder = context.folder.artifacts, context.folder.file(MARKS_FOLDER)
     artifacts.folder(folder)
@@ -81,7 +83,9 @@ def record(context: Run, rows: Halves) -> Candidates:
     spec = DropSpec(context.settings, context.queue, artifacts, folder)
     files = list_marks(context.spark(), spec, ranges, rows)
     crash.point("apply:inside-sweep")
-    listed = Candidates(run=context.request.run, listed_at=context.clock(), files=tuple(files))
+    more = max(timedelta(0), grace - context.settings.duty.grace) / 4
+    at = context.clock() + more
+    listed = Candidates(run=context.request.run, listed_at=at, files=tuple(files))
     _write(context, listed)
     # Other files are of an earlier try of this run, or of a Spark task that was repeated.
     needed = {file.file for file in files}

@@ -112,7 +112,7 @@ class QueueCleanup(Duty[CleanupPlan]):
         crash.point("apply:after-marks")
         if run.params(Params).sweep and remaining.is_whole:
             run.require_lock()
-            marks.listed = candidates.record(run, remaining.ids()).marks
+            marks.listed = candidates.record(run, remaining.ids(), plan.grace).marks
             _save(run, progress, marks=marks.as_json())
 
         run.require_lock()

@@ -5,6 +5,7 @@ stay, and a sweep lists every mark without a row (ADR 41).
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -29,7 +30,7 @@ from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.result import TIME_LIMIT
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
-from mailslice.model.errors import MailsliceError, PlanRefused
+from mailslice.model.errors import ClockSkew, MailsliceError, PlanRefused
 from mailslice.model.names import QueueTable
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.view.sharing import is_alone
@@ -227,12 +228,18 @@ def _drained_until(
     """The latest time after which the broker was certainly seen empty; None if it is not known."""
     drained_at = last_seen_empty(run.stores, run.queue)
     if drained_at is not None:
-        # The clocks of two machines may differ from Cassandra's by a quarter of the grace each.
-        drained_at -= (plan.grace + run.settings.duty.grace) / 4
+        # The clocks of two machines may differ from Cassandra's by a quarter of a grace each.
+        usual = run.settings.duty.grace
+        drained_at -= (max(plan.grace, usual) + usual) / 4
         if all(batch.written_until <= drained_at for batch in batches):
             return drained_at
-    # This apply began after all marks were read.
-    return END_OF_TIME if sample_again(run.stores, run.queue, first, run.clock) else drained_at
+    sample = sample_again(run.stores, run.queue, first, run.clock)
+    if sample is None:
+        return drained_at
+    with suppress(ClockSkew):  # other runs allow for a quarter of the usual grace
+        run.require_clock()
+        run.stores.own.queue_samples.save(run.queue, sample)
+    return END_OF_TIME  # this apply began after all marks were read
 
 
 def _closed_until(run: Run, plan: CleanupPlan) -> datetime:

@@ -1,18 +1,22 @@
 """Deleted marks go with a proof only, and never while a row with their id is left (I5)."""
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pika
+import pytest
 
 from mailslice.codec import message
 from mailslice.duties.queue_cleanup import marks
+from mailslice.maintenance.registry import load
 from mailslice.model import crash
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import BlobId, Mail, QueuedMail
 from mailslice.model.names import RabbitNames
 from mailslice.stores.cassandra.own import QueueSample
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.traffic import traffic
 from mailslice.view import sharing
 
 
@@ -26,13 +30,17 @@ def soon() -> datetime:
 
 
 def dead_letter(view, enqueue_id) -> None:
+    publish(view, RabbitNames(view.queue).dead_letter_queue, enqueue_id)
+
+
+def publish(view, name, enqueue_id) -> None:
     body = message.encode(QueuedMail(enqueue_id, Mail("mail", None, ()), BlobId("h"), BlobId("b")))
     connection = pika.BlockingConnection(
         pika.URLParameters(view.settings.rabbitmq.url.get_secret_value())
     )
     channel = connection.channel()
     channel.confirm_delivery()
-    channel.basic_publish("", RabbitNames(view.queue).dead_letter_queue, body)
+    channel.basic_publish("", name, body)
     connection.close()
 
 
@@ -184,21 +192,96 @@ def test_a_mark_of_another_queue_with_the_same_id_is_not_touched(view):
     assert (view.is_marked(shared_id), other.is_marked(shared_id)) == (False, True)
 
 
-def test_marks_stay_where_james_was_let_in_while_the_run_was_at_work(own_view):
+def test_marks_stay_where_james_was_let_in_after_the_plan(own_view):
     sharing.change(own_view.stores, shared=False)
     own_view.start_at(0)
     dead = own_view.insert(0, dead=True)
-
-    def let_james_in(point):
-        if point == "apply:after-deletes":
-            sharing.change(own_view.stores, shared=True)
-
-    crash.arm(let_james_in)
-    try:
-        report = own_view.clean()
-    finally:
-        crash.arm(None)
+    request = own_view.request()
+    own_view.steps(request, "plan", "check")
+    let_james_in(own_view)
+    report = own_view.steps(request, "apply", "verify", "report")
     assert (report["applied"], own_view.rows(0)) == (1, set())
     assert report["marks"]["dropped"] == 0
     assert "was changed since this run began" in report["message"]
     assert own_view.stores.tables.deleted.is_marked(own_view.queue, dead)
+
+
+def test_james_is_not_let_in_while_a_cleanup_drops_marks_with_their_rows(own_view):
+    sharing.change(own_view.stores, shared=False)
+    own_view.start_at(0)
+    own_view.insert(0, dead=True)
+    refusals = []
+
+    def try_to_let_james_in(point):
+        if point == "apply:after-deletes":
+            try:
+                let_james_in(own_view)
+            except Refused as refused:
+                refusals.append(str(refused))
+
+    crash.arm(try_to_let_james_in)
+    try:
+        report = own_view.clean()
+    finally:
+        crash.arm(None)
+    assert len(refusals) == 1
+    assert f"queue_cleanup/{own_view.queue} is locked by run {report['run']}:" in refusals[0]
+    assert (report["marks"]["dropped"], report["marks"]["proof"]) == (1, "cleaned_check")
+    let_james_in(own_view)
+    assert sharing.stored(own_view.stores) is True
+
+
+def test_james_is_not_let_in_while_a_message_waits_whose_mail_was_deleted_and_cleaned(own_view):
+    """Its mark went with its row: a worker that looks at marks alone would hand it out."""
+    sharing.change(own_view.stores, shared=False)
+    own_view.start_at(0)
+    deleted = own_view.insert(0, dead=True)
+    publish(own_view, RabbitNames(own_view.queue).work_queue, deleted)
+    own_view.clean()
+    assert (own_view.rows(0), own_view.is_marked(deleted)) == (set(), False)
+    until(lambda: own_view.stores.management.messages(work_queue(own_view)) == 1)
+    with pytest.raises(Refused, match=rf"{work_queue(own_view)}: 1; 1 in all"):
+        sharing.change(own_view.stores, shared=True)
+    assert sharing.stored(own_view.stores) is False
+
+
+def test_a_cleanup_that_began_when_james_was_let_in_waits_for_the_lock_and_keeps_marks(own_view):
+    """The locks of all cleanups are held until the answer is stored."""
+    sharing.change(own_view.stores, shared=False)
+    duty, held = load("queue_cleanup").logic, []
+    lock = duty.locks(own_view.request())[0]
+    stores, locks = own_view.stores, own_view.stores.own.locks
+
+    class Watched:
+        def change(self, *values):
+            held.append(locks.holder(lock))
+            return locks.change(*values)
+
+        def __getattr__(self, name):
+            return getattr(locks, name)
+
+    stores.own.locks = Watched()
+    try:
+        let_james_in(own_view)
+    finally:
+        stores.own.locks = locks
+    assert held == ["config shared"]
+    assert locks.holder(lock) is None
+
+
+def until(condition, seconds=40) -> None:
+    """RabbitMQ's figures are up to 10 s late."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.5)
+
+
+def work_queue(view) -> str:
+    return RabbitNames(view.queue).work_queue
+
+
+def let_james_in(view) -> None:
+    """Once RabbitMQ has figures of the new queues."""
+    until(lambda: all(one.depth for one in traffic(view.stores.management).values()))
+    assert sharing.change(view.stores, shared=True, sleep=lambda _: None)

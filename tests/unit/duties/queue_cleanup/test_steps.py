@@ -9,6 +9,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,7 +29,7 @@ from mailslice.engine import id_arrays, partition_scan, plan_comparison
 from mailslice.engine import mark_deletion as spark_marks
 from mailslice.engine.frames import InProcess
 from mailslice.engine.row_files import RowGroup
-from mailslice.maintenance import gates, runner
+from mailslice.maintenance import drained, gates, runner
 from mailslice.maintenance.artifacts import FILES, iso
 from mailslice.maintenance.engine import Engine
 from mailslice.maintenance.lock import LockLost
@@ -37,12 +38,13 @@ from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
-from mailslice.model.errors import GateFailed, PlanRefused, StoreUnavailable
+from mailslice.model.errors import ClockSkew, GateFailed, PlanRefused, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.ids import pack
+from mailslice.stores.cassandra.own import QueueSample
 from mailslice.testing.memory import MemoryDeletedMails, MemoryEnqueuedMails, MemoryStores
 from mailslice.view import sharing
 from tests.services.duties.running import judged_plainly
@@ -758,7 +760,7 @@ def test_a_sweep_that_is_planned_again_keeps_what_it_has_listed(view, monkeypatc
     view.insert(3, dead=False)
     listed = []
 
-    def record(run, _rows):
+    def record(run, _rows, _grace):
         file = RowGroup("marks-1.parquet", 0, 1, "0")
         run.folder.artifacts.write(run.folder.file("marks/marks-1.parquet"), b"x")
         found = Candidates(run=run.request.run, listed_at=NOW, files=(file,))
@@ -794,7 +796,7 @@ def test_marks_that_a_sweep_lists_go_by_a_later_run(view, monkeypatch):
     deleted = view.tables.deleted
     assert [deleted.is_marked(QUEUE, one) for one in (before, held, orphan)] == [False, True, True]
     assert view.take(*steps)["marks"]["waiting"] == 1  # a slice of that time is not closed
-    report = view.take(*steps, clock=lambda: NOW + 2 * HOUR)
+    report = view.take(*steps, clock=lambda: NOW + 3 * HOUR)
     assert (report["marks"]["dropped"], report["marks"]["waiting"]) == (1, 0)
     assert [deleted.is_marked(QUEUE, one) for one in (held, orphan)] == [True, False]
     assert candidates.recorded(run_of(view.folder, "queue_cleanup")) is None
@@ -848,12 +850,12 @@ def test_a_list_of_marks_that_differs_drops_nothing_and_is_made_anew(view, monke
     assert view.take(*steps, params=sweep)["marks"]["listed"] == 3
     (path,) = view.folder.rglob("marks-*.parquet")
     harm(path)
-    report = view.take(*steps, clock=lambda: NOW + 2 * HOUR)["marks"]
+    report = view.take(*steps, clock=lambda: NOW + 3 * HOUR)["marks"]
     assert (report["dropped"], report["waiting"]) == (0, 3 if why else 0)
     assert not why or (why in report["why"][0] and f"the file {path.name} " in report["why"][0])
     assert view.tables.deleted.marked(QUEUE, orphans) == set(orphans)
     assert view.take(*steps, params=sweep)["marks"]["listed"] == 3
-    assert view.take(*steps, clock=lambda: NOW + 2 * HOUR)["marks"]["dropped"] == 3
+    assert view.take(*steps, clock=lambda: NOW + 3 * HOUR)["marks"]["dropped"] == 3
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -996,12 +998,12 @@ def test_a_list_of_marks_that_the_time_limit_left_is_gone_on_with(view, monkeypa
     late = []
     monkeypatch.setattr(Run, "out_of_time", lambda _: bool(late))
     rounds(lambda: late.append(True))
-    report = view.take(*steps, clock=lambda: NOW + 2 * HOUR)
+    report = view.take(*steps, clock=lambda: NOW + 3 * HOUR)
     assert (report["marks"]["dropped"], report["marks"]["why"]) == (1, ["2: time limit"])
     assert candidates.recorded(run_of(view.folder, "queue_cleanup")).marks == 2
     late.clear()
     rounds(lambda: None)
-    report = view.take(*steps, clock=lambda: NOW + 2 * HOUR)
+    report = view.take(*steps, clock=lambda: NOW + 3 * HOUR)
     assert (report["marks"]["dropped"], report["marks"]["waiting"]) == (2, 0)
     assert not view.tables.deleted.marked(QUEUE, orphans)
     assert candidates.recorded(run_of(view.folder, "queue_cleanup")) is None
@@ -1035,6 +1037,66 @@ def test_the_rate_holds_over_rounds(view, monkeypatch, rounds):
     report = view.take("plan", "check", "apply", "verify", "report")
     assert report["marks"]["dropped"] == 6
     assert paused == [1.75, 2.25]
+
+
+@pytest.mark.parametrize(("skew", "stored"), [(3, 1), (20, 0)])
+def test_a_run_with_a_large_grace_stores_no_sample_that_runs_with_the_usual_one_would_trust(
+    view, monkeypatch, skew, stored
+):
+    """A quarter of the usual 15 minutes is allowed; a quarter of this run's 2 hours is more."""
+    saved, ticks = [], count()
+    samples = SimpleNamespace(get=lambda _: None, save=lambda _, sample: saved.append(sample))
+    view.stores.own.queue_samples, view.stores.management = samples, None
+    queue = view.settings.queue.model_copy(update={"shared": True})
+    view.settings = view.settings.model_copy(update={"queue": queue})
+
+    def require_clock(_clock, allowed, remedy):
+        if timedelta(minutes=skew) > allowed:
+            raise ClockSkew(remedy)
+
+    view.stores.cassandra = SimpleNamespace(require_clock=require_clock)
+    monkeypatch.setattr(drained, "shows_no_messages", lambda *_: True)
+    monkeypatch.setattr(marks, "dead_letter_ids", lambda *_: set())
+    view.start_at(0)
+    view.insert(0, dead=True)
+    view.take(
+        *("plan", "check", "apply"),
+        params=Params(grace=2 * HOUR),
+        clock=lambda: NOW + next(ticks) * timedelta(seconds=16),
+    )
+    report = view.files.read_json("applied.json")
+    assert (report["marks"]["dropped"], report["marks"]["proof"]) == (1, "drained")
+    assert len(saved) == stored
+
+
+@pytest.mark.parametrize(("early", "dropped"), [(SECOND, 0), (0 * SECOND, 1)])
+def test_a_sample_of_another_run_is_trusted_by_the_larger_of_both_graces(
+    view, monkeypatch, early, dropped
+):
+    """Another run's clock may differ by a quarter of the usual grace, whatever this one's is."""
+    seen = NOW + view.settings.duty.grace / 2 - early
+    samples = SimpleNamespace(get=lambda _: QueueSample(seen, seen))
+    view.stores.own.queue_samples, view.stores.management = samples, None
+    queue = view.settings.queue.model_copy(update={"shared": True})
+    view.settings = view.settings.model_copy(update={"queue": queue})
+    monkeypatch.setattr(drained, "shows_no_messages", lambda *_: False)
+    monkeypatch.setattr(marks, "dead_letter_ids", lambda *_: set())
+    view.start_at(0)
+    view.insert(0, dead=True)
+    view.take("plan", "check", "apply", params=Params(grace=SECOND))
+    assert view.files.read_json("applied.json")["marks"]["dropped"] == dropped
+
+
+@pytest.mark.parametrize(("grace", "later"), [(HOUR / 60, 0 * HOUR), (5 * HOUR / 4, HOUR / 4)])
+def test_a_sweep_with_a_large_grace_dates_its_list_later(view, monkeypatch, grace, later):
+    """Its clock may be behind by a quarter of that grace; later runs allow for the usual one."""
+    monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
+    monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
+    view.start_at(0)
+    view.tables.deleted.mark_many(QUEUE, [EnqueueId(uuid.uuid4())])
+    view.take("plan", "check", "apply", params=Params(grace=grace, sweep=True))
+    listed = candidates.recorded(run_of(view.folder, "queue_cleanup"))
+    assert listed.listed_at == NOW + later
 
 
 def unhurried(delete):
