@@ -92,8 +92,7 @@ def shared(
 ) -> None:
     """Show or store whether James works on the queues, too.
 
-    Refused while a worker runs with the other value. From false to true also while a message waits
-    or a cleanup runs: its mark may be dropped already.
+    Refused while a worker has the other value; to true also while a mail waits or a cleanup runs.
     """
     if value not in {None, "true", "false"}:
         raise BadInput(f"config shared {value!r}: allowed are true and false")

@@ -1,14 +1,14 @@
 """Proof `drained`: the broker was empty after the slices were closed (I5).
 
 Two samples 15 s apart, each with work queue, hop queue and all delay levels at zero and no alarm
-(docs/reference/rabbitmq.md). queue_size takes them all day. A cleanup takes the first when it plans
-and the second when it applies; it waits only if the first was empty.
+(docs/reference/rabbitmq.md). queue_size takes them all day, a cleanup when it applies. Who takes
+them waits only if the first was empty.
 """
 
 import logging
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from mailslice.model.clock import Clock
 from mailslice.model.errors import MailsliceError
@@ -18,7 +18,6 @@ from mailslice.stores.cassandra.own import QueueSample
 from mailslice.stores.rabbitmq.management import APART, shows_no_messages
 
 log = logging.getLogger(__name__)
-Sleep = Callable[[float], None]
 
 
 def sample_once(stores: Stores, queue: QueueName, clock: Clock) -> datetime | None:
@@ -37,33 +36,11 @@ def second_pass(
     first: datetime | None,
     clock: Clock,
     *,
-    sleep: Sleep = time.sleep,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> QueueSample | None:
     """Both samples if the queue was empty at `first` and is empty APART later; else None."""
     if first is None:
         return None
-    remaining = (first + APART - clock()).total_seconds()
-    if remaining > 0:
-        sleep(remaining)
+    sleep(max(0.0, (first + APART - clock()).total_seconds()))
     second = sample_once(stores, queue, clock)
     return QueueSample(first, second) if second is not None else None
-
-
-def sample_again(
-    stores: Stores,
-    queue: QueueName,
-    first: datetime | None,
-    clock: Clock,
-    *,
-    sleep: Sleep = time.sleep,
-) -> QueueSample | None:
-    """A pair of empty samples, taken now; else None. A `first` over 10 min old is replaced."""
-    if first is None or clock() - first > timedelta(minutes=10):
-        first = sample_once(stores, queue, clock)
-    return second_pass(stores, queue, first, clock, sleep=sleep)
-
-
-def last_seen_empty(stores: Stores, queue: QueueName) -> datetime | None:
-    """The time at which the newest pair of samples proves the queue empty, whoever took it."""
-    sample = stores.own.queue_samples.get(queue)
-    return sample.first_pass if sample is not None else None

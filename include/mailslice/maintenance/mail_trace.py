@@ -325,13 +325,9 @@ class Trace:
             raise MailsliceError(f"{peeked.unseen} dead letters behind the first were not read")
 
     def _parked(self, queue: QueueName, _wanted: TracedMail) -> Sequence[SourceAnswer]:
-        management, parked = self._stores.management, RabbitNames(queue).park_queue
-        if not management.queue_exists(parked):
-            return ()
-        depth = management.depth(parked)
-        if depth is None or depth.total:
-            count = "some" if depth is None else str(depth.total)
-            raise MailsliceError(f"{count} messages are parked for a minute; no store lists them")
+        if (count := self._stores.management.messages(RabbitNames(queue).park_queue)) != 0:
+            number = "some" if count is None else count
+            raise MailsliceError(f"{number} messages are parked for a minute; no store lists them")
         return ()
 
     def _audit(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:

@@ -74,10 +74,10 @@ class Run:
             )
         return self.duty_params
 
-    def throttle(self, store: StoreName) -> Throttle:
-        """A throttle: MAILSLICE_DUTY_RATE_* of the store times the param `intensity`."""
-        rate: int = getattr(self.settings.duty, f"rate_{store}")
-        return Throttle(rate or None, self.duty_params.intensity)
+    def throttle(self, store: StoreName, rate: int = 0) -> Throttle:
+        """MAILSLICE_DUTY_RATE_* of the store, or a lower `rate`, times the param `intensity`."""
+        rates: list[int] = [getattr(self.settings.duty, f"rate_{store}"), rate]
+        return Throttle(min(filter(None, rates), default=None), self.duty_params.intensity)
 
     def time_left(self) -> float:
         """Seconds of the param `time_limit` that are left; infinite without one."""

@@ -57,7 +57,7 @@ def agree(stores: Stores) -> Settings:
     setting, recorded = configured(stores.settings), stored(stores)
     if setting is False and recorded is None:
         require_agreement(stores, shared=False)
-        recorded = _first(stores)
+        recorded = stores.own.locks.first(NAME, _text(False)) == _text(True)
     answer = recorded is not False
     if setting is not None and setting is not answer:
         raise ConfigurationDiffers(
@@ -74,17 +74,16 @@ def agree(stores: Stores) -> Settings:
 def change(stores: Stores, *, shared: bool, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Store the answer. Returns whether it changed. Raises ConfigurationDiffers, Refused.
 
-    From `false` to `true` only while no message waits and no cleanup runs: cleanups drop marks of
-    mails whose messages wait, and workers of a shared queue check nothing but marks.
+    `true` after `false`: only while no message waits, whose mark may be dropped, or cleanup runs.
     """
     before = stored(stores)
     if (before is not False) is shared:
         return False
     require_agreement(stores, shared=shared)
-    with _no_mail_waits(stores, sleep) if shared else nullcontext():
-        if before is None:
-            done = _first(stores) is shared
-        else:
+    if before is None:
+        done = stores.own.locks.first(NAME, _text(False)) == _text(shared)
+    else:
+        with _no_mail_waits(stores, sleep) if shared else nullcontext():
             done = stores.own.locks.change(NAME, _text(before), _text(shared))
     if not done:
         raise Refused(f"config shared: another process changed {VARIABLE} meanwhile; look again")
@@ -105,8 +104,8 @@ def _no_mail_waits(stores: Stores, sleep: Callable[[float], None]) -> Iterator[N
         for name in names:
             if (holder := locks.acquire(name, _OWNER, _LEASE)) != _OWNER:
                 raise Refused(
-                    f"config shared true: {name} is locked by run {holder.rpartition('/')[0]}: a "
-                    "cleanup that began before drops marks with their rows. Try again when it ended"
+                    f"config shared true: {name} is locked by run {holder.rpartition('/')[0]}, "
+                    "which may drop marks with their rows: try again when it has ended"
                 )
         yield
     finally:
@@ -115,25 +114,20 @@ def _no_mail_waits(stores: Stores, sleep: Callable[[float], None]) -> Iterator[N
 
 
 def _require_no_messages(stores: Stores) -> None:
-    """Raises Refused while RabbitMQ has, or may have, a message of a mail.
-
-    Dead letters may stay: a redrive refuses a mail with neither row nor mark.
-    """
+    """Raises Refused. Dead letters may stay: a redrive refuses mails with neither row nor mark."""
     from mailslice.stores.rabbitmq.traffic import traffic
 
     waiting = stores.management.alarms()  # a publish that raised may come later
     for name, figures in traffic(stores.management).items():
-        if name.startswith((WORK_QUEUE_PREFIX, OWN_PREFIX)):
-            depth = figures.depth
-            if depth is None or depth.total:
-                waiting.append(f"{name}: {depth.total if depth else 'no figures yet'}")
+        count = figures.depth.total if figures.depth else "no figures yet"
+        if count and name.startswith((WORK_QUEUE_PREFIX, OWN_PREFIX)):
+            waiting.append(f"{name}: {count}")
     if waiting:
         raise Refused(
             f"config shared true: mails may wait in RabbitMQ ({'; '.join(waiting[:_SHOWN])}; "
-            f"{len(waiting)} in all). A cleanup may have dropped the mark of such a mail, and "
-            "workers of a shared queue would hand it out although it was deleted. Let workers "
-            "empty these queues under the stored value (`mailslice queue flush` brings delayed "
-            "mails), stop them, try again"
+            f"{len(waiting)} in all), and their deleted marks may be dropped: workers of a shared "
+            "queue would hand them out. Let workers empty these queues under the stored value "
+            "(`mailslice queue flush` brings delayed mails), stop them, try again"
         )
 
 
@@ -172,14 +166,6 @@ def workers_that_differ(
         for record in records.list(name)
         if record.shared is not shared
     ]
-
-
-def _first(stores: Stores) -> bool:
-    from mailslice.stores.cassandra.own.records import RECORDS
-    from mailslice.stores.own.locks import LOCKS, Locks
-
-    table = Locks(RECORDS[LOCKS.name].created(stores.cassandra, stores.settings))
-    return table.first(NAME, _text(False)) == _text(True)
 
 
 def _text(shared: bool) -> str:

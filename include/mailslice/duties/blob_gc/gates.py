@@ -3,18 +3,18 @@
 They do not judge what other clients write at the same time.
 """
 
+from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 
 import pyarrow as pa
 
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.codec.blob_ids import BlobIds, is_active, is_blob_id, parse
-from mailslice.duties.blob_gc.apply import ALREADY_DELETED
+from mailslice.duties.blob_gc.apply import ALREADY_DELETED, GROUPS, group_name
 from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.plan import VIEW, CopyToRestore, GcPlan, SourceScan
 from mailslice.duties.blob_gc.trash import Trash, Trashed
-from mailslice.engine.row_files import read_groups
+from mailslice.engine.row_files import RowGroup, read_groups
 from mailslice.maintenance.gates import planned_rows
 from mailslice.maintenance.result import Result
 from mailslice.maintenance.run import Run
@@ -143,36 +143,39 @@ _SAMPLED, _GROUPS = 500, 10
 
 
 def after(run: Run, plan: GcPlan, result: Result) -> Frame:
-    """What S3 holds of a sample of the planned deletes, and of a sample of the planned restores."""
-    sample, returned = _sample(run, plan), _returned(run, plan, result)
+    """What S3 holds of a sample of the blobs that apply reached, and of the planned restores."""
+    outcomes, returned = result.fields[GROUPS], _returned(run, plan, result)
+    sample = _sample(run, [group for group in plan.deletes if group_name(group) in outcomes])
+    not_deleted = absent = 0
+    for group, rows in sample:
+        outcome = outcomes[group_name(group)]
+        not_deleted += min(len(rows), group.rows - outcome["deleted"])
+        absent += min(len(rows), outcome["skipped"][ALREADY_DELETED])
+    blobs = [blob for _, rows in sample for blob in rows]
     with Trash(run.settings) as trash:
-        stored = trash.james.heads([blob.key for blob in sample])
-        missing = [blob.key for blob in sample if stored[blob.key] is None]
+        stored = trash.james.heads([blob.key for blob in blobs])
+        missing = [blob.key for blob in blobs if stored[blob.key] is None]
         # Copies expire `keep` after apply began, which is later than the plan's time.
         copied = run.clock() < plan.made_at + plan.keep
         copies = len(trash.of_keys(missing) if copied else missing)
         still_lost = sum(blob is None for blob in trash.james.heads(returned).values())
-    as_planned = sum(blob.is_still(stored[blob.key]) for blob in sample)
-    unchanged_sentence = (
-        "No planned blob is stored as it was listed, except those not deleted or put back."
-    )
-    back = result.fields["restored"]
-    untried = result.remaining + result.skipped.get(ALREADY_DELETED, 0)
-    copied_sentence = "Every deleted blob has its kept copy."
-    returned_sentence = "Every deleted blob that is referred to was put back."
+    as_planned = sum(blob.is_still(stored[blob.key]) for blob in blobs)
+    unchanged = "No planned blob is stored as it was listed, except those not deleted."
+    kept = "Every deleted blob has its kept copy."
+    put_back = "Every deleted blob that is referred to was put back."
     return Frame.facts(
         "after",
-        planned_still_there=(as_planned, 0, result.not_done + back, unchanged_sentence),
-        deleted_without_copy=(len(missing) - copies, 0, untried, copied_sentence),
-        referred_to_and_missing=(still_lost, 0, 0, returned_sentence),
+        planned_still_there=(as_planned, 0, not_deleted, unchanged),
+        deleted_without_copy=(len(missing) - copies, 0, absent, kept),
+        referred_to_and_missing=(still_lost, 0, 0, put_back),
     )
 
 
-def _sample(run: Run, plan: GcPlan) -> list[PlannedBlob]:
-    groups = plan.deletes[:: max(1, len(plan.deletes) // _GROUPS)]
-    tables = read_groups(run.folder.artifacts, run.folder.name, groups)
+def _sample(run: Run, reached: Sequence[RowGroup]) -> list[tuple[RowGroup, list[PlannedBlob]]]:
+    groups = reached[:: max(1, len(reached) // _GROUPS)][:_GROUPS]
     most = max(1, _SAMPLED // max(1, len(groups)))
-    return [blob for _, rows in islice(tables, _GROUPS) for blob in blobs_of(rows[:most])]
+    tables = read_groups(run.folder.artifacts, run.folder.name, groups)
+    return [(group, blobs_of(rows[:most])) for group, rows in tables]
 
 
 def _returned(run: Run, plan: GcPlan, result: Result) -> list[BlobId]:

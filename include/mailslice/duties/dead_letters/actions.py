@@ -10,7 +10,6 @@ All other letters are requeued. No crash loses a letter:
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -70,8 +69,7 @@ class LetterWork:
         self.most = checkout_limit(run, letters)
         self.lookups = LetterLookups(run.stores, run.queue)
         self.taking = run.throttle("rabbitmq")
-        rates = [rate for rate in (self.taking.per_second, self.params.rate) if rate]
-        self.redriving = replace(self.taking, per_second=min(rates, default=None))
+        self.redriving = run.throttle("rabbitmq", self.params.rate)
         self.pending: dict[str, list[PlannedLetter]] = {}
         for letter in letters:
             if letter.is_acted_on:

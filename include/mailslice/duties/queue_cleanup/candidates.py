@@ -73,8 +73,8 @@ def estimated_marks(context: Run) -> int:
 def record(context: Run, rows: Halves, grace: timedelta) -> Candidates:
     """List all marks of the queue whose id is not among `rows`, the ids of all remaining rows.
 
-    The new list replaces the one before, and includes its marks. This run's clock may be behind by
-    a quarter of its `grace`; later runs allow for a quarter of the usual one.
+    The new list replaces the one before, and includes its marks. A later run allows for a clock
+    that is behind by a quarter of the usual grace.
     """
     artifacts, folder = context.folder.artifacts, context.folder.file(MARKS_FOLDER)
     artifacts.folder(folder)
@@ -83,8 +83,7 @@ def record(context: Run, rows: Halves, grace: timedelta) -> Candidates:
     spec = DropSpec(context.settings, context.queue, artifacts, folder)
     files = list_marks(context.spark(), spec, ranges, rows)
     crash.point("apply:inside-sweep")
-    more = max(timedelta(0), grace - context.settings.duty.grace) / 4
-    at = context.clock() + more
+    at = context.clock() + max(timedelta(0), grace - context.settings.duty.grace) / 4
     listed = Candidates(run=context.request.run, listed_at=at, files=tuple(files))
     _write(context, listed)
     # Other files are of an earlier try of this run, or of a Spark task that was repeated.

@@ -14,7 +14,7 @@ from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
 from mailslice.duties.queue_cleanup.orphan_rows import quarantine_rows
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition, planned_partitions
-from mailslice.duties.queue_cleanup.planning import MAX_ORPHAN_ROWS, make_plan
+from mailslice.duties.queue_cleanup.planning import MAX_ORPHAN_ROWS, make_plan, unrepaired_tables
 from mailslice.duties.queue_cleanup.reads import Remaining, SecondRead, read_remaining, second_read
 from mailslice.duties.queue_cleanup.view import (
     Moved,
@@ -26,7 +26,6 @@ from mailslice.duties.queue_cleanup.view import (
 )
 from mailslice.engine.partition_scan import PartitionName
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.drained import sample_once
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.gates import usual_frames
 from mailslice.maintenance.progress import Progress
@@ -81,8 +80,8 @@ class QueueCleanup(Duty[CleanupPlan]):
     def apply(self, run: Run, plan: CleanupPlan, progress: Progress) -> None:
         """Reads the slices again, then changes browseStart, rows, proved marks, contentStart."""
         run.require_clock(plan.grace)
-        partitions, throttle = planned_partitions(run, plan), _throttle(run)
-        first = _sampled_empty(run, plan)
+        partitions = planned_partitions(run, plan)
+        throttle = run.throttle("cassandra", run.params(Params).rate)
         second = second_read(run, plan, partitions)
         crash.point("apply:after-second-read")
 
@@ -95,6 +94,7 @@ class QueueCleanup(Duty[CleanupPlan]):
         crash.point("apply:after-aside")
 
         chosen, deleted_rows = _choose(run, partitions, second, progress)
+        run.report(unrepaired=unrepaired_tables(run, plan, chosen, browse.after))
         tried, failures = delete_partitions(run, chosen, throttle)
         crash.point("apply:after-deletes")
 
@@ -106,7 +106,7 @@ class QueueCleanup(Duty[CleanupPlan]):
 
         run.require_lock()
         reread = partitions if remaining.is_whole else chosen[:tried]
-        marks = drop_proved_marks(run, plan, reread, remaining, first, throttle)
+        marks = drop_proved_marks(run, plan, reread, remaining, throttle)
         unlisted = run.params(Params).sweep and not remaining.is_whole
         _save(run, progress, marks=marks.as_json(), tried=tried, unlisted=unlisted)
         crash.point("apply:after-marks")
@@ -164,7 +164,7 @@ class QueueCleanup(Duty[CleanupPlan]):
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
         status, message = super().outcome(run, steps)
-        tables = steps.plan.get("unrepaired", ())
+        tables = {**steps.plan, **steps.result.fields}.get("unrepaired", ())
         return status, message + risk(tables if status in {DONE, DRY_RUN} else ())
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
@@ -205,21 +205,6 @@ def risk(unrepaired: Sequence[str]) -> str:
 def _save(run: Run, progress: Progress, **fields: Any) -> None:
     run.report(**fields)
     progress.save()
-
-
-def _sampled_empty(run: Run, plan: CleanupPlan) -> datetime | None:
-    """When the broker was seen empty now: the first sample. Dropping marks needs a second one."""
-    if not run.settings.queue.shared or not (plan.planned or plan.candidates):
-        return None
-    return sample_once(run.stores, run.queue, run.clock)
-
-
-def _throttle(run: Run) -> Throttle:
-    """The lower of the rates of the settings and of the param."""
-    general, rate = run.throttle("cassandra"), run.params(Params).rate
-    if not rate:
-        return general
-    return replace(general, per_second=min(rate, general.per_second or rate))
 
 
 def _raise_browse_start(run: Run, second: SecondRead, progress: Progress) -> Moved:

@@ -13,8 +13,8 @@ from typing import Self, TypeVar
 
 from mailslice.duties.queue_cleanup import candidates
 from mailslice.duties.queue_cleanup.candidates import MARKS_FOLDER
-from mailslice.duties.queue_cleanup.plan import Candidates, CleanupPlan, PlannedPartition
-from mailslice.duties.queue_cleanup.reads import END_OF_TIME, Remaining
+from mailslice.duties.queue_cleanup.plan import Candidates, CleanupPlan
+from mailslice.duties.queue_cleanup.reads import END_OF_TIME, Planned, Remaining
 from mailslice.engine.frames import shared, slots_of
 from mailslice.engine.mark_deletion import (
     DropCounts,
@@ -25,7 +25,7 @@ from mailslice.engine.mark_deletion import (
     halves_of,
 )
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
-from mailslice.maintenance.drained import last_seen_empty, sample_again
+from mailslice.maintenance.drained import sample_once, second_pass
 from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.result import TIME_LIMIT
 from mailslice.maintenance.run import Run
@@ -88,15 +88,10 @@ class _Batch:
     listed: Candidates | None = None
 
 
-def drop_proved_marks(  # noqa: PLR0917 - the plan, its outcome, the rate
-    run: Run,
-    plan: CleanupPlan,
-    planned: Sequence[PlannedPartition],
-    remaining: Remaining,
-    first: datetime | None,
-    throttle: Throttle,
+def drop_proved_marks(
+    run: Run, plan: CleanupPlan, planned: Planned, remaining: Remaining, throttle: Throttle
 ) -> MarksOutcome:
-    """Drop the marks that have a proof. `first`: when this run saw the queue empty.
+    """Drop the marks that have a proof.
 
     `planned`: partitions that were read back. No mark is dropped unless the whole view was read.
     """
@@ -111,7 +106,7 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, its outcome, the rate
         return outcome.wait(why, *(batch.marks for batch in batches))
     shared = run.settings.queue.shared
     outcome.proof = DRAINED if shared else CLEANED_CHECK
-    until = _drained_until(run, plan, batches, first) if shared else _closed_until(run, plan)
+    until = _drained_until(run, plan, batches) if shared else _closed_until(run, plan)
     proved = []
     for batch in batches:
         if (batch.listed is None and not shared) or (until and batch.written_until <= until):
@@ -128,7 +123,7 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, its outcome, the rate
 def _drop(  # noqa: PLR0917 - the marks, those that stay, the rate
     run: Run,
     batches: Sequence[_Batch],
-    planned: Sequence[PlannedPartition],
+    planned: Planned,
     remaining: Remaining,
     blocked: Halves,
     throttle: Throttle,
@@ -222,18 +217,15 @@ def _obstacle(run: Run, plan: CleanupPlan) -> str | None:
     return None
 
 
-def _drained_until(
-    run: Run, plan: CleanupPlan, batches: Sequence[_Batch], first: datetime | None
-) -> datetime | None:
+def _drained_until(run: Run, plan: CleanupPlan, batches: Sequence[_Batch]) -> datetime | None:
     """The latest time after which the broker was certainly seen empty; None if it is not known."""
-    drained_at = last_seen_empty(run.stores, run.queue)
-    if drained_at is not None:
-        # The clocks of two machines may differ from Cassandra's by a quarter of a grace each.
-        usual = run.settings.duty.grace
-        drained_at -= (max(plan.grace, usual) + usual) / 4
-        if all(batch.written_until <= drained_at for batch in batches):
-            return drained_at
-    sample = sample_again(run.stores, run.queue, first, run.clock)
+    earlier, usual = run.stores.own.queue_samples.get(run.queue), run.settings.duty.grace
+    # The clocks of two machines may differ from Cassandra's by a quarter of a grace each.
+    drained_at = earlier.first_pass - (max(plan.grace, usual) + usual) / 4 if earlier else None
+    if drained_at and all(batch.written_until <= drained_at for batch in batches):
+        return drained_at
+    first = sample_once(run.stores, run.queue, run.clock)
+    sample = second_pass(run.stores, run.queue, first, run.clock)
     if sample is None:
         return drained_at
     with suppress(ClockSkew):  # other runs allow for a quarter of the usual grace

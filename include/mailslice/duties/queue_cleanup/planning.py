@@ -139,7 +139,7 @@ def make_plan(run: Run) -> CleanupPlan:
         },
         newBrowseStart=iso(plan.new_browse_start),
         bytes=round(plan.planned * _bytes_a_row(run, planned)),
-        unrepaired=unrepaired_tables(run, plan, planned),
+        unrepaired=unrepaired_tables(run, plan, planned, plan.new_browse_start or reading.browse),
         strays=[
             {"slice": iso(row.slice_start), "enqueueId": str(row.enqueue_id)} for row in orphan_rows
         ],
@@ -254,16 +254,15 @@ def _bytes_a_row(run: Run, planned: Sequence[PlannedPartition]) -> float:
 
 
 def unrepaired_tables(
-    run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]
+    run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition], start: datetime | None
 ) -> list[str]:
     """A sentence for each table without a repair of all ranges within gc_grace (runbook, "Repair").
 
     A node that was down while mails were marked keeps their rows without a mark. When the other
     nodes have purged their tombstones such a row comes back, after browseStart as a live mail.
-    Empty if the plan empties no slice after browseStart, or if rows have one replica. A history
+    Empty if no partition is after `start` (browseStart), or if rows have one replica. A history
     that cannot be read counts as unknown, not as recent.
     """
-    start = plan.new_browse_start or plan.browse_start
     if start is None or not any(partition.slice_start >= start for partition in partitions):
         return []
     tables = (*(table.cql for table in plan.tables), DELETED_MAILS)

@@ -7,6 +7,8 @@ from datetime import timedelta
 
 import pytest
 
+from mailslice.duties.blob_gc import orphans
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import GateFailed
 from mailslice.stores.blobs.s3_store import S3BlobStore
 
@@ -53,6 +55,37 @@ def test_a_blob_without_its_copy_fails_whether_apply_says_that_it_went_or_not(
     assert (applied["applied"], applied["failed"]) == ((2, 0) if said == "deleted" else (0, 2))
     assert (heap.keys(), heap.kept()) == (set(), set())
     with pytest.raises(GateFailed, match="Every deleted blob has its kept copy"):
+        heap.steps(request, "verify", at=2 * HOURS)
+
+
+@pytest.mark.parametrize(
+    ("lies", "sentence"),
+    [
+        ("delete_many", "No planned blob is stored as it was listed"),
+        ("copies", "Every deleted blob has its kept copy"),
+        (None, ""),
+    ],
+)
+def test_what_the_time_limit_left_excuses_none_of_what_was_reached(
+    heap, monkeypatch, lies, sentence
+):
+    """Verify looks at a sample; the groups that apply did not reach are outside most of it."""
+    monkeypatch.setitem(orphans.GROUP_ROWS, orphans.DELETE, 1)
+    keys = {heap.blob() for _ in range(21)}
+    heap.collect()
+    request = heap.request()
+    assert heap.steps(request, "plan", "check", at=2 * HOURS)["planned"] == 21
+    turns = iter([False] * 10 + [True] * 11)
+    monkeypatch.setattr(Run, "out_of_time", lambda _: next(turns, True))
+    if lies:
+        lie(monkeypatch, lies, lambda *_: {})
+    applied = heap.steps(request, "apply", at=2 * HOURS)
+    assert (applied["applied"], applied["remaining"]) == (10, 11)
+    if not lies:
+        assert len(heap.keys() & keys) == 11
+        assert heap.steps(request, "verify", at=2 * HOURS)["success"]
+        return
+    with pytest.raises(GateFailed, match=sentence):
         heap.steps(request, "verify", at=2 * HOURS)
 
 

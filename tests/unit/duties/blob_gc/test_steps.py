@@ -3,7 +3,7 @@
 import json
 import uuid
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from types import SimpleNamespace
 
@@ -54,7 +54,8 @@ class Buckets(dict):
 
     def copies(self, bucket, source, wanted):
         there = {key: to for key, to in wanted.items() if key in self[source]}
-        self[bucket] |= {to: self[source][key] for key, to in there.items()}
+        now = datetime.now(UTC)  # as S3, which keeps the metadata and not the time
+        self[bucket] |= {to: replace(self[source][key], modified=now) for key, to in there.items()}
         return {key: "the object is not there" for key in wanted if key not in there}
 
     def delete_many(self, bucket, keys):

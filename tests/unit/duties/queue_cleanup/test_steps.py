@@ -1099,6 +1099,31 @@ def test_a_sweep_with_a_large_grace_dates_its_list_later(view, monkeypatch, grac
     assert listed.listed_at == NOW + later
 
 
+@pytest.mark.parametrize("meanwhile", ["a live row", "James raises it"])
+def test_the_warning_about_repairs_is_by_the_browse_start_after_apply(view, monkeypatch, meanwhile):
+    """Slices after it are emptied; the planned start may be another than the one that came."""
+    unrepaired = SimpleNamespace(is_recent=lambda _: False, sentence=lambda: "never repaired")
+    monkeypatch.setattr(planning, "table_repairs", lambda *_: [unrepaired])
+    view.start_at(0)
+    if meanwhile == "James raises it":
+        view.insert(0, dead=False)
+    for number in (1, 5):
+        view.insert(number, dead=True)
+    view.take("plan", "check")
+    planned = view.files.read_json("plan.json")["unrepaired"]
+    if meanwhile == "a live row":
+        view.insert(0, dead=False)
+    else:
+        view.james_writes_browse_start(6)
+    report = view.take("apply", "verify", "report")
+    assert report["applied"] == 2
+    is_risk = meanwhile != "James raises it"
+    assert (planned, report["unrepaired"]) == (
+        ([], ["never repaired"]) if is_risk else (["never repaired"], [])
+    )
+    assert ("never repaired" in report["message"]) is is_risk
+
+
 def unhurried(delete):
     return lambda run, partitions, _: delete(run, partitions, Throttle(None))
 
