@@ -33,8 +33,9 @@ them. Only mails in a handler count; those that wait for one do not.
 
 **Dangers.** A closed mail is not delivered until somebody releases it. Should its handler come back
 after all it may have been sent: the list then says so (`finished`). `recover` needs workers that
-write stage marks (MAILSLICE_QUEUE_STAGE_MARKS), else it is refused. The mails of a worker that died
-or was stopped are never touched: the broker gives them to another.
+write stage marks (MAILSLICE_QUEUE_STAGE_MARKS), else it is refused. James neither reads nor writes
+them. Where James consumes the queue, too, use `close`: `recover` may deliver twice there. The mails
+of a worker that died or was stopped are never touched: the broker gives them to another.
 
 **Example**
 

@@ -27,7 +27,7 @@ _READS_IN_FLIGHT = 8
 @dataclass(frozen=True, slots=True)
 class CutOff:
     """A mail whose new entry was cut off. `new_id`: the id tried last, for `item`'s recipients;
-    `entered`: its row was written. `voided`: ids tried before; each may have a deleted mark.
+    `entered`: its row was written. `voided`: ids tried before whose void did not end.
     """
 
     item: QueuedMail
@@ -81,7 +81,7 @@ class CutOffEntries:
         self.doubtful = {
             entry.new_id: id_
             for entry in entries
-            if not (entry.new_id in published or entry.new_id in rows or entry.entered)
+            if entry.new_id not in published
             for id_ in marked.intersection(entry.voided, rows) - in_flight
         }
         return published

@@ -11,7 +11,7 @@ entry has blobs of its own. A delay is a move into the mail's own queue, as a de
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import islice
@@ -20,9 +20,8 @@ from typing import TypeVar
 from mailslice.admin.evidence import Partitions, is_finished
 from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.admin.leased_lock import LEASE, LeasedLock
-from mailslice.admin.quarantine import Decided, Holder, MayBeDelivered, Quarantine
+from mailslice.admin.quarantine import Decided, Holder, MayBeDelivered, Quarantine, without
 from mailslice.admin.worker_history import WorkerHistory
-from mailslice.codec import message as codec
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model import crash
 from mailslice.model.batches import batches
@@ -335,10 +334,11 @@ class Moves:
         proved = self._map(self._proved, ready)
 
         def release(mail: QuarantinedMail) -> None:
-            narrowed = _for_unserved(mail, stages.get(mail.enqueue_id))
+            record = stages.get(mail.enqueue_id)
+            served = () if record is None else record.recipients_at(Stage.SENT, Stage.FAILED)
             try:
                 new_id = self._quarantine.release_within(
-                    narrowed, self._lock, accept_duplicates=accept_duplicates
+                    without(mail, served), self._lock, accept_duplicates=accept_duplicates
                 )
             except MayBeDelivered:
                 outcome.doubt(mail)
@@ -436,16 +436,3 @@ def require_delays(stores: Stores, queue: QueueName, clock: Clock) -> None:
             "James' own know no delays"
         )
     stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
-
-
-def _for_unserved(mail: QuarantinedMail, record: MailStage | None) -> QuarantinedMail:
-    """The mail without the recipients that its stage marks call served; unchanged without marks.
-
-    Keeps recipients in doubt: such a mail comes here only by `accept_duplicates`.
-    """
-    unserved = () if record is None else (*record.remaining, *record.recipients_at(Stage.SENDING))
-    if not unserved:
-        return mail
-    item = codec.decode(mail.message)
-    narrowed = replace(item, mail=replace(item.mail, recipients=unserved))
-    return replace(mail, message=codec.encode(narrowed))

@@ -70,8 +70,8 @@ class MailStage:
         """Whether no recipient is left or in doubt."""
         return self.stage in {Stage.SENT, Stage.FAILED}
 
-    def recipients_at(self, stage: Stage) -> tuple[str, ...]:
-        return tuple(recipient for recipient, at in self.recipients.items() if at is stage)
+    def recipients_at(self, *stages: Stage) -> tuple[str, ...]:
+        return tuple(recipient for recipient, at in self.recipients.items() if at in stages)
 
     def moved(self, recipients: Iterable[str], stage: Stage, *, by: str, now: datetime) -> Self:
         """The next record: `recipients` at `stage`, with owner `by`."""

@@ -388,6 +388,7 @@ def test_a_release_that_was_cut_off_again_and_again_is_one_new_entry(world):
         "release:claimed",
         "release:row",
         "release:published",
+        "release:voided",
         "release:published",
     ):
         (mail,) = world.quarantine().mails()
@@ -548,6 +549,26 @@ def test_a_release_that_stored_no_content_twice_leaves_no_doubt(world, monkeypat
             (again,) = world.quarantine().mails()
             with pytest.raises(StoreUnavailable, match="507"):
                 world.quarantine().release(again)
+    (again,) = world.quarantine().mails()
+    world.quarantine().release(again)
+    world.delivered_once()
+
+
+@pytest.mark.parametrize("how", ["killed", "no room in S3"])
+def test_a_release_that_ends_after_its_void_leaves_no_doubt(world, monkeypatch, how):
+    def full(*_):
+        raise StoreUnavailable("S3 at s3:9000: 507")
+
+    kept = world.kept()
+    with pytest.raises(Killed):
+        world.quarantine(kill_at="release:published").release(kept)
+    (again,) = world.quarantine().mails()
+    with monkeypatch.context() as patch:
+        if how != "killed":
+            patch.setattr(world.stores.blobs, "put", full)
+        quarantine = world.quarantine(kill_at="release:voided" if how == "killed" else None)
+        with pytest.raises((Killed, StoreUnavailable)):
+            quarantine.release(again)
     (again,) = world.quarantine().mails()
     world.quarantine().release(again)
     world.delivered_once()

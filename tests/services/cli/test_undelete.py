@@ -47,7 +47,7 @@ UNDELETE_POINTS = (
     *("undelete:claimed", "undelete:blobs", "undelete:rows", "undelete:entered"),
     *("undelete:published", "undelete:recorded"),
 )
-CLAIMED_ANEW = "undelete:claimed-anew"
+CLAIMED_ANEW, VOIDED = "undelete:claimed-anew", "undelete:voided"
 """Of a mail whose undelete was killed before."""
 DAY = timedelta(days=1)
 
@@ -384,6 +384,18 @@ def test_killed_as_it_is_claimed_anew_it_comes_back_once(spool: Spool, point: st
         with pytest.raises(Killed):
             spool.undelete()
     assert spool.undelete().undeleted == 1
+    assert len(spool.delivered(1)) == 1
+
+
+def test_killed_after_its_entry_was_voided_it_is_not_in_doubt(spool: Spool) -> None:
+    spool.enqueue(mail())
+    spool.clear()
+    for each in ("undelete:published", VOIDED):
+        kill_at(each)
+        with pytest.raises(Killed):
+            spool.undelete()
+    outcome = spool.undelete(accept_duplicates=False)
+    assert (outcome.undeleted, outcome.doubtful) == (1, 0)
     assert len(spool.delivered(1)) == 1
 
 

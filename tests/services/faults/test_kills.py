@@ -13,7 +13,7 @@ from mailslice.testing.faults.matrix import Case, LaneResult, World, kills
 from mailslice.testing.faults.operations import OPERATIONS
 from mailslice.testing.faults.points import named
 from tests.services.admin.test_moving import MOVE_POINTS
-from tests.services.cli.test_undelete import CLAIMED_ANEW, UNDELETE_POINTS
+from tests.services.cli.test_undelete import CLAIMED_ANEW, UNDELETE_POINTS, VOIDED
 from tests.services.faults.lanes import Lane, run_lanes
 from tests.services.faults.test_waiting_kills import POINTS as WHERE_MAILS_WAIT
 from tests.services.worker.test_holds import HOLD_POINTS
@@ -40,7 +40,7 @@ def points_of_operations() -> set[str]:
         *WHERE_MAILS_WAIT.values(),
         *MOVE_POINTS,
         *UNDELETE_POINTS,
-        CLAIMED_ANEW,
+        *(CLAIMED_ANEW, VOIDED, "release:voided", "release:taken"),
         *HOLD_POINTS,
     }
     return named() - elsewhere - of_postal

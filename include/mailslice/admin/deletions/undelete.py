@@ -284,8 +284,13 @@ class _Undelete:
         crash.point("undelete:claimed-anew")
         voided = {entry: claim for claim in anew.values() for entry in claim.voided}
         completed = tries.void(list(voided), self.lock.renew)
-        self._record({voided[entry]: entry for entry in completed})
-        return {one.enqueue_id: one for one in anew.values() if completed.isdisjoint(one.voided)}
+        done = {voided[entry]: entry for entry in completed}
+        self._record(done)
+        # The void ended: nobody takes its marks for those of a completion.
+        proved = {one: replace(one, voided=()) for one in anew.values() if one not in done}
+        self._change(proved)
+        crash.point("undelete:voided")
+        return {one.enqueue_id: one for one in proved.values()}
 
     def _entered(
         self, chunk: Sequence[_New], items: Sequence[QueuedMail]

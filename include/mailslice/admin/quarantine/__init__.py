@@ -5,6 +5,6 @@ anew, once. `copies` keeps the content and removes objects that no row names.
 """
 
 from mailslice.admin.quarantine.keeping import OVER, Decided, Holder, Quarantine, in_quarantine
-from mailslice.admin.quarantine.release import MayBeDelivered
+from mailslice.admin.quarantine.release import MayBeDelivered, without
 
-__all__ = ["OVER", "Decided", "Holder", "MayBeDelivered", "Quarantine", "in_quarantine"]
+__all__ = ["OVER", "Decided", "Holder", "MayBeDelivered", "Quarantine", "in_quarantine", "without"]

@@ -16,6 +16,7 @@ from mailslice.admin.quarantine.release import Releases
 from mailslice.codec import message as codec
 from mailslice.model import crash
 from mailslice.model.clock import Clock
+from mailslice.model.command_line import command_line
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import QueuedMail, QueueName
 from mailslice.stores import Stores
@@ -68,16 +69,22 @@ class Quarantine(Releases):
     ) -> QuarantinedMail:
         """Set the mail aside. Returns its row: this enqueue id and attempt may have one already.
 
-        A row that waits for a person (KEPT) gets the recipients of `item`, too, if `state` is KEPT:
-        a decision in another state may come to nothing (see `extend`). A mail without content is
+        With state KEPT, a row that waits for a person (KEPT) gets the recipients of `item`, too; a
+        row in state DISCARDING is removed first, as perhaps no duty runs that would remove it. In
+        another state the decision may come to nothing (see `extend`). A mail without content is
         kept as `lost`. Raises StoreUnavailable: nothing was set aside.
         """
         while True:
-            existing = self._table.get(self._queue, item.enqueue_id, holder.attempt)
-            if existing is None or existing.state is State.NOTED:
-                existing = self._add_row(existing, item, self._row(item, holder, decided), state)
-            if existing is not None:
-                return self._with_recipients(existing, item, holder, decided, state)
+            row = self._table.get(self._queue, item.enqueue_id, holder.attempt)
+            if row is None or row.state is State.NOTED:
+                row = self._add_row(row, item, self._row(item, holder, decided), state)
+            if row is not None and state is State.KEPT:
+                if row.state is State.DISCARDING:
+                    self._forget(row)
+                    continue
+                row = self.extend(row, item, decided) if row.state is State.KEPT else row
+            if row is not None:
+                return row
 
     def extend(
         self, mail: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool = False
@@ -85,9 +92,9 @@ class Quarantine(Releases):
         """Add the recipients of `item` to a row that waits, or will wait, for a person.
 
         Returns None when the row is not as `mail` any more. A mail has one row an attempt. Several
-        decisions may add recipients: first those in doubt, then the others, when it is closed. With
-        `take` the row gets this decision's action and run. If its action was `closed`, it then
-        loses the earlier recipients: that close did not happen, so they are not set aside.
+        decisions may add recipients: a worker adds those in doubt, a close adds the others. `take`
+        writes this decision's action and run into the row. It also drops the recipients of an
+        earlier close: that close did not end, and its recipients are still in the queue.
         """
         stored = codec.decode(mail.message)
         taken = {"action": decided.action, "run": decided.run, "who": decided.who} if take else {}
@@ -101,14 +108,6 @@ class Quarantine(Releases):
         at = self._next_decided(mail)
         return self._table.move(self._queue, mail, message=message, why=why, decided=at, **taken)
 
-    def keep_for_good(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
-        """`keep` in state KEPT, for a person. Removes an existing row in state DISCARDING first: a
-        kill may have left it, and perhaps no duty runs that would finish it.
-        """
-        while (row := self.keep(item, holder, decided, State.KEPT)).state is State.DISCARDING:
-            self._forget(row)
-        return row
-
     def keep_marked(self, mail: QuarantinedMail) -> tuple[QuarantinedMail, list[str]]:
         """Move the row of a mail that is marked now to KEPT. Returns the row, and alarms.
 
@@ -119,18 +118,22 @@ class Quarantine(Releases):
         reason = Decided(mail.action, mail.why, mail.who, mail.run, mail.moved_to, mail.due)
         kept = self.advance(mail, State.KEPT)
         while kept is None:
-            row = self.keep_for_good(codec.decode(mail.message), holder, reason)
+            row = self.keep(codec.decode(mail.message), holder, reason, State.KEPT)
             if row.state not in {State.CLOSING, State.KEPT}:
                 return row, []
             kept = self.advance(row, State.KEPT)  # else another move sees the mark and withdraws it
+        return kept, self.kept_anew(mail, kept, "marked")
+
+    def kept_anew(self, mail: QuarantinedMail, kept: QuarantinedMail, doing: str) -> list[str]:
+        """An alarm if the row `mail` was withdrawn and the mail has the row `kept` now."""
         if kept.copy_id == mail.copy_id:
-            return kept, []
+            return []
         words = (
-            f"{mail.enqueue_id} was withdrawn from {self._table.TABLE} while it was marked: kept "
+            f"{mail.enqueue_id} was withdrawn from {self._table.TABLE} while it was {doing}: kept "
             f"anew, its content is {kept.content}"
         )
         log.error(words, extra={"action": "kept_anew", "enqueue_id": str(mail.enqueue_id)})
-        return kept, [words]
+        return [f"{words}; look at `{command_line('stuck list', self._queue)}`"]
 
     def record(
         self, item: QueuedMail, holder: Holder, decided: Decided, verdict: str, at: datetime
@@ -147,10 +150,10 @@ class Quarantine(Releases):
 
         Raises StoreUnavailable while another process closes the mail: try again.
         """
-        row = self.keep_for_good(item, holder, decided)
+        row = self.keep(item, holder, decided, State.KEPT)
         if row.state is State.CLOSING and self.tidy(row):
             # A kill cut the close off long ago, and perhaps no duty runs that would finish it.
-            row = self.keep_for_good(item, holder, decided)
+            row = self.keep(item, holder, decided, State.KEPT)
         if row.state is State.RECOVERING:
             # The run that recovers the mail withdraws the row if it cannot take the mail. If these
             # recipients are in doubt for it, too, the row must stay. Otherwise it decided before
@@ -159,7 +162,7 @@ class Quarantine(Releases):
                 self.settle(row)
             else:
                 self.withdraw(row)
-            row = self.keep_for_good(item, holder, decided)
+            row = self.keep(item, holder, decided, State.KEPT)
         named = set(codec.decode(row.message).mail.recipients)
         if row.state not in {State.KEPT, State.RELEASING, State.RELEASED} or not named >= set(
             item.mail.recipients
@@ -180,9 +183,7 @@ class Quarantine(Releases):
         A process that read the row earlier can then no longer withdraw it. Returns None when one
         has withdrawn it, or is doing so.
         """
-        if mail.state not in {State.CLOSING, State.KEPT}:
-            return None
-        return self._table.move(self._queue, mail, decided=self._next_decided(mail))
+        return self.advance(mail, mail.state) if mail.state in {State.CLOSING, State.KEPT} else None
 
     def withdraw(self, mail: QuarantinedMail) -> bool:
         """Remove copy and row: the mail stays with its holder or its queue.
@@ -190,11 +191,9 @@ class Quarantine(Releases):
         Returns False, and removes nothing, when the row is not as `mail` any more. Claims the row
         first: a process that is setting the mail aside must not mark it while its copy goes.
         """
-        going = (
-            mail
-            if mail.state is State.DISCARDING
-            else self._table.move(self._queue, mail, state=State.DISCARDING)
-        )
+        going: QuarantinedMail | None = mail
+        if mail.state is not State.DISCARDING:
+            going = self._table.move(self._queue, mail, state=State.DISCARDING)
         crash.point("discard:claimed")
         if going is not None:
             self._forget(going)
@@ -268,19 +267,6 @@ class Quarantine(Releases):
         moved = self._table.put(self._queue, existing, stored)
         crash.point("quarantine:kept")
         return moved
-
-    def _with_recipients(
-        self,
-        existing: QuarantinedMail,
-        item: QueuedMail,
-        holder: Holder,
-        decided: Decided,
-        state: State,
-    ) -> QuarantinedMail:
-        """The row that `keep` found or wrote, with the recipients of `item`."""
-        if existing.state is not State.KEPT or state is not State.KEPT:
-            return existing
-        return self.extend(existing, item, decided) or self.keep(item, holder, decided, state)
 
     def _row(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         return QuarantinedMail(

@@ -7,7 +7,7 @@ begins again under another id.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from uuid import uuid4
@@ -22,6 +22,7 @@ from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.stages import Stage, decide
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantineTable
 from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, State
@@ -31,6 +32,14 @@ _RELEASABLE = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 class MayBeDelivered(Refused):
     """An earlier release was cut off, and may have delivered the mail."""
+
+
+def without(mail: QuarantinedMail, recipients: Collection[str]) -> QuarantinedMail:
+    """The mail for its other recipients; unchanged if it has no others."""
+    item = codec.decode(mail.message)
+    others = tuple(each for each in item.mail.recipients if each not in recipients)
+    narrowed = replace(item, mail=replace(item.mail, recipients=others or item.mail.recipients))
+    return replace(mail, message=codec.encode(narrowed))
 
 
 class Releases:
@@ -70,7 +79,7 @@ class Releases:
             if now is None or now.state not in _RELEASABLE:
                 why = "it is gone" if now is None else f"it is {now.state}"
                 raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")
-            return self.release_within(now, lock)
+            return self.release_within(self._taken(now), lock)
 
     def release_within(
         self, mail: QuarantinedMail, lock: LeasedLock, *, accept_duplicates: bool = False
@@ -97,6 +106,9 @@ class Releases:
             mail = self._claim(mail, Refused, **claim)  # nothing was done yet
             crash.point("release:claimed")
             out = next(iter(tries.void(mail.voided, lock.renew)), None)
+            if mail.voided:  # the void ended: nobody takes its marks for those of a completion
+                mail = self._claim(mail, voided=())
+                crash.point("release:voided")
         if out is None:
             out = new_id
             lock.require()
@@ -108,6 +120,26 @@ class Releases:
         crash.point("release:recorded")
         self._forget(done)
         return out
+
+    def _taken(self, mail: QuarantinedMail) -> QuarantinedMail:
+        """A closed mail without the recipients that its holder served since, by its stage marks.
+
+        Takes the stage record: if the holder goes on, its next mark is refused. Raises Refused if
+        the holder served all recipients, unless the row says so (`finished`).
+        """
+        stages, queue, id_ = self._stores.own.mail_stages, self._queue, mail.enqueue_id
+        record, recipients = stages.get(queue, id_), codec.decode(mail.message).mail.recipients
+        has_marks = record is not None or queue in self._stores.settings.queue.stage_marks
+        if (mail.state, mail.action) != (State.KEPT, "closed") or not has_marks:
+            return mail
+        after = decide(record, id_, recipients, by="release", now=self._clock()).after
+        if not stages.advance(queue, record, after):
+            return self._taken(mail)
+        crash.point("release:taken")
+        served = after.recipients_at(Stage.SENT)
+        if mail.finished is None and served and set(recipients) <= set(served):
+            raise Refused(f"{id_} of {queue}: its worker served all its recipients: discard it")
+        return without(mail, served)
 
     def _in_doubt(self, mail: QuarantinedMail, entry: EnqueueId) -> MayBeDelivered:
         """Puts the row back to KEPT: a person decides, and may release it all the same."""

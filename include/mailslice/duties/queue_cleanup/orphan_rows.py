@@ -15,7 +15,6 @@ from mailslice.duties.queue_cleanup.plan import RowKey
 from mailslice.duties.queue_cleanup.view import rows_of, starts_of
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
-from mailslice.model.command_line import command_line
 from mailslice.model.errors import Undecodable
 from mailslice.model.mail import ViewRow
 from mailslice.model.slices import is_live
@@ -88,5 +87,5 @@ def _quarantine_row(run: Run, row: ViewRow, alarms: list[str]) -> bool:
     run.stores.tables.deleted.mark_many(run.queue, [row.enqueue_id])
     crash.point("aside:marked")
     _, anew = quarantine.keep_marked(quarantined_mail)
-    alarms.extend(f"{text}; look at `{command_line('stuck list', run.queue)}`" for text in anew)
+    alarms.extend(anew)
     return True

@@ -31,7 +31,6 @@ from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
-from mailslice.model.command_line import command_line
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, ContentMissing
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName
@@ -82,12 +81,12 @@ class StuckMailActions:
         if not record.stage_marks:
             return self._close(planned, stuck_mail)
         decision = stages_of(stores, queue, item, by=self.plan.run, now=self.run.clock())
-        if self.plan.mode is StuckMode.RECOVER or decision.verdict is DeliveryVerdict.COMPLETE:
-            return self._recover(stuck_mail, decision)
+        if decision.verdict is DeliveryVerdict.COMPLETE:
+            return self._complete(stuck_mail)
+        if self.plan.mode is StuckMode.RECOVER:  # after `_take`, marks of the holder are refused
+            return (self._fail if decision.failed else self._release)(stuck_mail, decision)
         # If a person releases the mail, nobody may get it twice.
-        unserved = {*decision.left, *decision.failed}
-        recipients = tuple(recipient for recipient in item.mail.recipients if recipient in unserved)
-        return self._close(planned, stuck_mail.to(recipients))
+        return self._close(planned, stuck_mail.to((*decision.failed, *decision.left)))
 
     def closed_by_earlier_try(self) -> dict[EnqueueId, dict[str, Any]]:
         """Decisions of an earlier try of this run to close mails, each finished now."""
@@ -150,16 +149,8 @@ class StuckMailActions:
         deleted.mark_many(queue, [stuck_mail.enqueue_id])
         crash.point("apply:marked")
         quarantined, alarms = self.quarantine.keep_marked(renewed)
-        look = command_line("stuck list", queue)
-        self.alarms.extend(f"{alarm}; look at `{look}`" for alarm in alarms)
+        self.alarms.extend(alarms)
         return stuck_mail.quarantined_entry(Action.CLOSED, quarantined)
-
-    def _recover(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
-        """Recover a mail by its stage marks. After `_take`, marks of its holder are refused."""
-        if decision.verdict is DeliveryVerdict.COMPLETE:
-            return self._complete(stuck_mail)
-        recover = self._fail if decision.failed else self._release
-        return recover(stuck_mail, decision)
 
     def _release(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
         decided = self._decided(Action.RELEASED, stuck_mail)
@@ -184,9 +175,13 @@ class StuckMailActions:
         self._save(stuck_mail, decided, Action.FAILED, quarantined.decided)
         crash.point("apply:kept")
         self._take(decision, quarantined)
-        if quarantined.state is State.KEPT:  # the holder's row: after a kill the next run acts
-            claimed = replace(quarantined, run=self.plan.run)
-            quarantined = self.quarantine.advance(claimed, State.RECOVERING) or quarantined
+        # Also the holder's row: after a kill the next run acts. While this process stood still, the
+        # next run, or a person, may have removed the row of recipients that are recorded as failed.
+        row = replace(quarantined, run=self.plan.run)
+        claimed = self.quarantine.advance(row, State.RECOVERING)
+        if claimed is None:
+            quarantined = self.quarantine.keep_failed(in_doubt.item, in_doubt.holder, decided)
+            self.alarms.extend(self.quarantine.kept_anew(row, quarantined, "taken from its holder"))
         crash.point("apply:taken")
         if decision.left:
             self._publish(stuck_mail.to(decision.left))
@@ -195,7 +190,9 @@ class StuckMailActions:
         crash.point("apply:published")
         self.send_bounce(quarantined)
         crash.point("apply:told")
-        return stuck_mail.quarantined_entry(Action.FAILED, self.quarantine.settle(quarantined))
+        if claimed is not None:
+            quarantined = self.quarantine.settle(claimed)
+        return stuck_mail.quarantined_entry(Action.FAILED, quarantined)
 
     def _complete(self, stuck_mail: StuckMail) -> dict[str, Any]:
         """Mark the mail. Its final stage record stays: after a kill the next run marks the mail."""

@@ -1,7 +1,7 @@
-"""Recipients in doubt: it is unknown whether they have the mail. Reported, then recorded as failed.
+"""Recipients in doubt: nobody knows whether they have the mail. They are never tried again.
 
-They are never tried again. A worker that crashes before the record reports them again, so no
-recipient fails silently. First the mail goes to quarantine with these recipients: a person decides.
+The worker keeps the mail in quarantine for them: a person decides. Then it reports them. Then it
+records them as failed. A worker that is killed before the record reports them again.
 """
 
 import asyncio

@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 LENGTH = timedelta(minutes=10)
 """How long a mail waits if its process dies in a long handler. Renewed at half of it."""
 LAST_RESORT = 900.0
-"""Seconds until a message that can get no lease, because Cassandra is away, is parked. Its mail may
-be handled twice. (A delay level would not do: without the row's token the copy is dropped.)
+"""Seconds after which a message without a lease is parked, while Cassandra is away. Its mail may be
+handled twice. A delay level cannot take it: the hop queue drops a copy without the row's token.
 """
 
 

@@ -218,15 +218,13 @@ class Delays:
             await self.rows.close(row)
 
     async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
-        """Whether a later attempt waits in delayed_mails: then this older message is not delivered.
+        """Whether a later attempt waits in delayed_mails. This older message is not delivered then.
 
-        An open row with more failures than the message, not due yet, is a later attempt. A row with
-        as many failures proves nothing: it may be the delay that this message ended, or a lease. An
-        open row that is held proves it (ADR 86): this message was to be acknowledged, or came by
-        that row (it has its token). In the latter case it is delayed anew, because the row's
-        publisher may still close the row. Else the row's copy is published first: a writer that was
-        killed after the row has published none. If the row's publisher was killed, another worker
-        gets the row's copy and may publish the mail meanwhile.
+        An open row is a later attempt if it is held (ADR 86), or if it has more failures than the
+        message and is not due. A row with as many failures proves nothing: the message may come
+        from that delay, or the row is a lease. A message with the row's token is delayed anew: the
+        row's publisher may still close the row. For another message the row's copy is published
+        first: the row's writer may have been killed before it published one.
         """
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:

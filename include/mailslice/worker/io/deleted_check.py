@@ -38,12 +38,11 @@ class DeliveryStatus(Enum):
 async def delivery_status(
     context: QueueContext, item: QueuedMail, partition: Partition | None
 ) -> DeliveryStatus:
-    """The deleted check and, where marks may have been dropped, a search for the row.
+    """Reads the deleted mark. Where marks may have been dropped, it also searches for the row.
 
-    There is no search while the message's slice is open by the current window. After a change of
-    the window a cleanup uses the new one once all workers were restarted (`--restarted`). Workers
-    that were not may write into the slice until the largest window ends; the search waits longer
-    till then.
+    A slice that is open by the current window needs no search. A cleanup uses a new window once all
+    workers were restarted (`--restarted`). A worker that was not writes into the slice until the
+    largest window ends. The search waits longer till then.
     """
     if await context.is_marked(item.enqueue_id):
         return DeliveryStatus.DONE

@@ -14,9 +14,10 @@ from mailslice.admin import queues
 from mailslice.admin.quarantine import Decided, Holder
 from mailslice.codec import message
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
+from mailslice.stores.cassandra.own import MailStages
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.services.cassandra.unanswered import Unanswered
@@ -338,6 +339,59 @@ def test_mode_close_keeps_nobody_who_was_served(recover):
     assert [each.mail.recipients for each in published(recover)] == [(B, C)]
 
 
+@pytest.mark.parametrize("point", [None, "release:taken", "release:claimed"])
+def test_a_release_leaves_out_who_was_served_since_the_close_and_the_holder_serves_nobody_else(
+    recover, monkeypatch, point
+):
+    """Its handler goes on after all: with A before the release, with C after it."""
+    _, worker, record = held(recover, A, B, C, sending=(A, B))
+    assert recover.run(mode="close")["closed"] == 1
+    later = record.moved((A,), Stage.SENT, by=worker.name, now=system_clock())
+    stages = recover.stores.own.mail_stages
+    assert stages.advance(recover.queue, record, later)
+    (kept,) = recover.kept()
+    if point is not None:
+        killed(monkeypatch, point, lambda: recover.quarantine.release(kept))
+        (kept,) = recover.kept()
+    late = later.moved((C,), Stage.SENDING, by=worker.name, now=system_clock())
+    recover.quarantine.release(kept)
+    assert not stages.advance(recover.queue, later, late)
+    assert [each.mail.recipients for each in published(recover)] == [(B, C)]
+
+
+def test_a_release_before_the_holder_began_lets_it_send_to_nobody(recover, monkeypatch):
+    monkeypatch.setattr(recover.stores, "settings", recover.settings)
+    item, worker, _ = held(recover, A, B)
+    assert recover.run(mode="close")["closed"] == 1
+    recover.quarantine.release(*recover.kept())
+    late = MailStage(item.enqueue_id, worker.name, 1, 1, (B,), {A: Stage.SENDING}, system_clock())
+    assert not recover.stores.own.mail_stages.advance(recover.queue, None, late)
+    assert [each.mail.recipients for each in published(recover)] == [(A, B)]
+
+
+def test_a_release_of_those_in_doubt_leaves_the_others_to_their_attempt(recover):
+    item, _, _ = held(recover, A, B, sending=(A,))
+    recover.run(mode="recover")
+    published(recover)
+    before = stage(recover, item)
+    recover.quarantine.release(*recover.kept())
+    assert [each.mail.recipients for each in published(recover)] == [(A,)]
+    assert stage(recover, item) == before
+
+
+def test_a_release_of_a_mail_whose_holder_served_everyone_since_waits_for_a_second_word(recover):
+    item, worker, record = held(recover, A, B, sending=(A, B))
+    recover.run(mode="close")
+    sent = record.moved((A, B), Stage.SENT, by=worker.name, now=system_clock())
+    assert recover.stores.own.mail_stages.advance(recover.queue, record, sent)
+    with pytest.raises(Refused, match="its worker served all its recipients"):
+        recover.quarantine.release(*recover.kept())
+    worker.say(in_flight=(), done=(item.enqueue_id,))
+    recover.run(mode="close")
+    recover.quarantine.release(*recover.kept())
+    assert [each.mail.recipients for each in published(recover)] == [(A, B)]
+
+
 def test_mode_close_completes_a_mail_whose_recipients_were_all_served(recover):
     item, _, _ = held(recover, A, B, sent=(A, B))
     report = recover.run(mode="close")
@@ -552,6 +606,65 @@ def test_a_failing_that_was_cut_off_before_its_holder_began_anew_fails_nobody(re
     assert report["finishedOfEarlierRuns"] == {"not taken from its holder": 1}
     assert (recover.kept(), published(recover), recover.is_marked(item)) == ([], [], False)
     assert stage(recover, item).remaining == (A,)
+
+
+@pytest.mark.parametrize("of", ["the run", "its holder"])
+@pytest.mark.parametrize("left", [(), (C,)])
+def test_those_in_doubt_are_kept_though_their_row_goes_while_the_run_stands_still(
+    recover, monkeypatch, left, of
+):
+    """Its lock has ended, and what the next run, or a person, read of the row was true then."""
+    item, worker, _ = held(recover, A, *left, sending=(A,))
+    if of == "its holder":
+        kept_by_holder(recover, item, worker, A)
+    advance, reports = MailStages.advance, []
+
+    def late(self, *records):
+        monkeypatch.undo()
+        recover.let_the_locks_run_out()
+        if of == "its holder":
+            assert recover.quarantine.discard(*recover.kept())
+        else:
+            worker.say(in_flight=())
+            reports.append(recover.run(mode="recover"))
+            assert reports[0]["finishedOfEarlierRuns"] == {"not taken from its holder": 1}
+        assert recover.kept() == []
+        return advance(self, *records)
+
+    monkeypatch.setattr(MailStages, "advance", late)
+    report = recover.run(mode="recover")
+    (kept,) = recover.kept()
+    assert (kept.action, kept.state, message.decode(kept.message).mail.recipients) == (
+        "failed",
+        State.KEPT,
+        (A,),
+    )
+    assert recover.quarantine.content(kept) == HEADER + BODY
+    assert (report["failed"], report["status"], report["errorCount"]) == (1, "failed", 1)
+    assert "was withdrawn from quarantine while it was taken from its holder" in report["message"]
+    assert recover.is_marked(item) is not bool(left)
+    assert {each.mail.recipients for each in published(recover)} == ({left} if left else set())
+    assert recover.run(mode="recover")["status"] == "nothing to do"
+    assert recover.kept() == [kept]
+
+
+def test_a_release_whose_row_goes_while_the_run_stands_still_serves_each_recipient(
+    recover, monkeypatch
+):
+    item, worker, _ = held(recover, A, B)
+    advance = MailStages.advance
+
+    def late(self, *records):
+        monkeypatch.undo()
+        recover.let_the_locks_run_out()
+        worker.say(in_flight=())
+        recover.run(mode="recover")
+        assert recover.kept() == []
+        return advance(self, *records)
+
+    monkeypatch.setattr(MailStages, "advance", late)
+    assert recover.run(mode="recover")["released"] == 1
+    assert (published(recover), recover.is_marked(item), recover.kept()) == ([item], False, [])
 
 
 @pytest.mark.parametrize("sending", [(A, B), ()])

@@ -79,7 +79,7 @@ class UndeleteStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UndeletedMail:
-    """The restore of one deleted mail. `voided`: new ids of attempts that were cut off."""
+    """The restore of one deleted mail. `voided`: ids of cut-off tries, until their void ends."""
 
     enqueue_id: EnqueueId
     step: UndeleteStep

@@ -52,12 +52,12 @@ class QuarantinedMail:
     """A mail that was set aside.
 
     `message` is James' JSON of it, with the recipients in question. `worker` held it from `since`
-    on, for `age`. `voided` are enqueue ids of interrupted releases. `finished`: when a check saw
-    that the worker completed the mail after all. `entered` is `released_as` once the view has the
-    row of that new entry: if the entry later has neither row nor deleted mark, it was delivered or
-    deleted, and then cleaned up. `copy_id` names this row's copy of the content: the deployment's
-    id and the copy's. Earlier versions wrote the latter alone, or nothing. `moved_to` is the queue
-    that gets it on release, empty for its own. `due`: its time of delivery there, None for at once.
+    on, for `age`. `voided`: ids of interrupted releases, until their void ends. `finished`: when a
+    check saw that the worker completed the mail after all. `entered` is `released_as` once the view
+    has the row of that entry: if the entry later has neither row nor deleted mark, it was delivered
+    or deleted, and then cleaned up. `copy_id` names this row's copy of the content: deployment's id
+    and copy's id. Earlier versions wrote the latter alone, or nothing. `moved_to` is the queue that
+    gets it on release, empty for its own. `due`: its time of delivery there, None for at once.
     """
 
     enqueue_id: EnqueueId
