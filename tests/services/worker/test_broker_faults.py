@@ -25,6 +25,7 @@ from mailslice.worker import open_worker
 from mailslice.worker.dequeue.park import Park
 from mailslice.worker.enqueue.delayed_mails import DelayedRows
 from mailslice.worker.io.context import Tuning
+from mailslice.worker.outcome import Disposition
 from tests.services.worker.conftest import at, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 from tests.services.worker.test_faults import CONTENT, next_of, through
@@ -307,6 +308,40 @@ async def test_a_reject_keeps_the_mail_although_the_queue_was_made_anew_without_
         properties, body = await asyncio.to_thread(spool.take, spool.names.dead_letter_queue)
     assert message.decode(body).enqueue_id == item.enqueue_id
     assert properties.headers["x-mailslice-reason"] == "nobody wants it"
+
+
+async def test_a_reject_into_a_dead_letter_queue_that_is_full_frees_its_handler(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.RETRY_SECONDS", 1.0)
+    dead_letters, arguments = spool.names.dead_letter_queue, {"x-max-length": 1}
+    with blocking_connection(spool.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        channel.queue_delete(dead_letters)
+        arguments |= {"x-overflow": "reject-publish"}
+        channel.queue_declare(dead_letters, durable=True, arguments=arguments)
+        channel.queue_bind(dead_letters, spool.names.dead_letter_exchange, routing_key="")
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
+        for name in ("first", "second"):
+            await worker.enqueue(mail(name), CONTENT)
+        await (await next_of(deliveries)).reject("nobody wants it")
+        second = await next_of(deliveries)
+        with pytest.raises(StoreUnavailable):
+            await second.reject("nobody wants it")
+        await asyncio.sleep(1.5)
+        assert await second.reject("nobody wants it") is Disposition.RETRIED
+        assert not worker.state.in_hand
+        again = await next_of(deliveries, 75)
+        assert (again.item, again.failures) == (second.item, 0)
+        assert spool.take(dead_letters) is not None
+        assert await again.reject("nobody wants it") is Disposition.REJECTED
+        _, body = await asyncio.to_thread(spool.take, dead_letters)
+        assert message.decode(body) == second.item
+        await held(deliveries, 2)
+    assert spool.ready(spool.names.work_queue) == spool.ready(dead_letters) == 0
 
 
 async def test_what_comes_after_the_end_of_deliveries_is_let_go_with_their_connection(

@@ -250,11 +250,11 @@ async def test_what_stuck_mails_has_released_does_not_go_to_the_handler_that_han
         async with aclosing(worker.deliveries(4)) as deliveries:
             delivery = await leased(marking, worker, deliveries)
             release(marking, delivery)
-            await until(lambda: marking.ready(marking.names.work_queue) == 0)
-            await asyncio.sleep(2)
+            await until(lambda: marking.ready(marking.names.park_queue) == 1)
+            await until(lambda: not deliveries._slots, 5)  # it would fill a place of the window
             await deliveries.disconnect()
         async with aclosing(other.deliveries(4)) as deliveries:
-            again = await next_of(deliveries)
+            again = await next_of(deliveries, 75)
             assert (again.item, again.attempt) == (delivery.item, 2)
             await again.complete()
     assert marking.live() == []

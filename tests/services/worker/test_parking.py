@@ -169,6 +169,41 @@ async def test_a_mail_is_parked_after_its_time_in_place_and_comes_back_by_itself
         assert headers["x-mailslice-slice"]
 
 
+async def test_mails_that_were_parked_before_are_parked_again_after_one_try_and_come_in_the_end(
+    fresh: Any, s3: Refusing
+) -> None:
+    """A window full of them, with the whole half minute of a first trial ahead."""
+    proxied = fresh.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{s3.port}").settings
+    for spool in at(fresh.settings):
+        async with open_worker(proxied, spool.queue) as worker:
+            await parked_again(spool, worker, s3)
+        assert spool.live() == []
+        assert spool.ready(spool.names.work_queue) == in_park(spool) == 0
+
+
+async def parked_again(spool: Place4Queue, worker: QueueWorker, s3: Refusing) -> None:
+    items = [await worker.enqueue(mail(f"m-{number}"), CONTENT) for number in range(40)]
+    s3.unreadable.update(item.body_blob_id for item in items)
+    for _ in items:
+        taken = await asyncio.to_thread(spool.take, spool.names.work_queue)
+        assert taken is not None
+        headers = taken[0].headers | {"x-mailslice-parked": 1}
+        await asyncio.to_thread(spool.publish, spool.names.exchange, taken[1], headers)
+    run = Run(worker)
+    running = asyncio.create_task(run.consume())
+    began = time.monotonic()
+    await until(lambda: in_park(spool) == len(items), 20)
+    other = await worker.enqueue(mail("other"), CONTENT)
+    await until(lambda: run.handed[other.mail.name], 10)
+    assert time.monotonic() - began < park.RETRY_SECONDS
+    s3.unreadable.clear()
+    await until(lambda: len(run.handed) == len(items) + 1, 90)
+    run.stop.set()
+    await asyncio.wait_for(running, 60)
+    assert set(run.handed.values()) == {1}
+    assert worker.context.statistics.parked == len(items)
+
+
 async def test_a_broker_in_alarm_takes_no_copy_and_the_mail_is_held_on(
     fresh: Any, s3: Refusing, rabbit: Cuttable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

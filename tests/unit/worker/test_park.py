@@ -19,8 +19,10 @@ from mailslice.worker.dequeue.park import (
     FAULT_ROUNDS,
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    FaultRounds,
     Park,
     RetryPauses,
+    Trial,
 )
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.preparer import Preparer
@@ -29,7 +31,8 @@ from mailslice.worker.io.statistics import WorkerStatistics
 
 
 async def test_pauses_double_with_jitter_up_to_five_seconds() -> None:
-    patience = RetryPauses(message("m"))
+    rounds = FaultRounds(WorkerStatistics(), 16)
+    patience = RetryPauses(message("m"), Trial(), rounds, 0)
     pauses = [patience.pause() for _ in range(400)]
     for pause, most in zip(pauses, [0.5, 1, 2, 4, *[5] * 396], strict=True):
         assert 0.7 * most <= pause <= most
@@ -90,7 +93,9 @@ class Made:
 
     async def _attempt(self, slot: Slot) -> None:
         self.tries += 1
-        if slot.message.body == b"fine":
+        if slot.message.body == b"hangs":
+            await asyncio.Event().wait()
+        elif slot.message.body == b"fine":
             self.slots.make_ready(slot, SimpleNamespace())  # type: ignore[arg-type]
         elif self.error is not None:
             raise self.error
@@ -108,9 +113,11 @@ class Made:
         settle()
 
     async def round(self, *, faults: int = 0, others: bool) -> None:
-        """The bad message comes once, and is in place until it goes."""
+        """The bad message comes once, parked before if it had `faults`, and is in place until it
+        goes.
+        """
         self.tries = 0
-        headers = {HEADER_FAULTS: faults} if faults else {}
+        headers = {HEADER_FAULTS: faults, HEADER_PARKED: faults} if faults else {}
         slot = self.slots.arrived(message("bad", **headers))
         task = asyncio.create_task(self.preparer.prepare(slot))
         while not self.tries:  # noqa: ASYNC110 - nobody tells
@@ -217,6 +224,57 @@ async def test_what_the_broker_counts_is_parked_at_once(
     assert made.parked == [("bad", 0)]
 
 
+async def test_what_was_parked_before_is_parked_again_after_one_try(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(park, "RETRY_SECONDS", 3600.0)
+    made.error = StoreUnavailable("S3 at x")
+    slot = made.slots.arrived(message("bad", **{HEADER_PARKED: 1}))
+    async with asyncio.timeout(10):
+        await made.preparer.prepare(slot)
+    assert (made.parked, made.tries, slot in made.slots) == ([("bad", 0)], 1, False)
+
+
+async def test_tries_of_what_was_parked_before_have_a_quarter_of_the_window(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next is parked again at once, until a try ends or has lasted for half a minute."""
+    monkeypatch.setattr(park, "SECONDS_FOR_A_TURN", 0.1)
+    monkeypatch.setattr(park, "RETRY_SECONDS", 2.0)
+
+    async def tried(name: str) -> None:
+        slot = made.slots.arrived(message(name, **{HEADER_PARKED: 1}))
+        tasks.append(asyncio.create_task(made.preparer.prepare(slot)))
+        await asyncio.wait(tasks[-1:], timeout=0.02 if name == "hangs" else 1.0)
+
+    tasks: list[asyncio.Task[None]] = []
+    for _ in range(4):
+        await tried("hangs")
+    await tried("fine")
+    assert (made.tries, made.parked) == (4, [("fine", 0)])
+    tasks[0].cancel()
+    await tried("fine")
+    assert (made.tries, len(made.parked)) == (5, 1)
+    await tried("hangs")
+    await tried("fine")
+    assert (made.tries, len(made.parked)) == (6, 2)
+    await asyncio.sleep(2.0)
+    await tried("fine")
+    assert (made.tries, len(made.parked)) == (7, 2)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert made.preparer._turns._value == 4
+
+
+async def test_what_was_parked_before_waits_for_its_turn_while_the_store_answers(
+    made: Made,
+) -> None:
+    slots = [made.slots.arrived(message("fine", **{HEADER_PARKED: 1})) for _ in range(100)]
+    await asyncio.gather(*map(made.preparer.prepare, slots))
+    assert (made.tries, made.parked) == (100, [])
+
+
 async def test_a_content_that_takes_long_to_load_has_more_time_in_each_round(made: Made) -> None:
     now = asyncio.get_running_loop().time()
     for rounds, parked_after in ((0, 240), (1, 480), (9, 900)):
@@ -257,3 +315,32 @@ async def test_a_message_is_not_adopted_by_a_delivery_that_goes_with_its_connect
     older.settled.set()
     assert not await deciding
     assert slot in made.slots
+
+
+@pytest.mark.parametrize("takes_copies", [True, False])
+async def test_what_stuck_mails_took_from_a_handler_here_is_parked_for_another_worker(
+    monkeypatch: pytest.MonkeyPatch, *, takes_copies: bool
+) -> None:
+    """It would fill a place of the window for as long as the handler hangs."""
+    made = Made(monkeypatch)
+    made.takes_copies = takes_copies
+    state: Any = made.preparer._state
+    state.context.worker = "me"
+
+    async def fetch(_: object) -> Any:
+        return SimpleNamespace(attempt=2, owner="run-1")
+
+    state.in_doubt = SimpleNamespace(stages=SimpleNamespace(fetch=fetch))
+    lease: Any = SimpleNamespace(adopt=lambda _: pytest.fail("adopted"))
+    item: Any = SimpleNamespace(enqueue_id="one")
+    settled = asyncio.Event()
+    state.in_hand["one"] = SimpleNamespace(
+        handed=1.0, attempt=1, lease=lease, settled=settled, item=item
+    )
+    slot = made.slots.arrived(message("one"))
+    deciding = asyncio.create_task(made.preparer._decide(slot, item))
+    await asyncio.wait({deciding}, timeout=0.2)
+    assert made.puts == 1
+    assert (slot in made.slots, deciding.done()) == (not takes_copies, takes_copies)
+    settled.set()
+    assert await deciding is takes_copies

@@ -50,10 +50,12 @@ class Stores:
     def __init__(self) -> None:
         self.row: DelayedMail | None = None
         self.tokens: list[str] = []
+        self.queues: list[str] = []
         self.published: list[Copy] = []
         self.before_close: Callable[[], Awaitable[object]] | None = None
         self.away: set[str] = set()
         self.now = NOW
+        self.save_seconds = 0
         self.is_done = False
         self.declare: Callable[..., object] = lambda *_: None
         context: Any = SimpleNamespace(
@@ -98,6 +100,7 @@ class Stores:
             self.published.append(copy)
             return
         self.headers = copy.headers
+        self.queues.append(queue)
         self.tokens.append(copy.headers[HEADER_DELAY_TOKEN])
 
     async def _load(self, _: EnqueueId) -> DelayedMail | None:
@@ -108,6 +111,7 @@ class Stores:
 
     async def _save(self, row: DelayedMail) -> None:
         self._ask("save")
+        self.now += timedelta(seconds=self.save_seconds)
         await asyncio.sleep(0)
         self.row = row
 
@@ -305,3 +309,13 @@ async def test_one_slow_declaration_stops_no_delay_of_a_level_that_is_declared()
         go_on.set()
         await asyncio.gather(*slow)
     assert levels == [5, 60]
+
+
+async def test_a_row_that_is_written_slowly_changes_no_level() -> None:
+    """A shorter level would have to be declared, and its copy would hop once more."""
+    stores, declared = Stores(), []
+    stores.declare = lambda _queue, levels: declared.extend(levels)
+    stores.save_seconds = 3
+    await stores.schedule()
+    assert declared == [1800]
+    assert stores.queues == ["mailslice-delay-1800s-spool"]

@@ -418,6 +418,34 @@ async def test_a_mail_whose_report_no_store_takes_is_tried_again_and_frees_its_h
     assert (stores.asked, delivery.settled.is_set()) == (["ack"], True)
 
 
+@pytest.mark.parametrize("marks", [False, True])
+async def test_a_reject_that_the_broker_does_not_take_is_tried_again_and_frees_its_handler(
+    monkeypatch: pytest.MonkeyPatch, *, marks: bool
+) -> None:
+    """The dead letter queue may be full, and refuse what is published."""
+    stores, delays = Stores(), []
+    if marks:
+        staged(stores, answered)
+
+    async def publish(*_: object, after: timedelta | None, headers: Any, **__: object) -> None:
+        delays.append((after, headers[HEADER_FAILURES]))
+
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", publish)
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.RETRY_SECONDS", 0.1)
+    stores.state.delays = SimpleNamespace()  # type: ignore[assignment]
+    events = logged(stores)
+    delivery = stores.delivery()
+    stores.fails = 3
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await delivery.reject("no such user")
+    await asyncio.sleep(0.15)
+    assert await delivery.reject("no such user") is Disposition.RETRIED
+    assert delays == [(timedelta(minutes=1), 0)]
+    assert (stores.asked, delivery.settled.is_set()) == (["ack"], True)
+    assert [event for event, *_ in events] == ["deferred"]
+
+
 async def test_a_retry_of_very_many_recipients_does_not_stop_the_event_loop() -> None:
     stores = Stores()
     stores.state.context.events = MailEvents(

@@ -36,6 +36,7 @@ from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.stages.stage_log import StageMarks
 
 log = logging.getLogger(__name__)
+_LATER = timedelta(seconds=PARK_SECONDS)
 
 
 @dataclass(slots=True)
@@ -240,7 +241,7 @@ class Delivery:
         except StoreUnavailable as error:
             if not await self._is_parked(to_serve, error):
                 raise
-            self._emit_retry(to_serve, timedelta(seconds=PARK_SECONDS))
+            self._emit_retry(to_serve, _LATER)
             return await self._end(lambda: True, Disposition.RETRIED, put_off=throttled)
         self._emit_retry(to_serve, delay)
         if delay is None:
@@ -286,17 +287,22 @@ class Delivery:
             await self._delays.close_row(self.item.enqueue_id)
         if remaining != self._message_recipients:
             message = replace(message, body=codec.encode(narrowed(self.item, remaining)))
-        await dead_letter(
-            self._context,
-            message,
-            reason,
-            narrowed(self.item, remaining),
-            settle=lambda: self._settle(self.lease.ack, Disposition.REJECTED),
-            attempt=self.attempt,
-            messageId=self._message_id,
-            seconds=self._event_seconds(),
-            answer=self._explanation.get("answer"),
-        )
+        try:
+            await dead_letter(
+                self._context,
+                message,
+                reason,
+                narrowed(self.item, remaining),
+                settle=lambda: self._settle(self.lease.ack, Disposition.REJECTED),
+                attempt=self.attempt,
+                messageId=self._message_id,
+                seconds=self._event_seconds(),
+                answer=self._explanation.get("answer"),
+            )
+        except StoreUnavailable:
+            if not self._is_refused_for_long():
+                raise
+            return await self._retry(remaining, _LATER, counted=False, throttled=False)
         await self.lease.end()
         return Disposition.REJECTED
 
@@ -322,8 +328,7 @@ class Delivery:
         except StoreUnavailable:
             if not self._is_refused_for_long():
                 raise
-            pause = timedelta(seconds=PARK_SECONDS)
-            return await self._retry(remaining, pause, counted=False, throttled=False)
+            return await self._retry(remaining, _LATER, counted=False, throttled=False)
         if not sent:
             unreported = "; no report could be made" if self.item.mail.sender else ""
             return await self._reject(reason + unreported)

@@ -35,9 +35,8 @@ class ExpiredDelayConsumer:
         self._context = context
         self._delays = delays
         self._tasks: set[asyncio.Task[None]] = set()
-        self._held = 0
         self._park = park.Park(context, delays)
-        self._rounds = park.FaultRounds(context.statistics)
+        self._rounds = park.FaultRounds(context.statistics, _PREFETCH)
         self._consumer = Consumer(
             context.settings.rabbitmq,
             context.names.hop_queue,
@@ -95,31 +94,22 @@ class ExpiredDelayConsumer:
             task.cancel()
 
     async def _surface(self, message: Message) -> None:
-        trial, pauses, since, through = park.Trial(), None, 0.0, 0
+        trial, pauses = park.Trial(), None
         try:
             while why := await self._rounds.tried(trial, self._surface_once(message)):
                 if pauses is None:
-                    pauses, since = park.RetryPauses(message), asyncio.get_running_loop().time()
-                    through = self._rounds.through
-                    self._held += 1
+                    pauses = park.RetryPauses(message, trial, self._rounds, self._rounds.through)
+                    self._rounds.waiting += 1
                     log.warning("a delayed mail is held: %s", why, extra={"action": "hop_held"})
-                over = pauses.is_over or self._is_in_the_way(since, through)
-                if over and await self._park_or_dead_letter(message, why, trial, since):
+                over = pauses.is_over(len(self._tasks))
+                if over and await self._park_or_dead_letter(message, why, trial, pauses.began):
                     return
                 await asyncio.sleep(pauses.pause())
             self._rounds.through += 1
         except asyncio.CancelledError:
             return
         finally:
-            self._held -= pauses is not None
-
-    def _is_in_the_way(self, since: float, through: int) -> bool:
-        """Whether half of the window is held and others went through, or all of it for long."""
-        if 2 * self._held < _PREFETCH:
-            return False
-        seconds = asyncio.get_running_loop().time() - since
-        is_full = len(self._tasks) >= _PREFETCH and seconds >= park.SECONDS_IN_THE_WAY
-        return is_full or self._rounds.through > through
+            self._rounds.waiting -= pauses is not None
 
     async def _park_or_dead_letter(
         self, message: Message, why: MailsliceError, trial: park.Trial, since: float

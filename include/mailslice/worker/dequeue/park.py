@@ -2,9 +2,9 @@
 
 A waiting message occupies the prefetch window, and RabbitMQ closes the channel of a consumer that
 does not acknowledge it in time. So a message is retried for half a minute, then parked. It is
-parked at once if the broker counts its returns, or if waiting messages fill half of the window
-while others succeed; after ten seconds if they block a full window. The park queue has a TTL and
-dead-letters into the mail exchange. While a broker in alarm takes no copy the message stays here.
+parked after one try if it was parked before, or the broker counts its returns; earlier, if it keeps
+others out of the window. The park queue has a TTL and dead-letters into the mail exchange. While a
+broker in alarm takes no copy the message stays here.
 """
 
 import asyncio
@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 30.0
 """Seconds of retries before a message is parked, and between two attempts to park it."""
 SECONDS_IN_THE_WAY = 10.0
-"""Seconds for which a message may keep others out of a full window where nothing succeeds."""
+"""Seconds for which a message that waits may keep others out of a full window."""
+SECONDS_FOR_A_TURN = 2.0
+"""Seconds for which a parked message that is back waits for those that are tried before it."""
 LONGEST_UNACKNOWLEDGED = 240.0
 """Seconds until a message is acknowledged, whatever it waits for. RabbitMQ allows 30 minutes."""
 FAULT_ROUNDS = 5
@@ -36,23 +38,6 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 5.0
 _ON_ITS_WAY = 5.0
 """Seconds by which a parked mail may come back late."""
-
-
-class RetryPauses:
-    """Pauses between the retries of one message: half a second, doubled up to five, with jitter."""
-
-    def __init__(self, message: Message) -> None:
-        self._next = FIRST_PAUSE
-        self._until = asyncio.get_running_loop().time() + RETRY_SECONDS * (not is_counted(message))
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it was retried in place for long enough: once, where returns are counted."""
-        return asyncio.get_running_loop().time() >= self._until
-
-    def pause(self) -> float:
-        longest, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
-        return longest * random.uniform(0.7, 1.0)
 
 
 def end_if_cancelled() -> None:
@@ -92,8 +77,10 @@ class Trial:
 class FaultRounds:
     """Tells a fault of one message from a fault of all: in the first case others succeed."""
 
-    def __init__(self, statistics: WorkerStatistics) -> None:
+    def __init__(self, statistics: WorkerStatistics, window: int) -> None:
         self._statistics = statistics
+        self.window, self.waiting = window, 0
+        """The size of the window, and the messages in it that wait for a store."""
         self.through = 0
         """Messages that were prepared."""
 
@@ -123,6 +110,30 @@ class FaultRounds:
         before = trial.through_before
         counts = before is not None and self.through > before
         return count_in(message.headers, HEADER_FAULTS) + counts
+
+
+class RetryPauses:
+    """Pauses between the retries of one message: half a second, doubled up to five, with jitter."""
+
+    def __init__(self, message: Message, trial: Trial, rounds: FaultRounds, through: int) -> None:
+        """`through`: that of `rounds` before the first try."""
+        # Only in place it is seen that others succeed while a fault of its own goes on.
+        is_back = HEADER_PARKED in message.headers and trial.through_before is None
+        self.began = asyncio.get_running_loop().time()
+        self._until = self.began + RETRY_SECONDS * (not (is_back or is_counted(message)))
+        self._full_until = message.arrived + SECONDS_IN_THE_WAY
+        self._rounds, self._through = rounds, through
+        self._next = FIRST_PAUSE
+
+    def is_over(self, taken: int) -> bool:
+        """Whether to park it. `taken`: messages in the window, those in handlers included."""
+        now, rounds = asyncio.get_running_loop().time(), self._rounds
+        is_half = 2 * rounds.waiting >= rounds.window and rounds.through > self._through
+        return now >= self._until or is_half or (taken >= rounds.window and now >= self._full_until)
+
+    def pause(self) -> float:
+        longest, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
+        return longest * random.uniform(0.7, 1.0)
 
 
 class Park:

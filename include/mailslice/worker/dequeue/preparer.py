@@ -8,14 +8,14 @@ budget bounds the loaded content.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
 
 from mailslice.codec import message as codec
 from mailslice.codec.headers import count_in, partition_in
 from mailslice.model import crash
-from mailslice.model.errors import ContentMissing, MailsliceError, Undecodable
+from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable, Undecodable
 from mailslice.model.holds import Hold
 from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.names import HEADER_DOUBT, HEADER_PARKED, PARK_SECONDS
@@ -36,12 +36,6 @@ log = logging.getLogger(__name__)
 _MARKED = "it was delivered or deleted before: it has a deleted mark"
 
 
-def _longest(slot: Slot) -> float:
-    """Seconds that a message may be in the window: more in each round while its content loads."""
-    rounds = count_in(slot.message.headers, HEADER_PARKED) if slot.ready is None else 0
-    return min((1 + rounds) * park.LONGEST_UNACKNOWLEDGED, LAST_RESORT)
-
-
 class Preparer:
     """Prepares the messages of one window. Calls `on_trouble(why)` when a store was away,
     `on_fine()` when a message was prepared. `attempt` replaces the single try.
@@ -60,12 +54,12 @@ class Preparer:
         self._state = state
         self._context = state.context
         self._slots = slots
-        self._prefetch = prefetch
-        self._waiting = 0
         self._on_trouble = on_trouble
         self._on_fine = on_fine
         self._attempt = attempt or self._prepare_once
-        self._rounds = park.FaultRounds(state.context.statistics)
+        self._rounds = park.FaultRounds(state.context.statistics, prefetch)
+        self._turns = asyncio.Semaphore(max(1, prefetch // 4))
+        self._away_until = 0.0
         self._at_work: dict[EnqueueId, asyncio.Event] = {}
         self.park = park.Park(state.context, state.delays)
 
@@ -74,46 +68,60 @@ class Preparer:
         through = self._rounds.through
         if (why := await self._tried(slot)) is None or slot not in self._slots:
             return
-        log.warning("a mail is held: %s", why, extra={"action": "held"})
-        self._count_waiting(1)
+        if HEADER_PARKED not in slot.message.headers:  # else each round is logged
+            log.warning("a mail is held: %s", why, extra={"action": "held"})
+        self._rounds.waiting += 1
+        self._context.statistics.waiting += 1
         try:
-            pauses = park.RetryPauses(slot.message)
+            pauses = park.RetryPauses(slot.message, slot.trial, self._rounds, through)
             while why is not None and slot in self._slots:
                 self._on_trouble(why)
-                over = pauses.is_over or self._is_in_the_way(slot, through)
+                in_handlers = sum(one.handed is not None for one in self._state.in_hand.values())
+                over = pauses.is_over(len(self._slots) + in_handlers)
                 if over and slot.trial.may_park() and await self._park_or_dead_letter(slot, why):
                     return
                 await asyncio.sleep(pauses.pause())
                 why = await self._tried(slot)
         finally:
-            self._count_waiting(-1)
-
-    def _count_waiting(self, more: int) -> None:
-        self._waiting += more
-        self._context.statistics.waiting += more
-
-    def _is_in_the_way(self, slot: Slot, through: int) -> bool:
-        """Whether half the window waits, and others were prepared since or it is full for 10 s."""
-        if 2 * self._waiting < self._prefetch:
-            return False
-        in_handlers = sum(mail.handed is not None for mail in self._state.in_hand.values())
-        is_full = len(self._slots) + in_handlers >= self._prefetch
-        seconds = asyncio.get_running_loop().time() - slot.message.arrived
-        return self._rounds.through > through or (is_full and seconds >= park.SECONDS_IN_THE_WAY)
+            self._rounds.waiting -= 1
+            self._context.statistics.waiting -= 1
 
     async def _tried(self, slot: Slot) -> MailsliceError | None:
         """Tries once. Returns why the message has to wait, None if it is ready or gone."""
-        why = await self._rounds.tried(slot.trial, self._attempt(slot))
+        is_back = HEADER_PARKED in slot.message.headers
+        attempt = self._attempt_in_turn if is_back else self._attempt
+        why = await self._rounds.tried(slot.trial, attempt(slot))
         if why is None:
             self._on_fine()
             self._rounds.through += slot.ready is not None
+        if is_back:
+            now = asyncio.get_running_loop().time()
+            self._away_until = now + park.RETRY_SECONDS if why else 0.0
         return why
 
+    async def _attempt_in_turn(self, slot: Slot) -> None:
+        """As `_attempt`, for parked messages that are back. Their tries, which may be as slow as a
+        time-out, take a quarter of the window. Others wait for a turn, unless a try has failed.
+        """
+        loop = asyncio.get_running_loop()
+        is_away = loop.time() < self._away_until
+        try:
+            async with asyncio.timeout(0 if is_away else park.SECONDS_FOR_A_TURN):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise StoreUnavailable("a store has not answered for parked mails before it") from None
+        with ExitStack() as turn:
+            turn.callback(self._turns.release)  # soon: a try also waits for workers and for memory
+            turn.callback(loop.call_later(park.RETRY_SECONDS, turn.close).cancel)
+            await self._attempt(slot)
+
     def clear_out(self) -> None:
-        """Parks messages that have been in the window for too long, whatever they wait for."""
+        """Parks what has been in the window for too long: longer in each round while it loads."""
         now = asyncio.get_running_loop().time()
         for slot in list(self._slots):
-            if now < slot.message.arrived + _longest(slot) or not slot.trial.may_park():
+            rounds = count_in(slot.message.headers, HEADER_PARKED) if slot.ready is None else 0
+            longest = min((1 + rounds) * park.LONGEST_UNACKNOWLEDGED, LAST_RESORT)
+            if now < slot.message.arrived + longest or not slot.trial.may_park():
                 continue
             before, slot.task = slot.task, asyncio.create_task(self._clear(slot, slot.task))
             if before is not None:
@@ -206,8 +214,11 @@ class Preparer:
         message = slot.message
         if (older := self._state.in_hand.get(item.enqueue_id)) is not None:
             # A delivery in the window ends with its connection: it must not adopt this message.
-            is_here = older.handed is not None and not await self._is_taken(older)
-            if is_here and not older.settled.is_set() and older.lease.adopt(message):
+            is_taken = older.handed is not None and await self._is_taken(older)
+            if is_taken and await self._park_or_dead_letter(slot, "its handler here hangs"):
+                return True
+            is_here = older.handed is not None and not (is_taken or older.settled.is_set())
+            if is_here and older.lease.adopt(message):
                 self._slots.remove(slot)
                 return True
             await older.settled.wait()

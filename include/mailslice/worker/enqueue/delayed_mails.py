@@ -177,15 +177,13 @@ class Delays:
         have got the message and acknowledged it (`is_overtaken`). `answer`: that of the failed
         attempt; if it is empty, the row keeps the earlier one.
         """
-        now = self._context.clock()
-        await self.declare(level_for(due - now))
-        token = uuid4()
-        first_due = due
+        wait, token = due - self._context.clock(), uuid4()
+        await self.declare(level_for(wait))
         before = await self.rows.load(enqueue_id)  # first: if it fails, nothing is published
         copy_first = not has_message or (before is not None and not before.published)
+        first_wait = max(wait, timedelta(seconds=self._context.tuning.copy_before_row))
         if copy_first:
-            first_due = max(due, now + timedelta(seconds=self._context.tuning.copy_before_row))
-            await self._publish_copy(copy, token, first_due)
+            await self._publish_copy(copy, token, first_wait)
         row = DelayedMail(
             enqueue_id,
             due,
@@ -203,8 +201,8 @@ class Delays:
             answer=answer or (before.answer if before else ""),
         )
         await self.rows.save(row)
-        if not copy_first or due < first_due:
-            await self._publish_copy(copy, token, due)
+        if not copy_first or wait < first_wait:
+            await self._publish_copy(copy, token, wait)
 
     async def close_row(
         self, enqueue_id: EnqueueId, *, only_lease: bool = False, token: object = None
@@ -237,7 +235,7 @@ class Delays:
             due = max(row.due, self._context.clock() + _REPEAT_DELAY)
             await self.schedule(enqueue_id, Copy.of(message), due, held=row.held)
         else:
-            await self._publish_copy(_copy_of(row), row.token, row.due)
+            await self._publish_copy(_copy_of(row), row.token, row.due - self._context.clock())
         return True
 
     async def on_expired(self, message: Message) -> None:
@@ -266,14 +264,14 @@ class Delays:
             # Even without a row in the view: that a store lost both is likelier than a cleanup.
             text = "a delayed mail has no row; it is delivered now"
             log.warning(text, extra=about("delay_row_lost", item.enqueue_id))
-            await self._deliver(copy)
+            await self._context.publish(copy)
             return _NO_WAIT
         is_true = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
         if row.published or row.due is None or not is_true:
             return _NO_WAIT
         remaining = row.due - self._context.clock()
         if remaining > self._longest_wait(message):
-            await self._publish_copy(replace(copy, body=row.message), row.token, row.due)
+            await self._publish_copy(replace(copy, body=row.message), row.token, remaining)
         elif remaining > _NO_WAIT:
             return remaining
         elif await self._is_cleaned(item.enqueue_id, row.partition, partition_in(message.headers)):
@@ -339,8 +337,8 @@ class Delays:
         alone: a worker may have read it already, and may publish its mail.
         """
         now, token, copy = self._context.clock(), uuid4(), _copy_of(row)
-        later = now + timedelta(seconds=self._context.tuning.copy_before_row)
-        await self._publish_copy(copy, token, later)
+        wait = timedelta(seconds=self._context.tuning.copy_before_row)
+        await self._publish_copy(copy, token, wait)
         crash.point("retry:copied")
         current = await self.rows.load(row.enqueue_id)
         if current is None or current.token != row.token or not self.is_far(current):
@@ -348,7 +346,7 @@ class Delays:
         if lock is not None:
             lock.require()  # a flush may be about to publish it
         await self.rows.save(replace(current, due=now, token=token))
-        await self._publish_copy(copy, token, now)
+        await self._publish_copy(copy, token, _NO_WAIT)
         crash.point("retry:brought-forward")
         return True
 
@@ -410,15 +408,16 @@ class Delays:
         if row.token not in self._published:
             if not (row.leased or row.held or HEADER_FAILURES in copy.headers):
                 copy = replace(copy, timestamp=row.due)  # its age begins with its first attempt
-            await self._deliver(replace(copy, body=row.message), leased=row.leased)
+            was_in_handler = {HEADER_PARKED: 1} if row.leased else {}  # counts as redelivered
+            copy = replace(copy, body=row.message).with_headers(was_in_handler)
+            await self._context.publish(copy)
             self._published[row.token] = None
             if len(self._published) > _REMEMBERED:
                 del self._published[next(iter(self._published))]
         await self.rows.close(row)
 
-    async def _publish_copy(self, copy: Copy, token: UUID, due: datetime) -> None:
-        level = level_for(due - self._context.clock())
-        await self.put(copy.with_headers({HEADER_DELAY_TOKEN: str(token)}), level)
+    async def _publish_copy(self, copy: Copy, token: UUID, wait: timedelta) -> None:
+        await self.put(copy.with_headers({HEADER_DELAY_TOKEN: str(token)}), level_for(wait))
         self._context.statistics.hops += 1
 
     async def put(self, copy: Copy, level: int | None) -> None:
@@ -431,7 +430,3 @@ class Delays:
         except QueueMissing:
             self.missing()  # a rebuilt broker has only the queues that James declares
             raise
-
-    async def _deliver(self, copy: Copy, *, leased: bool = False) -> None:
-        """`leased`: the mail was in a handler, so it counts as redelivered."""
-        await self._context.publish(copy.with_headers({HEADER_PARKED: 1} if leased else {}))
