@@ -160,10 +160,11 @@ class AsyncBlobStore:
             if "Error performing" in str(error) and "416 Range" not in str(error):
                 raise  # the request failed
             answer = await obstore.get_async(self._store, path)
-            content = await answer.bytes_async()
             if not answer.meta["e_tag"]:
                 raise no_answer(self._settings, self._bucket) from None
-            return OpenBlob(self, blob_id, path, content, memoryview(content).nbytes)
+            size = int(answer.meta["size"])  # a large object waits for the reader's memory
+            content = await answer.bytes_async() if size <= SMALL else b""
+            return OpenBlob(self, blob_id, path, content, size)
         size = len(first)
         if size == SMALL:
             size = int((await obstore.head_async(self._store, path))["size"])
@@ -234,7 +235,7 @@ class AsyncBlobStore:
 
 @dataclass(slots=True, eq=False)
 class OpenBlob:
-    """An object: its size, and its first 64 KiB. The rest is requested when it is read."""
+    """An object: its size, and its first 64 KiB or none. The rest is requested when read."""
 
     _blobs: AsyncBlobStore
     _blob_id: BlobId
@@ -255,7 +256,11 @@ class OpenBlob:
             allowed = blobs._allowed(self.size)  # noqa: SLF001 - one thing in two classes
             async with asyncio.timeout(allowed):
                 store = blobs._store  # noqa: SLF001
-                rest = await obstore.get_async(store, self._path, options={"range": {"offset": at}})
+                rest = await obstore.get_async(
+                    store, self._path, options={"range": {"offset": at}} if at else None
+                )
+                if (now := rest.meta["size"]) != self.size:
+                    raise StoreUnavailable(f"object {self._blob_id!r} had {self.size} bytes, has {now}")
                 if self.size - at <= _CHUNK:
                     yield await rest.bytes_async()
                     return
