@@ -254,8 +254,9 @@ def _text(path: str | Path, named: str, allowed: str) -> str:
     try:
         text = Path(path).read_text(encoding="utf-8-sig", errors="surrogateescape")
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", error)
-        raise BadSetting(f"{named}: {why}; allowed: {allowed}") from None
+        raise BadSetting(
+            f"{named}: {getattr(error, 'strerror', error)}; allowed: {allowed}"
+        ) from None
     if broken := re.search("[\0\udc80-\udcff]", text):
         line = text.count("\n", 0, broken.start()) + 1
         raise BadSetting(f"{named}: line {line} has NUL or no UTF-8 text; allowed: {allowed}")

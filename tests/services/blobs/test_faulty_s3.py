@@ -398,7 +398,9 @@ async def test_a_rest_that_ends_too_early_is_no_content(client: str, more: int) 
         blob = await hot.open(KEY)
         assert blob.size == len(stored.content)
         stored.later_size -= 500
-        with pytest.raises(StoreUnavailable, match=f"had {SMALL + more} bytes, has {SMALL + more - 500}$"):
+        with pytest.raises(
+            StoreUnavailable, match=f"had {SMALL + more} bytes, has {SMALL + more - 500}$"
+        ):
             async for _ in blob.chunks():
                 pass
         hot.close()
