@@ -8,6 +8,7 @@ import re
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.blobs.small import SMALL, can_serve
+from mailslice.worker.io.content_loader import ContentBudget, Loader
 from tests.services.blobs.s3_server import (
     BUSY,
     DENIED,
@@ -375,6 +377,31 @@ async def test_a_large_object_is_opened_by_its_size_where_its_first_part_breaks(
         await asyncio.sleep(0.5)
         assert stored.sent < len(stored.content) / 2
         assert b"".join([chunk async for chunk in blob.chunks()]) == stored.content
+        hot.close()
+
+
+async def test_a_broken_part_is_read_again_within_the_budget_which_an_error_gives_back(
+    client: str,
+) -> None:
+    stored = LargeObject(16 * 2**20)
+    size = 2 * len(stored.content)
+    item: Any = SimpleNamespace(header_blob_id=KEY, body_blob_id=KEY)
+    with serving(stored.server) as server:
+        hot = opened(client, settings(server))
+        budget = ContentBudget(size)
+        loader, other = Loader(hot, budget), await budget.acquire(1)
+        loading = asyncio.create_task(loader.load(item))
+        await asyncio.sleep(1)
+        assert (loading.done(), stored.sent < size / 2) == (False, True)
+        other.release()
+        content, reservation = await loading
+        assert content == stored.content * 2
+        assert budget.try_acquire(1) is None
+        reservation.release()
+        stored.is_lost = True
+        with pytest.raises(StoreUnavailable):
+            await loader.load(item)
+        assert budget.try_acquire(size) is not None
         hot.close()
 
 
