@@ -153,54 +153,54 @@ def _unanswered(env: Mapping[str, str]) -> str | None:
 
 
 @pytest.fixture(scope="session")
-def _partitions(stack: Mapping[str, str]) -> Iterator[_Places]:
-    partitions = _Places(stack)
-    yield partitions
-    partitions.close()
+def _tenants(stack: Mapping[str, str]) -> Iterator[_Tenants]:
+    tenants = _Tenants(stack)
+    yield tenants
+    tenants.close()
 
 
 @pytest.fixture
-def fresh(_partitions: _Places, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fresh]:
+def fresh(_tenants: _Tenants, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fresh]:
     """Own keyspaces, vhost and buckets for one test."""
-    partition = _partitions.create(new_keyspaces=_new_keyspaces(request))
-    yield Fresh({**partition, "MAILSLICE_ARTIFACTS": str(tmp_path / "artifacts")})
-    _partitions.drop(partition)
+    tenant = _tenants.create(new_keyspaces=_new_keyspaces(request))
+    yield Fresh({**tenant, "MAILSLICE_ARTIFACTS": str(tmp_path / "artifacts")})
+    _tenants.drop(tenant)
 
 
 @pytest.fixture(scope="module")
 def fresh_module(
-    _partitions: _Places,
+    _tenants: _Tenants,
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Fresh]:
     """As `fresh`, but one for all tests of a module."""
-    partition = _partitions.create(new_keyspaces=_new_keyspaces(request))
-    yield Fresh({**partition, "MAILSLICE_ARTIFACTS": str(tmp_path_factory.mktemp("artifacts"))})
-    _partitions.drop(partition)
+    tenant = _tenants.create(new_keyspaces=_new_keyspaces(request))
+    yield Fresh({**tenant, "MAILSLICE_ARTIFACTS": str(tmp_path_factory.mktemp("artifacts"))})
+    _tenants.drop(tenant)
 
 
 @pytest.fixture(scope="session")
 def make_fresh(
-    _partitions: _Places, tmp_path_factory: pytest.TempPathFactory
+    _tenants: _Tenants, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Fresh]]:
     """A function that creates one more `Fresh`. All are dropped at the end of the session."""
     made: list[Mapping[str, str]] = []
 
     def make(*, new_keyspaces: bool = False) -> Fresh:
-        made.append(_partitions.create(new_keyspaces=new_keyspaces))
+        made.append(_tenants.create(new_keyspaces=new_keyspaces))
         return Fresh({**made[-1], "MAILSLICE_ARTIFACTS": str(tmp_path_factory.mktemp("artifacts"))})
 
     yield make
-    for partition in made:
-        _partitions.drop(partition)
+    for tenant in made:
+        _tenants.drop(tenant)
 
 
 def _new_keyspaces(request: pytest.FixtureRequest) -> bool:
     return request.node.get_closest_marker("new_keyspaces") is not None
 
 
-class _Places:
-    """Creates and drops keyspaces, vhosts and buckets by own clients, without the code under test.
+class _Tenants:
+    """Creates and drops tenants (keyspaces, vhost, buckets) by own clients, without mailslice.
 
     Dropping takes a second or two and runs in a thread beside the tests. If the services end with
     the tests, the remaining drops are skipped.
@@ -213,7 +213,7 @@ class _Places:
         from cassandra.policies import RoundRobinPolicy
 
         self._stack = stack
-        self._dropping = ThreadPoolExecutor(1, thread_name_prefix="drop-places")
+        self._dropping = ThreadPoolExecutor(1, thread_name_prefix="drop-tenants")
         self._dropped: list[Future[None]] = []
         profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), request_timeout=60)
         self._cluster = Cluster(
@@ -261,8 +261,8 @@ class _Places:
             "MAILSLICE_OWN_BUCKET": name + "-own",
         }
 
-    def drop(self, partition: Mapping[str, str]) -> None:
-        name = partition["MAILSLICE_S3_BUCKET"]
+    def drop(self, tenant: Mapping[str, str]) -> None:
+        name = tenant["MAILSLICE_S3_BUCKET"]
         keyspaces = self._used.pop(name)
         if keyspaces.schema:
             self._keyspaces.expect()

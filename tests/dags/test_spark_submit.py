@@ -44,7 +44,7 @@ for name, text in json.loads({left!r}).items():
     attempt = next(w for w in sys.argv if w.startswith("--attempt=")).partition("=")[2]
     pathlib.Path(name).parent.mkdir(parents=True, exist_ok=True)
     pathlib.Path(name).write_text(text.replace("ATTEMPT", attempt))
-print("\t exit code: {code}", flush=True)  # of the driver, as Spark on Kubernetes says it
+print("\t exit code: {pod}", flush=True)  # of the driver, as Spark on Kubernetes says it
 os.kill(os.getpid(), -{code}) if {code} < 0 else sys.exit({code})
 """
 SECRET = "s3cr3t-pa55"
@@ -68,12 +68,15 @@ class Submit:
     folder: Path
     monkeypatch: pytest.MonkeyPatch
     code: int = 0
+    pod_code: int | None = None
+    """The exit code of the driver that spark-submit prints, if it is not spark-submit's own."""
     left: dict = field(default_factory=dict)
 
     def write(self):
         binary = self.folder / "spark" / "bin" / "spark-submit"
         binary.parent.mkdir(parents=True, exist_ok=True)
         values = {"told": str(self.folder / "told.json"), "left": json.dumps(self.left)}
+        values |= {"pod": self.code if self.pod_code is None else self.pod_code}
         binary.write_text(SUBMIT.format(python=sys.executable, code=self.code, **values))
         binary.chmod(0o755)
 
@@ -383,6 +386,45 @@ def test_a_driver_that_was_killed_may_be_tried_again(submit, code):
     submit.connect(**KINDS["YARN cluster"])
     with pytest.raises(AirflowFailException, match=r"left no word .*yarn logs -applicationId"):
         submit.run()  # it may still be at work
+
+
+def on_kubernetes(submit, mode="cluster", *, code, pod_code):
+    submit.monkeypatch.setattr(hook_module, "kube_client", object(), raising=False)
+    submit.connect(**KINDS[f"Kubernetes {mode}"])
+    submit.code, submit.pod_code = code, pod_code
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_driver_pod_that_was_killed_may_be_tried_again_whatever_spark_submit_ended_with(
+    submit, code
+):
+    """OOMKilled: spark-submit waits for the pod, logs its exit code, and ends with a 0 itself."""
+    on_kubernetes(submit, code=code, pod_code=137)
+    says = r"apply of queue 'spool': .*; its driver was killed \(exit code 137\): out of memory"
+    with pytest.raises(StoreUnavailable, match=says):
+        submit.run()
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "pod_code", "says"),
+    [
+        ("cluster", 0, 1, r"failed \(exit code 1\); its driver left no word"),
+        ("cluster", 0, 3, "was refused"),
+        ("client", 2, 0, r"failed \(exit code 2\)"),
+    ],
+)
+def test_the_exit_code_of_a_driver_pod_precedes_that_of_spark_submit(
+    submit, mode, code, pod_code, says
+):
+    on_kubernetes(submit, mode, code=code, pod_code=pod_code)
+    with pytest.raises(AirflowFailException, match=says):
+        submit.run()
+
+
+def test_a_killed_spark_submit_of_a_driver_pod_is_final_for_the_pod_may_still_be_at_work(submit):
+    on_kubernetes(submit, code=137, pod_code=0)
+    with pytest.raises(AirflowFailException, match=r"failed \(exit code 137\); its driver left no"):
+        submit.run()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from mailslice.airflow.dag_duty import DagDuty
 from mailslice.airflow.notifier import DutyNotifier, message_of
 from mailslice.airflow.run_request import duty_params, request_of, who
 from mailslice.airflow.spark_operator import SparkStep
-from mailslice.maintenance import runner as duty_road
+from mailslice.maintenance import runner as duty_runner
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.engine import TooLarge
 from mailslice.maintenance.notify import Webhook, channels, message_of_alerts
@@ -193,10 +193,10 @@ def small_step(monkeypatch, step):
     )
     for name in ("run_small", "run_step"):
         monkeypatch.setattr(
-            duty_road, name, lambda *_, name=name, **_more: told.append(name) or {"run": "r"}
+            duty_runner, name, lambda *_, name=name, **_more: told.append(name) or {"run": "r"}
         )
-    monkeypatch.setattr(duty_road, "small_run_summary", lambda *_: None)
-    monkeypatch.setattr(duty_road, "is_small", lambda *_: True)
+    monkeypatch.setattr(duty_runner, "small_run_summary", lambda *_: None)
+    monkeypatch.setattr(duty_runner, "is_small", lambda *_: True)
     return step, told
 
 
@@ -209,7 +209,7 @@ def test_a_small_plan_is_made_here_and_a_large_one_is_submitted(monkeypatch, sma
     def large(*_, **_more):
         raise TooLarge("large")
 
-    monkeypatch.setattr(duty_road, "run_small", large)
+    monkeypatch.setattr(duty_runner, "run_small", large)
     step.execute(context())
     assert told == ["run_small", "submitted"]
 
@@ -220,7 +220,7 @@ def test_all_tries_of_a_small_plan_are_of_one_clear_until_a_person_clears_it(
     step, _ = small_step
     step.step = "plan"
     clears = []
-    monkeypatch.setattr(duty_road, "run_small", lambda *_, clear: clears.append(clear))
+    monkeypatch.setattr(duty_runner, "run_small", lambda *_, clear: clears.append(clear))
     # Tries 1 and 2, then cleared in a run that has ended, then in one that had not.
     for clear_number, max_tries, tries in ((0, 3, 1), (0, 3, 2), (1, 5, 3), (1, 6, 4)):
         told = context() | {"ti": SimpleNamespace(max_tries=max_tries, try_number=tries)}
@@ -234,13 +234,13 @@ def test_an_apply_that_was_done_with_its_plan_is_not_done_again_unless_it_is_cle
     monkeypatch, small_step
 ):
     step, told = small_step
-    monkeypatch.setattr(duty_road, "small_run_summary", lambda *_: {"step": "apply"})
+    monkeypatch.setattr(duty_runner, "small_run_summary", lambda *_: {"step": "apply"})
     step.execute(context())
     assert told == []
-    monkeypatch.setattr(duty_road, "small_run_summary", lambda *_: None)
+    monkeypatch.setattr(duty_runner, "small_run_summary", lambda *_: None)
     step.execute(context())
     assert told == ["run_step"]
-    monkeypatch.setattr(duty_road, "is_small", lambda *_: False)
+    monkeypatch.setattr(duty_runner, "is_small", lambda *_: False)
     step.execute(context())
     assert told == ["run_step", "submitted"]
 
@@ -258,7 +258,7 @@ def test_a_small_plan_that_is_refused_is_final_and_a_store_that_is_away_is_tried
         def fails(*_, error=error, **_more):
             raise error
 
-        monkeypatch.setattr(duty_road, "run_small", fails)
+        monkeypatch.setattr(duty_runner, "run_small", fails)
         with pytest.raises(raised, match=str(error)):
             step.execute(context())
 

@@ -33,7 +33,7 @@ from mailslice.model.package_files import job_file
 from mailslice.model.settings import Settings
 
 DRY_RUN = "dry run: the plan stays in the report, nothing is applied"
-_EXIT_CODE = re.compile(r"[Ee]rror code is: (-?\d+)")
+_EXIT_CODES = re.compile(r"[Ee]rror code is: (-?\d+)(?:\. Kubernetes spark exit code is: (\d+))?")
 _KILLED = (-9, 137)  # SIGKILL of the driver's JVM, which is spark-submit; of the driver's Python
 
 
@@ -156,15 +156,17 @@ def require_connection(name: str) -> Connection:
 def _error(subject: str, outcome: Outcome | None, target: Target, reason: str) -> Exception:
     """The error of a failed submit: from the job's `outcome`, else from the provider's `reason`.
 
-    The provider gives spark-submit's exit code in its message only. It is 1 for any failure of a
-    driver on a cluster.
+    The provider gives exit codes in its message only. That of spark-submit is 1, on Kubernetes 0,
+    for any failure of a driver on a cluster; that of the driver's pod follows.
     """
-    match = _EXIT_CODE.search(reason)
-    code = outcome.exit_code if outcome else int(match[1]) if match else None
+    match = _EXIT_CODES.search(reason)
+    of_submit, of_pod = map(int, match.groups("0")) if match else (None, 0)
+    code = outcome.exit_code if outcome else of_pod or of_submit
     words = f": {outcome.message}" if outcome else "; the lines above say why"
     if code is None:
         return AirflowFailException(f"{subject} failed before spark-submit ran: {reason}")
-    is_killed = code in _KILLED and not target.in_cluster  # one on a cluster may still run
+    # A driver on a cluster may still run when spark-submit was killed.
+    is_killed = code in _KILLED and (code == of_pod or not target.in_cluster)
     if is_killed:
         words = f"; its driver was killed (exit code {code}): out of memory, or by the machine"
     if is_killed or code == StoreUnavailable.exit_code:

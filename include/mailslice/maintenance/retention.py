@@ -5,6 +5,7 @@ Rows in Cassandra expire by TTL. In MariaDB the report step deletes the expired 
 
 import json
 import logging
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +28,7 @@ _PRUNED = "pruned.txt"
 _PRUNINGS_A_RETENTION = 90
 _AT_ONCE = 8
 _EXPIRY_EVERY = timedelta(hours=1)
+_QUEUE = re.compile(rb'(?m)^mailslice_.*[{,](queue="(?:[^"\\]|\\.)+")')
 
 
 def prune_sometimes(
@@ -62,6 +64,17 @@ def expire_sometimes(artifacts: Artifacts, stores: Stores, clock: Clock) -> None
         stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
         expire(stores.own_blobs, clock())
         artifacts.write(note, now.isoformat().encode())
+
+
+def prune_metrics(artifacts: Artifacts, stores: Stores, now: datetime) -> None:
+    """Remove files of queues that RabbitMQ no longer lists, once a day; none where it has none."""
+    if has_cassandra(stores.settings) and _begins(artifacts, "metrics", now, timedelta(days=1)):
+        live, dead = stores.management.mail_queues(), stores.management.dead_letter_queues()
+        known = {f"queue={json.dumps(name, ensure_ascii=False)}".encode() for name in live + dead}
+        for file in artifacts.files("metrics") if live else ():
+            labels = set(_QUEUE.findall(artifacts.read(file) or b""))
+            if labels and labels.isdisjoint(known):
+                artifacts.remove(file)
 
 
 def prune(artifacts: Artifacts, parent: str, before: datetime) -> list[str]:

@@ -23,7 +23,7 @@ from mailslice.maintenance.engine import PROCESS, Engine, TooLarge
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.registry import DutyEntry, load
-from mailslice.maintenance.retention import expire_sometimes, prune_sometimes
+from mailslice.maintenance.retention import expire_sometimes, prune_metrics, prune_sometimes
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import STEPS, RunRequest
 from mailslice.maintenance.steps import partial_report, step_of
@@ -275,6 +275,7 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     for pruned, prune in (
         ("old runs", lambda: prune_sometimes(files, *prune_arguments)),
         ("old rows", run.stores.prune_records),
+        ("figures of queues", lambda: prune_metrics(files, run.stores, clock())),
         ("deleted mails that are over", lambda: expire_sometimes(files, run.stores, clock)),
     ):
         try:

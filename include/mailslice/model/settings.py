@@ -178,7 +178,7 @@ def load_settings(
         )
     origin = origin or Settings()
     state_file = state_file or clone_root() / STATE_FILE
-    if not any(variables_set.get(name) for name in _STORES) and state_file.is_file():
+    if not any(variables_set.get(name) for name in _STORES) and state_file.exists():
         origin = Settings(source=str(state_file), beside=tuple(variables_set))
         written = {name: value for name, value in read_env_file(state_file).items() if value}
         variables_set = {**written, **variables_set}
@@ -231,14 +231,9 @@ def _with_files(environ: Mapping[str, str]) -> dict[str, str]:
             continue
         if name in environ:
             raise BadSetting(f"{name} and {file_variable} are both set; allowed is one of them")
-        try:
-            # Editors and `echo` end a file with a line break that is no part of the secret.
-            values[name] = Path(path).read_text(encoding="utf-8-sig").rstrip("\r\n")
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-            raise BadSetting(
-                f"{file_variable}={path!r}: {why}; allowed: a file with the value of {name}"
-            ) from None
+        # Editors and `echo` end a file with a line break that is no part of the secret.
+        text = _text(path, f"{file_variable}={path!r}", f"a file with the value of {name}")
+        values[name] = text.rstrip("\r\n")
         if not values[name]:
             raise BadSetting(f"{file_variable}={path!r}: the file is empty")
         del values[file_variable]
@@ -246,11 +241,26 @@ def _with_files(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The NAME=value lines, without quotes. Skips blank lines and lines that start with #."""
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    """The NAME=value lines, without quotes; no blank lines, none with #. Raises BadSetting."""
+    allowed = "NAME=value lines in UTF-8. Remove it, or let `make run` write it anew"
+    lines = _text(path, str(path), allowed).splitlines()
     pairs = (line.strip().removeprefix("export ").partition("=") for line in lines)
     assigned = ((name, value) for name, equals, value in pairs if equals and name[:1] != "#")
     return {name.strip(): value.strip().strip("'\"") for name, value in assigned}
+
+
+def _text(path: str | Path, named: str, allowed: str) -> str:
+    """The file's text. Raises BadSetting, also for bytes that no value can have."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig", errors="surrogateescape")
+    except (OSError, ValueError) as error:
+        raise BadSetting(
+            f"{named}: {getattr(error, 'strerror', error)}; allowed: {allowed}"
+        ) from None
+    if broken := re.search("[\0\udc80-\udcff]", text):
+        line = text.count("\n", 0, broken.start()) + 1
+        raise BadSetting(f"{named}: line {line} has NUL or no UTF-8 text; allowed: {allowed}")
+    return text
 
 
 def _sentence(problem: Any, origin: Settings) -> str:

@@ -60,11 +60,9 @@ class InProcessTasks:
 
     def cancel(self, task: UUID) -> None:
         with self._lock:
-            entry = self._entries.get(task)
-            if entry is None:
-                return
-            entry.canceled.set()
-            entry.change(status=Status.CANCEL_REQUESTED, canceled_from=self._host)
+            if entry := self._entries.get(task):
+                entry.canceled.set()
+                entry.change(status=Status.CANCEL_REQUESTED, canceled_from=self._host)
 
     def close(self) -> None:
         """Cancel waiting tasks, and the running one if it changed nothing yet; wait for its end."""
@@ -95,10 +93,8 @@ class InProcessTasks:
             entry.change(status=status, ended=system_clock())
             self._ended[request.id] = entry.task
             del self._entries[request.id]
-            forgotten = [
-                self._ended.popitem(last=False)[1]
-                for _ in range(max(0, len(self._ended) - MOST_TASKS))
-            ]
+            excess = range(len(self._ended) - MOST_TASKS)
+            forgotten = [self._ended.popitem(last=False)[1] for _ in excess]
         try:
             self._location.write(_file(entry.task), _TASK.dump_json(entry.task))
             for task in forgotten:
@@ -117,8 +113,7 @@ def _saved(location: Artifacts) -> list[tuple[UUID, Task]]:
     for name in location.files(TASKS_FOLDER)[-MOST_TASKS:]:
         try:
             task = _TASK.validate_json(location.read(name) or b"")
+            tasks.append((task.id, task))
         except ValueError:
             log.warning("%s is no task and is left out", location.uri(name))
-            continue
-        tasks.append((task.id, task))
     return tasks

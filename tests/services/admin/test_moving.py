@@ -738,6 +738,44 @@ def cut_off(two: Two) -> None:
     two.enqueue(mail("second"))
 
 
+def test_a_mail_whose_new_entry_may_have_been_delivered_stays_and_stops_no_other(two: Two) -> None:
+    """A move was cut off. The next one voids its entry, which a worker completes at that moment;
+    the worker settled 900 mails, and its record does not name this one.
+    """
+
+    def stop(point: str) -> None:
+        if point == "release:published":
+            raise StoreUnavailable("no answer")
+
+    two.enqueue(mail("first"))
+    crash.arm(stop)
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        two.move()
+    (came,) = two.view(two.target).browse()
+
+    def complete(point: str) -> None:
+        if point == "release:claimed":
+            crash.arm(None)
+            two.stores.tables.deleted.mark_many(two.target, [came.enqueue_id])
+            record = _record(9, settled=900)
+            two.stores.own.worker_records.save_future(two.target, record).result()
+
+    crash.arm(complete)
+    with pytest.raises(StoreUnavailable, match="may have completed them"):
+        two.move()
+    two.enqueue(mail("second"))
+    outcome = two.move()
+    assert (len(outcome.moved), outcome.finished) == (1, {})
+    assert (outcome.doubtful, outcome.doubtful_names) == (1, ["first"])
+    (in_doubt,) = two.stores.own.moving_mails.list(two.source)
+    assert f"may have been delivered as {came.enqueue_id}" in in_doubt.why
+    assert [item.mail.name for item, _ in two.delivered(two.target)] == ["second"]
+    assert two.move().doubtful == 1
+    assert len(two.move(accept_duplicates=True).moved) == 1
+    assert [item.mail.name for item, _ in two.delivered(two.target)] == ["first"]
+    assert two.left() == 0
+
+
 def test_what_an_earlier_move_left_is_not_counted_as_moved_to_another_queue(two: Two) -> None:
     cut_off(two)
     elsewhere = replace(two, target=create(two.stores, f"other-{uuid4().hex}"))

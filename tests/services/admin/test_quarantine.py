@@ -28,6 +28,7 @@ from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRe
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.contracts.making import NOW, row
 from tests.contracts.tables import some_queue
+from tests.killed import Killed
 
 pytestmark = pytest.mark.new_keyspaces
 
@@ -35,10 +36,6 @@ HEADER, BODY = b"Subject: x\r\n\r\n", b"body \xff"
 HOLDER = Holder("host:1:abc", "loaded", NOW, timedelta(minutes=11))
 CLOSED = Decided("closed", "held for 11m, allowed are 10m", "tester", "run-1")
 MINUTE = timedelta(minutes=1)
-
-
-class Killed(BaseException):
-    """The process ends here: nothing after it happens, nothing before it is undone."""
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.blobs.small import SMALL, can_serve
+from mailslice.worker.io.content_loader import ContentBudget, Loader
 from tests.services.blobs.s3_server import (
     BUSY,
     DENIED,
@@ -328,6 +331,106 @@ async def test_a_large_object_is_begun_by_one_client_and_ended_by_the_other() ->
         assert await hot.get(KEY) == content
         hot.close()
     assert len(server.asked) == 2
+
+
+class LargeObject:
+    """An object at a server whose answers with the first bytes of a part end too early."""
+
+    def __init__(self, size: int) -> None:
+        self.content = os.urandom(size)
+        self.server = Server(rest=self._give)
+        self.sent = 0
+        self.breaks = True
+        self.is_lost = False
+        """Whether the answer with the whole object ends too early, too."""
+        self.later_size = size
+        """The size that the object has for requests of its later parts."""
+
+    def _give(self, connection: Any) -> None:
+        asked = re.search(rb"(?i)\r\nrange: bytes=(\d+)-(\d*)", self.server.heads[-1])
+        at = int(asked[1]) if asked else 0
+        end = int(asked[2]) + 1 if asked and asked[2] else self.later_size
+        lines = ['ETag: "x"', "Last-Modified: Sun, 22 Nov 2026 10:00:00 GMT"]
+        if asked:
+            lines.append(f"Content-Range: bytes {at}-{end - 1}/{self.later_size}")
+        whole = answer(206 if asked else 200, self.content[at:end], *lines)
+        head = whole.index(b"\r\n\r\n") + 4
+        if self.server.asked[-1].startswith("HEAD"):
+            return connection.sendall(whole[:head])
+        if self.is_lost or (self.breaks and asked and at < SMALL):
+            cut(whole[: head + 1000])(connection)
+        for start in range(0, len(whole), SMALL):
+            connection.sendall(whole[start : start + SMALL])
+            self.sent += SMALL
+        return None
+
+
+async def test_a_large_object_is_opened_by_its_size_where_its_first_part_breaks(
+    client: str,
+) -> None:
+    """The reader reserves memory between the two: a whole mail would come outside of its budget."""
+    stored = LargeObject(32 * 2**20)
+    with serving(stored.server) as server:
+        hot = opened(client, settings(server))
+        blob = await hot.open(KEY)
+        assert blob.size == len(stored.content)
+        await asyncio.sleep(0.5)
+        assert stored.sent < len(stored.content) / 2
+        assert b"".join([chunk async for chunk in blob.chunks()]) == stored.content
+        hot.close()
+
+
+async def test_a_broken_part_is_read_again_within_the_budget_which_an_error_gives_back(
+    client: str,
+) -> None:
+    stored = LargeObject(16 * 2**20)
+    size = 2 * len(stored.content)
+    item: Any = SimpleNamespace(header_blob_id=KEY, body_blob_id=KEY)
+    with serving(stored.server) as server:
+        hot = opened(client, settings(server))
+        budget = ContentBudget(size)
+        loader, other = Loader(hot, budget), await budget.acquire(1)
+        loading = asyncio.create_task(loader.load(item))
+        await asyncio.sleep(1)
+        assert (loading.done(), stored.sent < size / 2) == (False, True)
+        other.release()
+        content, reservation = await loading
+        assert content == stored.content * 2
+        assert budget.try_acquire(1) is None
+        reservation.release()
+        stored.is_lost = True
+        with pytest.raises(StoreUnavailable):
+            await loader.load(item)
+        assert budget.try_acquire(size) is not None
+        hot.close()
+
+
+@pytest.mark.parametrize("size", [SMALL, 3 * 2**20])
+async def test_an_object_that_breaks_each_time_is_an_outage(client: str, size: int) -> None:
+    stored = LargeObject(size)
+    stored.is_lost = True
+    with serving(stored.server) as server:
+        hot = opened(client, settings(server))
+        with pytest.raises(StoreUnavailable, match="S3 at 127"):
+            await hot.get(KEY)
+        hot.close()
+
+
+@pytest.mark.parametrize("more", [1000, 3 * 2**20])
+async def test_a_rest_that_ends_too_early_is_no_content(client: str, more: int) -> None:
+    stored = LargeObject(SMALL + more)
+    stored.breaks = False
+    with serving(stored.server) as server:
+        hot = opened(client, settings(server))
+        blob = await hot.open(KEY)
+        assert blob.size == len(stored.content)
+        stored.later_size -= 500
+        with pytest.raises(
+            StoreUnavailable, match=f"had {SMALL + more} bytes, has {SMALL + more - 500}$"
+        ):
+            async for _ in blob.chunks():
+                pass
+        hot.close()
 
 
 async def test_after_five_failures_in_a_row_obstore_alone_is_asked_for_a_while() -> None:

@@ -38,6 +38,7 @@ from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
 from mailslice.worker.queue_worker import worker_of
 from tests.acceptance.command import Cli, Inside
+from tests.killed import Killed
 
 CONTENT = b"Subject: tide\r\n\r\nhigh water \xff"
 LARGE = b"Subject: flood\r\n\r\n" + b"\xffwater\r\n" * 20_000
@@ -50,10 +51,6 @@ UNDELETE_POINTS = (
 CLAIMED_ANEW, VOIDED = "undelete:claimed-anew", "undelete:voided"
 """Of a mail whose undelete was killed before."""
 DAY = timedelta(days=1)
-
-
-class Killed(BaseException):
-    """In place of SIGKILL, in this process; `make soak` kills processes."""
 
 
 def kill_at(point: str) -> None:

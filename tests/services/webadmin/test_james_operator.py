@@ -20,8 +20,11 @@ from mailslice.cockpit.rights import Right
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.decision_files import written_decisions
 from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.lock import locked
+from mailslice.maintenance.runner import run_all
 from mailslice.model.clock import system_clock
 from mailslice.model.host_port import host_port
+from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.stores import open_stores
@@ -29,7 +32,8 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.webadmin.app import webadmin
 from mailslice.webadmin.in_process import InProcessTasks
 from mailslice.webadmin.queues import Queues
-from mailslice.webadmin.work import perform
+from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
+from mailslice.webadmin.work import Canceled, RunningTask, perform
 from tests.acceptance.command import Cli
 
 JAMES_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+0000")
@@ -242,6 +246,39 @@ def test_browse_start_is_updated_by_a_cleanup(client, cli, settings):
     with open_stores(settings) as stores:
         report = Ledger(stores, settings).show(f"webadmin-{task['taskId']}")
     assert (report["duty"], report["queue"]) == ("queue_cleanup", cli.spool)
+
+
+def test_a_cleanup_that_is_canceled_waits_for_no_lock_and_takes_none(client, cli, settings):
+    """Another run has the queue's lock. The cancel comes when the plan is checked."""
+    queue, now = QueueName(cli.spool), system_clock()
+    request = TaskRequest(uuid.uuid4(), TaskType.BROWSE_START, queue, "me", now, {})
+    watch = RunningTask(Task(request.id, request.type, Status.IN_PROGRESS, now, "here"))
+    steps = []
+
+    def run_duty(run, settings, on_step, clock):
+        def ended(step, summary):
+            steps.append(step)
+            if step == "check":
+                watch.canceled.set()
+            on_step(step, summary)
+
+        return run_all(run, settings, ended, clock=clock)
+
+    lock = f"queue_cleanup/{queue}"
+    with open_stores(settings) as stores:
+        locks = stores.own.locks
+        with locked(locks, lock, "another"):
+            owner = locks.holder(lock)
+            with pytest.raises(Canceled):
+                perform(request, settings, watch, run_duty=run_duty)
+            assert locks.holder(lock) == owner
+        assert locks.holder(lock) is None
+        report = Ledger(stores, settings).show(request.run)
+    assert steps == ["plan", "check"]
+    assert report["status"] == "refused"
+    assert report["message"] == "apply: canceled: nothing was changed"
+    task = awaited(client, client.post(f"/mailQueues/{queue}?action=updateBrowseStart"))
+    assert task["status"] == "completed"
 
 
 @pytest.mark.soak  # the census of the audit takes up to 45 s

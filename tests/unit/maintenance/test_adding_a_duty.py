@@ -18,7 +18,7 @@ from mailslice.model.errors import PlanRefused
 from mailslice.model.settings import clone_root, load_settings
 from tests.services.duties.running import judged_plainly
 from tests.unit.duties.judging import Locks
-from tests.unit.maintenance.test_road import Runs
+from tests.unit.maintenance.test_retries import Runs
 
 PAGE = (clone_root() / "docs" / "adding-a-duty.md").read_text()
 FILES = dict(
@@ -45,6 +45,7 @@ def settings(tmp_path, monkeypatch):
         records=own,
         existing_runs=lambda: runs,
         prune_records=lambda: 0,
+        management=SimpleNamespace(mail_queues=list, dead_letter_queues=list),
         own_blobs=SimpleNamespace(bucket_exists=lambda: False),
     )
 

@@ -5,13 +5,15 @@ import pickle
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from mailslice.maintenance.artifacts import Artifacts, RunFolder, iso, queue_folder
-from mailslice.maintenance.retention import prune, prune_sometimes
-from mailslice.model.errors import BadSetting, PlanRefused
-from mailslice.model.settings import S3Settings
+from mailslice.maintenance.metrics import Figure, exposition
+from mailslice.maintenance.retention import prune, prune_metrics, prune_sometimes
+from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
+from mailslice.model.settings import S3Settings, load_settings
 from mailslice.stores.blobs import s3_store
 from mailslice.stores.blobs.store import StoredBlob
 from tests.contracts.artifacts import ArtifactsContract
@@ -287,6 +289,61 @@ def test_a_run_that_may_not_be_removed_keeps_no_other_and_fails_no_report(tmp_pa
     assert prune_sometimes(world, "d", "q", now, timedelta(days=90)) == ["a", "c"]
     assert world.folders("runs/d/q") == ["b"]
     assert "b is not pruned: [Errno 13] Permission denied" in caplog.text
+
+
+FIGURES = {
+    "duty-queue_size-spool": {"duty": "queue_size", "queue": "spool"},
+    "mailslice-spool": {"queue": "spool"},
+    "mailslice-letters": {"queue": "letters"},
+    "mailslice-audit-odd": {"queue": 'a"b\\c', "verdict": "lost"},
+    "duty-reclaim": {"duty": "reclaim", "queue": ""},
+    "mailslice-postal": {"state": "stuck"},
+    "duty-queue_size-gone": {"duty": "queue_size", "queue": "gone"},
+    "mailslice-audit-gone": {"queue": "gone", "verdict": "lost"},
+}
+OF_GONE = {"metrics/duty-queue_size-gone.prom", "metrics/mailslice-audit-gone.prom"}
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def with_figures(world):
+    for name, labels in FIGURES.items():
+        text = exposition([Figure("mailslice_f", 'queue="x"', labels, 1)])
+        world.write(f"metrics/{name}.prom", text)
+    world.write("metrics/node.prom", b'other_program{queue="gone"} 1\n')
+    return set(world.files("metrics"))
+
+
+def broker_with(queues, letters=(), **env):
+    def listed():
+        if isinstance(queues, Exception):
+            raise queues
+        return queues
+
+    management = SimpleNamespace(mail_queues=listed, dead_letter_queues=lambda: list(letters))
+    settings = load_settings(env, state_file=Path("/nonexistent"))
+    return SimpleNamespace(settings=settings, management=management)
+
+
+def test_figures_of_a_queue_that_is_gone_are_removed_by_their_label_once_a_day(world):
+    files = with_figures(world)
+    stores = broker_with(["spool", 'a"b\\c'], ["letters"])
+    prune_metrics(world, stores, NOW)
+    assert files - set(world.files("metrics")) == OF_GONE
+    with_figures(world)
+    prune_metrics(world, stores, NOW + timedelta(hours=23))
+    assert set(world.files("metrics")) >= files
+    prune_metrics(world, stores, NOW + timedelta(hours=24))
+    assert files - set(world.files("metrics")) == OF_GONE
+
+
+def test_without_a_list_of_queues_no_figure_is_removed(world):
+    files = with_figures(world)
+    prune_metrics(world, broker_with([]), NOW)
+    with pytest.raises(StoreUnavailable):
+        prune_metrics(world, broker_with(StoreUnavailable("away")), NOW + timedelta(days=1))
+    postal = {"MAILSLICE_POSTAL_URL": "mysql://u:p@10.0.0.1:3306/postal"}
+    prune_metrics(world, broker_with(["x"], **postal), NOW + timedelta(days=2))
+    assert set(world.files("metrics")) >= files
 
 
 def test_what_a_killed_write_has_left_goes_when_the_file_is_written_again(world):

@@ -4,12 +4,20 @@ import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mailslice.engine.row_files import Digest, RowFile, RowWriter, digest_of, read_groups
+from mailslice.engine.row_files import (
+    Digest,
+    PlanReader,
+    RowFile,
+    RowWriter,
+    digest_of,
+    read_groups,
+)
 from mailslice.maintenance import row_file
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.maintenance.row_file import read_tables, stream_rows, write_rows
@@ -177,3 +185,46 @@ def test_rows_that_are_no_rows_of_that_kind_are_refused(location):
 def test_a_disc_that_is_full_is_named_with_the_file():
     with pytest.raises(BadSetting, match=r"^artifacts /dev/\./full: .*No space left on device"):
         write_rows(Artifacts("/dev", S3Settings()), ".", "full", ROWS, Row)
+
+
+class Streams:
+    """A location that keeps the streams which it opened."""
+
+    def __init__(self, location):
+        self.opened = []
+        self.path = location.path
+
+        def open_input_file(path):
+            self.opened.append(location.filesystem.open_input_file(path))
+            return self.opened[-1]
+
+        self.filesystem = SimpleNamespace(open_input_file=open_input_file)
+
+
+@pytest.fixture
+def streams(location):
+    for name in ("a.parquet", "b.parquet"):
+        write_rows(location, "run", name, ROWS, Row)
+    return Streams(location)
+
+
+def test_a_reader_of_a_plan_has_one_file_open_and_none_afterwards(streams):
+    with PlanReader(streams, "run") as reader:
+        for file in ("a.parquet", "a.parquet", "b.parquet", "a.parquet"):
+            assert reader.group(file, 0).num_rows == 3
+            assert [stream.closed for stream in streams.opened[:-1]] == [True] * (
+                len(streams.opened) - 1
+            )
+            assert not streams.opened[-1].closed
+    assert [stream.closed for stream in streams.opened] == [True, True, True]
+
+
+def test_a_reader_that_is_left_by_an_error_closes_its_file(streams):
+    def read():
+        with PlanReader(streams, "run") as reader:
+            assert reader.count("a.parquet") == 1
+            reader.group("a.parquet", 1)
+
+    with pytest.raises(PlanRefused, match=r"a\.parquet"):
+        read()
+    assert [stream.closed for stream in streams.opened] == [True]

@@ -233,9 +233,32 @@ def test_a_file_may_name_a_store_and_then_the_state_file_is_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
+        (b"A=1\nMAILSLICE_RABBITMQ_URL=amqp://\xff\n", "line 2 has NUL or no UTF-8 text"),
+        (b"\xef\xbb\xbf\n\n\xfc", "line 3 has NUL or no UTF-8 text"),
+        (b"MAILSLICE_S3_BUCKET=ja\0mes\n", "line 1 has NUL or no UTF-8 text"),
+        (None, "Is a directory"),
+    ],
+    ids=["latin", "after a mark", "NUL", "directory"],
+)
+def test_a_state_file_that_cannot_be_read_is_named_with_the_line_and_the_remedy(
+    tmp_path, content, words
+):
+    state = tmp_path / "settings.env"
+    state.mkdir() if content is None else state.write_bytes(content)
+    allowed = "NAME=value lines in UTF-8. Remove it, or let `make run` write it anew"
+    with pytest.raises(BadSetting) as caught:
+        load_settings({}, state)
+    assert str(caught.value) == f"{state}: {words}; allowed: {allowed}"
+    load_settings({"MAILSLICE_RABBITMQ_URL": "amqp://u:p@broker/v"}, state)  # it is not read
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
         (None, "No such file or directory; allowed: a file with the value of"),
         (b"\n", "the file is empty"),
-        (b"\xff\xfe", "it is no UTF-8 text"),
+        (b"\xff\xfe", "line 1 has NUL or no UTF-8 text"),
+        (b"secret\0", "line 1 has NUL or no UTF-8 text"),
     ],
 )
 def test_a_file_that_gives_no_value_is_named(tmp_path, content, words):

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
@@ -55,7 +55,8 @@ class AsyncBlobStore:
         self._is_s3 = settings.provider is BlobProvider.S3
         self._open_bucket = open_bucket
         self._store = (open_bucket or partial(open_obstore, settings))(bucket)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = ThreadPoolExecutor(_THREADS, "blobs")
+        """Own threads: a hanging HEAD must not block the loop's default executor."""
         self.small = SmallObjects(settings, bucket) if can_serve(settings) else None
         """None: every request goes to obstore."""
         self.puts, self.gets = Window(), Window()
@@ -65,9 +66,7 @@ class AsyncBlobStore:
         """Closes the idle connections."""
         if self.small is not None:
             self.small.close()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
-            self._threads = None
+        self._threads.shutdown(wait=False)
 
     @cached_property
     def _sync(self) -> BlobStore:
@@ -81,18 +80,13 @@ class AsyncBlobStore:
         return ObjectBlobStore(self._settings, self._bucket, open_bucket=self._open_bucket)
 
     async def _in_thread(self, ask: Callable[[], T]) -> T:
-        """Runs `ask` on own threads: a hanging HEAD must not block the loop's default executor."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_THREADS, "blobs")
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
     def _path(self, blob_id: BlobId) -> str | None:
         """The object's path in obstore. None: only `_sync` can express the key, or nothing can."""
-        if is_impossible(blob_id):
+        if is_impossible(blob_id) or (self._is_s3 and needs_boto3(blob_id)):
             return None
-        if self._is_s3:
-            return None if needs_boto3(blob_id) else blob_id
-        return escape_key(blob_id)
+        return blob_id if self._is_s3 else escape_key(blob_id)
 
     async def bucket_is_there(self) -> bool:
         """Whether the bucket exists. False, too, when S3 denies us the answer."""
@@ -119,17 +113,15 @@ class AsyncBlobStore:
             began = await self.puts.enter() if size <= SMALL else None
             try:
                 with self._deadlines.within(self._allowed(size)):
-                    await self._put(path, content, size)
+                    small = self.small if size <= SMALL else None
+                    if small is None or not await small.put(path, content):
+                        await obstore.put_async(self._store, path, content, use_multipart=False)
             finally:
                 if began is not None:
                     self.puts.left(began)
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         crash.point("blobs:put")
-
-    async def _put(self, path: str, content: Buffer, size: int) -> None:
-        if self.small is None or size > SMALL or not await self.small.put(path, content):
-            await obstore.put_async(self._store, path, content, use_multipart=False)
 
     async def open(self, blob_id: BlobId) -> "OpenBlob":
         """Requests the object. Its size is known before the rest is read. Raises ContentMissing."""
@@ -149,21 +141,19 @@ class AsyncBlobStore:
             raise self._meaning(error) from error
 
     async def _opened(self, blob_id: BlobId, path: str) -> "OpenBlob":
-        part = None if self.small is None else await self.small.get(path)
-        if part is not None:
+        if self.small is not None and (part := await self.small.get(path)) is not None:
             return OpenBlob(self, blob_id, path, *part)
         try:
             first = await obstore.get_range_async(self._store, path, start=0, end=SMALL)
-        except (FileNotFoundError, UnauthenticatedError, PermissionDeniedError):
-            raise
         except BaseError as error:  # an empty object has no range; a server may not support ranges
             if "Error performing" in str(error) and "416 Range" not in str(error):
                 raise  # the request failed
             answer = await obstore.get_async(self._store, path)
-            content = await answer.bytes_async()
             if not answer.meta["e_tag"]:
                 raise no_answer(self._settings, self._bucket) from None
-            return OpenBlob(self, blob_id, path, content, memoryview(content).nbytes)
+            size = int(answer.meta["size"])  # a large object waits for the reader's memory
+            content = await answer.bytes_async() if size <= SMALL else b""
+            return OpenBlob(self, blob_id, path, content, size)
         size = len(first)
         if size == SMALL:
             size = int((await obstore.head_async(self._store, path))["size"])
@@ -234,7 +224,7 @@ class AsyncBlobStore:
 
 @dataclass(slots=True, eq=False)
 class OpenBlob:
-    """An object: its size, and its first 64 KiB. The rest is requested when it is read."""
+    """An object: its size, and its first 64 KiB or none. The rest is requested when read."""
 
     _blobs: AsyncBlobStore
     _blob_id: BlobId
@@ -245,17 +235,18 @@ class OpenBlob:
 
     async def chunks(self) -> AsyncIterator[Buffer]:
         """The bytes, piece by piece: no second copy of a large object is ever in memory."""
-        if self._first:
+        if at := memoryview(self._first).nbytes:
             yield self._first
-        at = memoryview(self._first).nbytes
         if at >= self.size:
             return
-        blobs = self._blobs
+        blobs, store = self._blobs, self._blobs._store  # noqa: SLF001 - one thing in two classes
+        options: Any = {"range": {"offset": at}} if at else {}
         try:
-            allowed = blobs._allowed(self.size)  # noqa: SLF001 - one thing in two classes
-            async with asyncio.timeout(allowed):
-                store = blobs._store  # noqa: SLF001
-                rest = await obstore.get_async(store, self._path, options={"range": {"offset": at}})
+            async with asyncio.timeout(blobs._allowed(self.size)):  # noqa: SLF001
+                rest = await obstore.get_async(store, self._path, options=options)
+                if (now := rest.meta["size"]) != self.size:
+                    why = f"object {self._blob_id!r} had {self.size} bytes, has {now}"
+                    raise StoreUnavailable(why)
                 if self.size - at <= _CHUNK:
                     yield await rest.bytes_async()
                     return

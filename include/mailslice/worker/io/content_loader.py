@@ -3,7 +3,7 @@
 import asyncio
 import ctypes
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Sequence
 from functools import cache
 from io import BytesIO
 
@@ -121,38 +121,27 @@ class Loader:
         The sizes come with the first bytes. If the budget has no room for the content, these bytes
         are dropped, and requested again when it has.
         """
-        header, body = await _open(self._blobs, item)
-        size = header.size + body.size
-        if (reservation := self.budget.try_acquire(size)) is not None:
-            return await _with_reservation(reservation, self._read(header, body, size))
-        del header, body
-        reservation = await self.budget.acquire(size)
-        return await _with_reservation(reservation, self._reread(item, size))
+        opened: Sequence[OpenBlob] = await _open(self._blobs, item)
+        size = sum(blob.size for blob in opened)
+        if (reservation := self.budget.try_acquire(size)) is None:
+            opened = ()
+            reservation = await self.budget.acquire(size)
+        try:
+            return await self._read(opened or await _open(self._blobs, item), size), reservation
+        except BaseException:
+            reservation.release()
+            raise
 
-    async def _reread(self, item: QueuedMail, size: int) -> bytes:
-        header, body = await _open(self._blobs, item)
-        return await self._read(header, body, size)
-
-    async def _read(self, header: OpenBlob, body: OpenBlob, size: int) -> bytes:
+    async def _read(self, opened: Sequence[OpenBlob], size: int) -> bytes:
         if size <= _SMALL:
-            return b"".join([chunk for blob in (header, body) async for chunk in blob.chunks()])
+            return b"".join([chunk for blob in opened async for chunk in blob.chunks()])
         # getvalue() of a BytesIO without other references returns its buffer: one copy in all.
         content = BytesIO()
         async with self._large:
-            for blob in (header, body):
+            for blob in opened:
                 async for chunk in blob.chunks():
                     content.write(chunk)
         return content.getvalue()
-
-
-async def _with_reservation(
-    reservation: Reservation, reading: Awaitable[bytes]
-) -> tuple[bytes, Reservation]:
-    try:
-        return await reading, reservation
-    except BaseException:
-        reservation.release()
-        raise
 
 
 async def _open(blobs: AsyncBlobStore, item: QueuedMail) -> tuple[OpenBlob, OpenBlob]:

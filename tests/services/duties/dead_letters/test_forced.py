@@ -16,12 +16,9 @@ from mailslice.model.mail import Partition
 from mailslice.model.slices import slice_start
 from mailslice.worker import open_worker
 from mailslice.worker.io.deleted_check import REASON
+from tests.killed import Killed
 
 SECONDS = 30
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 def cleaned_letter(letters):

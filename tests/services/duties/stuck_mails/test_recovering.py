@@ -20,14 +20,11 @@ from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.cassandra.own import MailStages
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from tests.killed import Killed
 from tests.services.cassandra.unanswered import Unanswered
 from tests.services.duties.stuck_mails.conftest import BODY, HEADER
 
 A, B, C = "a@x.example", "b@x.example", "c@x.example"
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.testing.memory import MemoryStores
+from tests.killed import Killed
 from tests.services.duties.running import judged_plainly
 from tests.unit.duties.judging import NOW, QUEUE, Locks, run_of
 
@@ -136,10 +137,6 @@ def test_live_rows_and_they_alone_are_copied_with_their_times_and_counted_once(t
     again = tables.take(*ALL)
     assert (again["status"], again["copied"], again["verified"]) == ("nothing to do", 0, 3)
     assert again["skippedBy"]["in V4 already"] == 3
-
-
-class Killed(BaseException):
-    """As SIGKILL: nothing of ours catches it."""
 
 
 @pytest.mark.parametrize(

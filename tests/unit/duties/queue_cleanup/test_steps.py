@@ -47,6 +47,7 @@ from mailslice.stores.cassandra.ids import pack
 from mailslice.stores.cassandra.own import QueueSample
 from mailslice.testing.memory import MemoryDeletedMails, MemoryEnqueuedMails, MemoryStores
 from mailslice.view import sharing
+from tests.killed import Killed
 from tests.services.duties.running import judged_plainly
 from tests.unit.duties.judging import NOW, QUEUE, Locks, run_of
 
@@ -513,10 +514,6 @@ def test_rows_of_a_file_that_was_changed_are_refused_by_a_run_that_reads_some_of
     with pytest.raises(PlanRefused, match="files of the plan were changed"):
         view.take("apply")
     assert all(view.rows(number) for number in range(9))
-
-
-class Killed(BaseException):
-    pass
 
 
 def kill_apply(view, monkeypatch, point):

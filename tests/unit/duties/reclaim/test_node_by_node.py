@@ -21,6 +21,7 @@ from mailslice.model.errors import PlanRefused, StoreUnavailable
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.nodes import Compacting, Node
 from mailslice.stores.cassandra.repairs import TableRepair
+from tests.killed import Killed
 from tests.unit.duties.judging import Locks, broken, run_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -285,10 +286,6 @@ def test_a_try_of_the_same_run_begins_where_the_killed_one_was(work):
     ]
     assert summary["nodes"][0] == kept["nodes"][0]
     assert summary["applied"] == 3
-
-
-class Killed(BaseException):
-    pass
 
 
 def test_a_second_try_that_is_killed_at_its_first_word_forgets_no_node_of_the_first(

@@ -21,6 +21,7 @@ from mailslice.maintenance.result import Summaries
 from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.settings import PostalMode
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
+from tests.killed import Killed
 from tests.unit.duties.stuck_mails_postal.world import CONTENT, MESSAGE, NOW, World, fake
 
 OLDEST = timedelta(hours=5)
@@ -102,10 +103,6 @@ def test_a_second_try_of_a_plan_comes_to_no_more_than_its_limit(world: World) ->
     world.queue.pop(1)
     assert world.applied(run, plan) == ({}, {"lock changed": 1})
     assert list(world.queue) == [young.id]
-
-
-class Killed(BaseException):
-    """The process ends."""
 
 
 def batch(world: World, size: int = 3, server: int = 1) -> None:

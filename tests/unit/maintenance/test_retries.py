@@ -22,6 +22,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import S3Settings, load_settings
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.own.runs import RunRow
+from tests.killed import Killed
 
 QUEUE = QueueName("spool")
 REQUEST = RunRequest("queue_size", QUEUE, "r1")
@@ -127,6 +128,7 @@ def duty(monkeypatch, runs):
             existing_runs=lambda: runs,
             prune_records=lambda: 0,
             cassandra=SimpleNamespace(require_clock=lambda *_: None),
+            management=SimpleNamespace(mail_queues=list, dead_letter_queues=list),
             own_blobs=found.own_blobs,
         )
 
@@ -205,9 +207,6 @@ def test_of_an_error_that_is_not_ours_the_ledger_has_no_stack(take, runs):
 def test_a_retry_that_is_killed_does_not_leave_the_reason_of_the_try_before(take, settings, duty):
     take("plan", "check", "apply", apply=StoreUnavailable("Cassandra is away"))
 
-    class Killed(BaseException):
-        """Nothing of ours catches it."""
-
     duty.raises = {"apply": Killed()}
     with pytest.raises(Killed):
         runner.run_step("apply", REQUEST, settings)
@@ -280,9 +279,6 @@ def test_a_plan_that_is_made_anew_forgets_what_was_done_after_the_one_before(sma
 def test_a_small_run_that_is_killed_goes_on_with_its_plan_and_a_cleared_one_plans_anew(
     small, duty, settings, step
 ):
-    class Killed(BaseException):
-        """Nothing of ours catches it."""
-
     with pytest.raises(Killed):
         small(**{step: Killed()})
     assert small()["engine"] == "process"
@@ -326,9 +322,6 @@ def test_a_small_run_that_is_cleared_before_its_tasks_came_is_planned_anew(small
 @pytest.mark.parametrize("step", ["check", "apply", "verify", "report"])
 def test_a_small_run_that_is_killed_and_then_cleared_is_planned_anew(small, duty, settings, step):
     """A person may have corrected a setting by which the plan goes."""
-
-    class Killed(BaseException):
-        """Nothing of ours catches it."""
 
     with pytest.raises(Killed):
         small(clear="0/3", **{step: Killed()})
@@ -494,9 +487,6 @@ def test_a_dry_run_ends_no_alert(duty, settings, runs):
 
 
 def test_an_apply_that_is_killed_has_a_row_in_the_ledger(take, runs):
-    class Killed(BaseException):
-        """Nothing of ours catches it."""
-
     take("plan", "check")
     with pytest.raises(Killed):
         take("apply", apply=Killed())
@@ -508,9 +498,6 @@ def test_an_apply_that_is_killed_has_a_row_in_the_ledger(take, runs):
 def test_of_runs_that_were_killed_the_newest_is_in_the_ledger_beside_those_that_ended(
     duty, settings, runs
 ):
-    class Killed(BaseException):
-        """Nothing of ours catches it."""
-
     noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
     for number, dies in enumerate((False, True, True, True)):
         request, at = replace(REQUEST, run=f"r{number}"), noon + timedelta(minutes=15 * number)
