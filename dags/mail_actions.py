@@ -41,8 +41,9 @@ mailslice queue delete spool --sender 'spam@*' --reason flood  # without Airflow
 """
 
 from datetime import timedelta
+from typing import Any
 
-from mailslice.airflow.action_dag import ActionTasks, action_dag
+from mailslice.airflow.action_dag import action_dag
 from mailslice.airflow.duty_dag import Tag
 
 
@@ -52,6 +53,6 @@ from mailslice.airflow.duty_dag import Tag
     timeout=timedelta(hours=6),
     deadline=timedelta(hours=2),
 )
-def mail_actions(tasks: ActionTasks) -> None:
+def mail_actions(select: Any, act: Any) -> None:
     """Select, then act."""
-    tasks.select() >> tasks.act()
+    select >> act

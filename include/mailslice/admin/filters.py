@@ -11,7 +11,6 @@ from mailslice.codec.addresses import (
     checked_address,
     checked_sender,
     domain_of,
-    folded,
     same,
 )
 from mailslice.codec.wildcards import Wildcard, is_pattern
@@ -132,7 +131,7 @@ class MailFilter:
             )
             and (
                 self.domain is None
-                or any(_is(self.domain, domain_of(one), _same_domain) for one in mail.recipients)
+                or any(_is(self.domain, domain_of(one), same) for one in mail.recipients)
             )
             and (latest is None or (enqueued is not None and enqueued <= latest))
         )
@@ -162,7 +161,3 @@ def _is_sender(expected: _Text, sender: str | None) -> bool:
     if isinstance(expected, Wildcard):
         return sender is not None and expected.matches(sender)
     return same(sender, None if expected == NULL_SENDER else expected)
-
-
-def _same_domain(domain: str, expected: str) -> bool:
-    return domain == folded(expected)

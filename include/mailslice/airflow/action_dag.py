@@ -72,29 +72,8 @@ PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {
 """Name -> default (`...`: it must be given), JSON schema, meaning."""
 
 
-class ActionTasks:
-    """Makes the tasks, inside the DAG."""
-
-    def __init__(self, duty: DagDuty) -> None:
-        self._duty = duty
-
-    def select(self) -> Any:
-        """The task that fixes which mails the run is about."""
-        return self._task(select)
-
-    def act(self) -> Any:
-        return self._task(act)
-
-    def _task(self, work: Callable[[DagDuty, Mapping[str, Any]], dict[str, Any]]) -> Any:
-        @task(task_id=work.__name__)
-        def run() -> dict[str, Any]:
-            with final_errors():
-                return work(self._duty, get_current_context())
-
-        return run()
-
-
-Wire = Callable[[ActionTasks], None]
+Wire = Callable[[Any, Any], None]
+"""Orders the two tasks: `select` fixes which mails the run is about, `act` acts on them."""
 
 
 def action_dag(*, doc: str | None, **more: Any) -> Callable[[Wire], Wire]:
@@ -136,8 +115,17 @@ def _build(
         **dag_arguments(declaration, own, DutyNotifier(deployment.connection))
         | {"max_active_runs": MOST_RUNS},
     ) as dag:
-        wire(ActionTasks(duty))
+        wire(_task(duty, select), _task(duty, act))
     return dag
+
+
+def _task(duty: DagDuty, work: Callable[[DagDuty, Mapping[str, Any]], dict[str, Any]]) -> Any:
+    @task(task_id=work.__name__)
+    def run() -> dict[str, Any]:
+        with final_errors():
+            return work(duty, get_current_context())
+
+    return run()
 
 
 def _param(name: str) -> Param:

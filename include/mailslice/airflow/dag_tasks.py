@@ -30,6 +30,7 @@ _ACTIONS = {
     TaskType.DELETE: MailAction.DELETE,
     TaskType.REPUBLISH: MailAction.REPUBLISH,
 }
+_STATUSES = {QUEUED: Status.WAITING, RUNNING: Status.IN_PROGRESS, SUCCESS: Status.COMPLETED}
 _APPLY = ("apply_", "act")
 """Prefixes of the ids of Airflow tasks that change something."""
 _PLAN = "plan_"
@@ -198,13 +199,8 @@ def _type(name: str, conf: Mapping[str, Any]) -> TaskType | None:
 
 
 def _status(run: DagRunState) -> Status:
-    if run.state == QUEUED:
-        return Status.WAITING
-    if run.state == RUNNING:
-        return Status.IN_PROGRESS
-    if run.state == SUCCESS:
-        return Status.COMPLETED
-    return Status.CANCELED if run.note == CANCELED else Status.FAILED
+    ended = Status.CANCELED if run.note == CANCELED else Status.FAILED
+    return _STATUSES.get(run.state, ended)
 
 
 def _about(run: DagRunState, type_: TaskType) -> dict[str, Any]:

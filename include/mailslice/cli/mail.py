@@ -19,7 +19,6 @@ from mailslice.cli.shapes import LOST, PRESENT, with_next_delivery
 from mailslice.codec.addresses import checked_address
 from mailslice.codec.content import split
 from mailslice.codec.shown import shown
-from mailslice.maintenance.mail_trace import NO, Trace, TracedMail, events_in, events_of, raise_for
 from mailslice.model.command_line import command_line
 from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
@@ -97,13 +96,15 @@ def trace(
     A line for each source, with its time. A source that does not answer is unknown (exit 4). A mail
     that no source knows: exit 2.
     """
+    from mailslice.maintenance import mail_trace
+
     with open_stores() as stores:
-        target = TracedMail.of(mail)
-        tracing = Trace(stores, target, [queue] if queue else [])
+        target = mail_trace.TracedMail.of(mail)
+        tracing = mail_trace.Trace(stores, target, [queue] if queue else [])
         with ExitStack() as files:
-            events = events_of(target, stores.settings.log.files)
+            events = mail_trace.events_of(target, stores.settings.log.files)
             if log == "-":
-                events = events_in(sys.stdin)
+                events = mail_trace.events_in(sys.stdin)
             elif log is not None:
                 try:
                     file = files.enter_context(Path(log).open(encoding="utf-8", errors="replace"))
@@ -111,11 +112,11 @@ def trace(
                     raise BadInput(
                         f"--log {log!r}: {error.strerror}; allowed: a file with a log, or -"
                     ) from error
-                events = events_in(file)
+                events = mail_trace.events_in(file)
             entries = tracing.run(events)
-        shown_entries = [entry for entry in entries if out.as_json or entry["answer"] != NO]
-        out.rows(shown_entries, empty="no place has anything of this mail")
-        raise_for(tracing, mail)
+        lines = [one for one in entries if out.as_json or one["answer"] != mail_trace.NO]
+        out.rows(lines, empty="no place has anything of this mail")
+        mail_trace.raise_for(tracing, mail)
 
 
 @command(app, "enqueue")

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 from uuid import UUID
 
 from mailslice.codec.shown import shortened, shown
 from mailslice.model.batches import batches
+from mailslice.model.clock import utc_text
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import MailsliceError
 
@@ -39,8 +40,7 @@ class NoRoomError(MailsliceError):
 
 def iso(instant: datetime) -> str:
     """ISO 8601 in UTC with Z, with milliseconds only when there are some."""
-    timespec = "milliseconds" if instant.microsecond else "seconds"
-    return instant.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+    return utc_text(instant, "milliseconds" if instant.microsecond else "seconds")
 
 
 def plain(value: object) -> Any:  # noqa: PLR0911 - one line a type

@@ -1,6 +1,6 @@
 """`mailslice postal`: stuck mail of a Postal, in place, on its own MariaDB."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +8,7 @@ from mailslice.cli.arguments import duration, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_stores
+from mailslice.model.clock import utc_text
 from mailslice.model.durations import format_duration
 
 if TYPE_CHECKING:
@@ -79,13 +80,14 @@ def _sentence(result: "PostalSurvey") -> str:
 
 def _as_row(surveyed: "SurveyedRow", as_json: bool) -> dict[str, object]:
     row, message, age = surveyed.row, surveyed.message, surveyed.age
+    locked = row.locked_at and utc_text(row.locked_at.replace(tzinfo=UTC), "microseconds")
     seconds = None if age is None else age.total_seconds()
     return {
         "queuedMessage": row.id,
         "server": row.server,
         "message": row.message,
         "lockedBy": row.locked_by,
-        "lockedAt": None if row.locked_at is None else instant(row.locked_at),
+        "lockedAt": locked,
         "age": seconds if as_json or age is None else _rounded(age),
         "attempts": row.attempts,
         "rcptTo": None if message is None else message.rcpt_to,
@@ -99,8 +101,3 @@ def _rounded(age: timedelta) -> str:
     """The age in whole minutes, below ten minutes in whole seconds."""
     unit = timedelta(minutes=1) if age >= timedelta(minutes=10) else timedelta(seconds=1)
     return format_duration(age // unit * unit)
-
-
-def instant(read: datetime) -> str:
-    """A time of the main database, with all its microseconds."""
-    return read.replace(tzinfo=UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

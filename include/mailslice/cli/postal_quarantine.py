@@ -108,7 +108,7 @@ def discard(
 def export(out: Output, folder: Folder, *, server: Server = None, message: Message = None) -> None:
     """Write contents as SERVER-MESSAGE.eml, byte for byte as they were closed. They stay."""
     from mailslice.cli.exporting import prepare
-    from mailslice.duties.stuck_mails_postal.keeping import PostalCopies
+    from mailslice.duties.stuck_mails_postal.keeping import copy_file
     from mailslice.maintenance.artifacts import artifacts
 
     if (server is None) != (message is None):
@@ -116,11 +116,11 @@ def export(out: Output, folder: Folder, *, server: Server = None, message: Messa
     prepare(folder)
     failures: list[str] = []
     with open_stores() as stores:
-        copies = PostalCopies(artifacts(stores.settings))
+        files = artifacts(stores.settings)
 
         def lines() -> Iterator[dict[str, object]]:
             for entry in _chosen(stores, "export", server, message):
-                line = _exported(copies.load(entry.copy_id), entry, folder)
+                line = _exported(files.read(copy_file(entry.copy_id)), entry, folder)
                 if line["error"]:
                     failures.append(str(line["error"]))
                 yield line

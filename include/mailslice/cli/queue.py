@@ -33,7 +33,6 @@ from mailslice.cli.queue_session import (
 )
 from mailslice.cli.selection import FilterCommand, MailOptions
 from mailslice.maintenance.artifacts import artifacts
-from mailslice.model.batches import batches
 from mailslice.model.clock import system_clock
 from mailslice.model.command_line import command_line
 from mailslice.model.dead_letters import MAX_CHECKED_OUT
@@ -44,7 +43,7 @@ from mailslice.model.settings import load_settings
 from mailslice.stores import Stores
 
 app = group("Queues: create, look, count, delete.")
-_IDS_AT_ONCE = 1000
+_ROWS_AT_ONCE = 1000
 _SHOWN = ("deleted", "restorableUntil")
 _LIST_COLUMNS = (
     *("queue", "health", "size", "ready", "unacknowledged", "delayed", "parked", "deadLetters"),
@@ -337,9 +336,6 @@ def _details(opened: OpenQueue) -> dict[str, object]:
 
 def _delayed(opened: OpenQueue) -> int:
     """Delayed mails, counted by rows: delay levels keep copies of flushed and deleted mails."""
-    ids = (row.enqueue_id for row in opened.queue.browse())
-    return sum(
-        state.due is not None
-        for batch in batches(ids, _IDS_AT_ONCE)
-        for state in opened.stores.delay_states(opened.queue.name, batch).values()
-    )
+    queue = opened.queue
+    rows = opened.stores.with_delays(queue.name, queue.browse(), _ROWS_AT_ONCE)
+    return sum(state.due is not None for _, state in rows)

@@ -9,7 +9,6 @@ from typing import Any
 
 from mailslice.codec.addresses import NO_DOMAIN, domain_of
 from mailslice.duties.queue_size.age_histogram import COLUMNS, OTHERS, AgeHistogram
-from mailslice.model.batches import batches
 from mailslice.model.mail import QueueName, ViewRow
 from mailslice.model.throttling import Limits, Load, destination
 from mailslice.stores import Stores
@@ -47,7 +46,9 @@ def shape_rows(
 ) -> Iterator[dict[str, Any]]:
     """An object for all mails (domain `TOTAL`), one a domain, the fullest first, and `OTHERS`."""
     limits = stores.settings.relay.limits
-    shaped = _shaped(stores, queue, rows, now, limits)
+    shaped = Shaped()
+    for row, state in stores.with_delays(queue, rows, _AT_ONCE):
+        shaped.add(row, now, state, limits)
     top = shaped.ages.top(len(shaped.ages.domains) if most is None else most)
     yield _line(queue, TOTAL, top["total"], shaped.delayed[TOTAL], shaped.throttled[TOTAL])
     named = [row["domain"] for row in top["domains"] if row["domain"] != OTHERS]
@@ -91,17 +92,6 @@ def _limited(limits: Limits, domain: str, book: Load | None) -> dict[str, Any]:
         line["connectionsInUse"] = sum(lapses > now_us for lapses in book.holders.values())
         line["lineSeconds"] = round(max(0, book.line_us - now_us) / 1e6, 1)
     return line
-
-
-def _shaped(
-    stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, limits: Limits
-) -> Shaped:
-    shaped = Shaped()
-    for chunk in batches(rows, _AT_ONCE):
-        states = stores.delay_states(queue, [row.enqueue_id for row in chunk])
-        for row in chunk:
-            shaped.add(row, now, states.get(row.enqueue_id, DelayState()), limits)
-    return shaped
 
 
 def _books(stores: Stores, queue: QueueName, domains: list[str]) -> dict[str, Load]:

@@ -114,41 +114,32 @@ def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Read
 
 
 def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
+    def more(name: str, value: int | None, subject: str) -> Reading:
+        limit, count = getattr(limits, name), int(value or 0)
+        text = f"{count:,} {subject}, more than {limit:,}"
+        return Reading(name, count, limit, count > limit, text)
+
     verdicts = report.get("verdicts") if counts_whole_queue(report) else None
     letters, consumers = report.get("deadLetters"), report.get("consumers")
     if isinstance(letters, int):
-        subject = "messages are in the dead letter queue"
-        yield _more("dead_letters", letters, limits.dead_letters, subject)
+        yield more("dead_letters", letters, "messages are in the dead letter queue")
     if isinstance(consumers, int) and limits.consumers:
         text = f"{consumers} consumers take mail from the queue, fewer than {limits.consumers}"
         yield Reading("consumers", consumers, limits.consumers, consumers < limits.consumers, text)
     if isinstance(verdicts, Mapping):
         if (lost := lost_mails(report, limits.lost)) is not None:
-            subject = "mails are in no queue: lost, or done without a mark"
-            yield _more("lost", lost, limits.lost, subject)
-        bare = int(verdicts.get("bare") or 0)
-        yield _more("bare", bare, limits.bare, "mails have lost their content")
+            yield more("lost", lost, "mails are in no queue: lost, or done without a mark")
+        yield more("bare", verdicts.get("bare"), "mails have lost their content")
     if report.get("inFlight") is not None:
         # Only stuck_mails has the field. It counts planned mails: mode shadow applies none.
-        planned = int(report.get("planned") or 0)
-        yield _more("zombies", planned, limits.zombies, "mails were in flight far too long")
-    elif "lockTimeoutSeconds" in report:
-        yield from _of_postal(report, limits)
-
-
-def _of_postal(report: Report, limits: AlertSettings) -> Iterable[Reading]:
-    """Readings of a run of stuck_mails_postal that has read the queue."""
-    subject = "messages of Postal are stuck or gone"
-    yield _more("zombies", int(report.get("found") or 0), limits.zombies, subject)
-    subject = "messages of Postal had lost their content or their row"
-    yield _more("lost", int(report.get("lost") or 0), limits.lost, subject)
-    servers = report.get("unreadable") or {}
-    text = f"servers of Postal that cannot be read in full: {', '.join(servers)}" if servers else ""
-    yield Reading("unreadable", len(servers), 0, bool(servers), text)
-
-
-def _more(name: str, value: int, limit: int, subject: str) -> Reading:
-    return Reading(name, value, limit, value > limit, f"{value:,} {subject}, more than {limit:,}")
+        yield more("zombies", report.get("planned"), "mails were in flight far too long")
+    elif "lockTimeoutSeconds" in report:  # of stuck_mails_postal, if it has read the queue
+        yield more("zombies", report.get("found"), "messages of Postal are stuck or gone")
+        lost_words = "messages of Postal had lost their content or their row"
+        yield more("lost", report.get("lost"), lost_words)
+        servers = report.get("unreadable") or {}
+        names = f"servers of Postal that cannot be read in full: {', '.join(servers)}"
+        yield Reading("unreadable", len(servers), 0, bool(servers), names if servers else "")
 
 
 def _ends(report: Report) -> Iterable[Reading]:

@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mailslice.engine.errors import naming_location
 from mailslice.maintenance.file_stores import BucketFiles, DiskFiles
 from mailslice.maintenance.run_request import RunRequest
+from mailslice.model.clock import utc_text
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting, PlanRefused
 from mailslice.model.names import file_name
@@ -259,4 +260,4 @@ def json_value(value: object) -> object:
 
 def iso(instant: datetime | None) -> str | None:
     """ISO 8601, UTC, `Z`; fractions only where there are any."""
-    return None if instant is None else instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return None if instant is None else utc_text(instant)

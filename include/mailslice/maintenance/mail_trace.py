@@ -13,8 +13,12 @@ from glob import glob
 from itertools import chain
 from os import SEEK_END
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from mailslice.admin.dead_letters import peek
+from mailslice.admin.deletions import DeletedMail, deleted_mails, deleted_runs
+from mailslice.admin.filters import MailFilter
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.clock import system_clock
 from mailslice.model.command_line import command_line
@@ -22,10 +26,16 @@ from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable, T
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
-
-if TYPE_CHECKING:
-    from mailslice.admin.deletions import DeletedMail
-    from mailslice.stores.cassandra.own import QuarantinedMail
+from mailslice.stores.cassandra.own import (
+    Decisions,
+    DelayedMails,
+    MailStages,
+    MovingMails,
+    QuarantinedMail,
+    QuarantineTable,
+    RepublishedMails,
+)
+from mailslice.stores.cassandra.own.quarantine import State
 
 CASSANDRA, RABBITMQ, ARTIFACTS, BUCKET = "Cassandra", "RabbitMQ", "artifacts", "own bucket"
 YES, NO, UNKNOWN, NOT_ASKED = "yes", "no", "unknown", "not asked"
@@ -191,8 +201,6 @@ class Trace:
             self._add(None, "log", UNKNOWN, SourceAnswer(f"a log cannot be read: {error}"))
 
     def _view(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
-        from mailslice.admin.mail_queue import MailQueue
-
         view = MailQueue(self._stores, queue, system_clock)
         rows = view.find(name=wanted.name) if wanted.name is not None else []
         rows += [row for enqueue_id in wanted.ids for row in view.find(enqueue_id=enqueue_id)]
@@ -221,8 +229,6 @@ class Trace:
                 yield SourceAnswer(f"completed by worker {record.worker}", record.heartbeat, done)
 
     def _delayed(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
-        from mailslice.stores.cassandra.own import DelayedMails
-
         table = DelayedMails.existing(self._stores.cassandra, self._stores.settings)
         for enqueue_id in wanted.ids if table is not None else ():
             mail = table.get(queue, enqueue_id) if table is not None else None
@@ -237,8 +243,6 @@ class Trace:
             yield SourceAnswer(says, mail.enqueued, enqueue_id)
 
     def _stages(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
-        from mailslice.stores.cassandra.own import MailStages
-
         table = MailStages.existing(self._stores.cassandra, self._stores.settings)
         records = {} if table is None else table.by_ids(queue, wanted.ids)
         for one, record in records.items():
@@ -246,8 +250,6 @@ class Trace:
             yield SourceAnswer(f"{says}; {len(record.remaining)} not begun", record.updated, one)
 
     def _republished(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
-        from mailslice.stores.cassandra.own import RepublishedMails
-
         table = RepublishedMails.existing(self._stores.cassandra, self._stores.settings)
         mails = {} if table is None else table.by_ids(queue, wanted.ids)
         for one, mail in mails.items():
@@ -258,8 +260,6 @@ class Trace:
     def _quarantine(
         self, queue: QueueName, wanted: TracedMail, *, moving: bool = False
     ) -> Iterator[SourceAnswer]:
-        from mailslice.stores.cassandra.own import MovingMails, QuarantineTable
-
         kind = MovingMails if moving else QuarantineTable
         table = kind.existing(self._stores.cassandra, self._stores.settings)
         for mail in table.list(queue) if table is not None else ():
@@ -273,9 +273,6 @@ class Trace:
 
     def _deleted(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
         """Mails that a delete keeps. The newest runs are read, up to MOST_DELETED mails."""
-        from mailslice.admin.deletions import deleted_mails, deleted_runs
-        from mailslice.admin.filters import MailFilter
-
         now, read, unread = system_clock(), 0, 0
         chosen = MailFilter(
             name=wanted.name, ids=None if wanted.name is not None else frozenset(wanted.ids)
@@ -297,8 +294,6 @@ class Trace:
             )
 
     def _decisions(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
-        from mailslice.stores.cassandra.own import Decisions
-
         stores = self._stores
         if (table := Decisions.existing(stores.cassandra, stores.settings)) is None:
             return
@@ -313,8 +308,6 @@ class Trace:
                 yield SourceAnswer(says, row.decided, row.enqueue_id, row.name)
 
     def _dead_letters(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
-        from mailslice.admin.dead_letters import peek
-
         peeked = peek(self._stores, queue)
         for letter in peeked.letters:
             if wanted.matches(letter.enqueue_id, letter.name):
@@ -331,7 +324,7 @@ class Trace:
         return ()
 
     def _audit(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
-        from mailslice.maintenance.audits import newest_audit
+        from mailslice.maintenance.audits import newest_audit  # needs the extra `duties`
 
         audit = newest_audit(self._stores, queue) if self._stores.existing_runs() else None
         if audit is None:
@@ -343,10 +336,8 @@ class Trace:
                 yield SourceAnswer(says, audit.made_at, enqueue_id, mail.name)
 
 
-def _move_of(queue: QueueName, mail: "QuarantinedMail") -> str:
+def _move_of(queue: QueueName, mail: QuarantinedMail) -> str:
     """How far a move has come, and the command that finishes it for this mail alone."""
-    from mailslice.stores.cassandra.own.quarantine import State
-
     delays = mail.moved_to in {"", queue}
     where = f"a delay within {queue}" if delays else f"a move to {mail.moved_to}"
     words = ("delay", queue, "--for", "1m") if delays else ("move", queue, mail.moved_to)
@@ -364,7 +355,7 @@ def _move_of(queue: QueueName, mail: "QuarantinedMail") -> str:
     return f"{where}{new}, pending: the mail is out of its queue; `{command}` finishes it"
 
 
-def _deletion_of(queue: QueueName, mail: "DeletedMail") -> str:
+def _deletion_of(queue: QueueName, mail: DeletedMail) -> str:
     """What a delete keeps of the mail, until when, and the command that brings it back."""
     batch = mail.batch
     says = f"deleted by {batch.who}, run {batch.run}{f': {batch.reason}' if batch.reason else ''}; "

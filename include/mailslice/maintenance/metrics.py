@@ -26,16 +26,14 @@ def queue_file(prefix: str, queue: str) -> str:
     return f"metrics/{prefix}-{file_name(queue)}.prom"
 
 
-def values_in(text: bytes, metric: str, queue: str, label: str = "queue") -> dict[str, float]:
-    """The samples of a metric and queue in a metrics file, by the value of `label`."""
+def value_in(text: bytes, metric: str, queue: str, default: float) -> float:
+    """The sample of a metric and queue in a metrics file; `default` where it has none."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    return {
-        sample.labels[label]: sample.value
-        for family in text_string_to_metric_families(text.decode())
-        for sample in family.samples
-        if sample.name == metric and sample.labels["queue"] == queue
-    }
+    families = text_string_to_metric_families(text.decode())
+    samples = (sample for family in families for sample in family.samples)
+    own = (one for one in samples if one.name == metric and one.labels["queue"] == queue)
+    return next((one.value for one in own), default)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Items a few at a time."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
@@ -20,3 +20,19 @@ def batches_by_key(pairs: Iterable[tuple[K, T]], size: int) -> Iterator[tuple[K,
     for key, item in pairs:
         by_key.setdefault(key, []).append(item)
     return ((key, batch) for key, items in by_key.items() for batch in batches(items, size))
+
+
+def batches_by_weight(
+    items: Iterable[T], size: int, weigh: Callable[[T], int], limit: int
+) -> Iterator[list[T]]:
+    """As `batches`. A list ends earlier where the next item would bring its weight over `limit`."""
+    batch: list[T] = []
+    weight = 0
+    for item in items:
+        weight += weigh(item)
+        if batch and (len(batch) >= size or weight > limit):
+            yield batch
+            batch, weight = [], weigh(item)
+        batch.append(item)
+    if batch:
+        yield batch

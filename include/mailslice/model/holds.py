@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
+from mailslice.model.clock import utc_text
 from mailslice.model.command_line import command_line
 from mailslice.model.delay_levels import DELAY_LEVELS
 from mailslice.model.errors import BadInput
@@ -46,8 +47,8 @@ class Hold:
     @property
     def sentence(self) -> str:
         what = f"domain {self.domain}" if self.domain else "the whole queue"
-        until = f"until {_time(self.until)}" if self.until else "until it is released"
-        since = f"since {_time(self.since)} by {self.who}"
+        until = f"until {utc_text(self.until, 'seconds')}" if self.until else "until it is released"
+        since = f"since {utc_text(self.since, 'seconds')} by {self.who}"
         return f"{what} {since} {until}: {self.reason} (James' consumers are not affected)"
 
     @property
@@ -112,7 +113,3 @@ def held_domain(text: str) -> str:
             "address is, such as example.net"
         )
     return domain
-
-
-def _time(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from mailslice.model.batches import batches
 from mailslice.model.errors import BadSetting
-from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
@@ -133,6 +134,16 @@ class Stores:
 
         table = DelayedMails.existing(self.cassandra, self.settings) if ids else None
         return {} if table is None else table.states(queue, ids)
+
+    def with_delays(
+        self, queue: QueueName, rows: Iterable[ViewRow], at_once: int
+    ) -> Iterator[tuple[ViewRow, DelayState]]:
+        """The rows, each with its `delay_states`, which are read for `at_once` rows at a time."""
+        from mailslice.stores.cassandra.own import DelayState
+
+        for batch in batches(rows, at_once):
+            states = self.delay_states(queue, [row.enqueue_id for row in batch])
+            yield from ((row, states.get(row.enqueue_id, DelayState())) for row in batch)
 
     def worker_records(self, queue: QueueName) -> list[WorkerRecord]:
         """Records of the queue's workers, ended ones too; empty without a table."""

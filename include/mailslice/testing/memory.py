@@ -404,3 +404,8 @@ class MemoryStores:
     def delay_states(self, *_: object) -> dict[EnqueueId, DelayState]:
         """No mail is delayed."""
         return {}
+
+    def with_delays(
+        self, _: QueueName, rows: Iterable[ViewRow], __: int
+    ) -> Iterator[tuple[ViewRow, DelayState]]:
+        return ((row, DelayState()) for row in rows)

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from mailslice.model.clock import utc_text
+
 INVALID, NOT_FOUND, SERVER_ERROR = "InvalidArgument", "notFound", "ServerError"
 """The types of errors, in James' spelling."""
 ARGUMENTS = "Invalid arguments supplied in the user request"
@@ -48,7 +50,7 @@ def task_date(moment: datetime) -> str:
 
 def instant(moment: datetime) -> str:
     """As Java writes an Instant."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return utc_text(moment, "microseconds")
 
 
 class ErrorJson(BaseModel):

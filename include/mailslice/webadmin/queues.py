@@ -13,13 +13,11 @@ from mailslice.admin.mail_queue import MailQueue
 from mailslice.cockpit.facts import Facts
 from mailslice.maintenance.decision_files import write_decision
 from mailslice.maintenance.overview import newest_report
-from mailslice.model.batches import batches
 from mailslice.model.command_line import command_line
 from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own import DelayState
 from mailslice.view.live_rows import BrowseDeadline
 from mailslice.webadmin.answers import instant, no_queue
 
@@ -91,20 +89,16 @@ class Queues:
             queue, now = _known(stores, name), self._facts.now
             mail_queue = MailQueue(stores, queue, lambda: now)
             rows = list(mail_queue.browse(limit=limit + 1, deadline=deadline))
-            listed = []
-            for chunk in batches(rows[:limit], _DUE_TIMES_AT_ONCE):
-                states = stores.delay_states(queue, [row.enqueue_id for row in chunk])
-                for row in chunk:
-                    due = states.get(row.enqueue_id, DelayState()).due
-                    if delayed is None or delayed is (due is not None and due > now):
-                        listed.append(
-                            {
-                                "name": row.item.mail.name,
-                                "sender": row.item.mail.sender,
-                                "recipients": list(row.item.mail.recipients),
-                                "nextDelivery": instant(due) if due else None,
-                            }
-                        )
+            listed = [
+                {
+                    "name": row.item.mail.name,
+                    "sender": row.item.mail.sender,
+                    "recipients": list(row.item.mail.recipients),
+                    "nextDelivery": instant(state.due) if state.due else None,
+                }
+                for row, state in stores.with_delays(queue, rows[:limit], _DUE_TIMES_AT_ONCE)
+                if delayed in {None, state.due is not None and state.due > now}
+            ]
             truncated = len(rows) > limit or deadline.stopped_at is not None
             return MailListing(listed, truncated)
 

@@ -3,6 +3,7 @@
 from collections import Counter as Counts
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -11,33 +12,34 @@ from mailslice.worker.io.statistics import LEFT_BEHIND, UNDOING, WorkerStatistic
 from mailslice.worker.outcome import Disposition
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-_TOTALS = {
-    "faults": ("prepare_faults", "Deliveries that a fault of mailslice kept from the handler"),
-    "parked": ("mails_parked", "Messages put aside because a store did not answer for them"),
-    "set_aside": ("mails_set_aside", "Mails delayed because a domain of theirs is held"),
-    "in_doubt": (
-        "recipients_failed_in_doubt",
-        "Recipients failed because their sender ended before the answer was written",
-    ),
-    "hops": ("delay_hops", "Copies of delayed mails put into a delay level"),
-    "abandoned": LEFT_BEHIND,
-}
-_LEVELS = {
-    "waiting": ("mails_held", "Mails that wait in this process for a store to answer"),
-    "held_whole": ("queue_held", "Processes that take no mail because the queue is held"),
-    "held_domains": ("domains_held", "Domains that are held, summed over processes"),
-    "holds_unknown": ("holds_unknown", "Processes that cannot read holds, and go by the last ones"),
-    "undoing": UNDOING,
-}
-"""Fields of `WorkerStatistics` -> name and description of the figure."""
 
 
 class QueueMetrics:
-    """Figures of one process, labelled with its queue."""
+    """Figures of one process, labelled with its queue.
+
+    `TOTALS` and `LEVELS`: fields of `WorkerStatistics` -> name and description of the figure.
+    """
+
+    TOTALS: ClassVar[dict[str, tuple[str, str]]] = {"abandoned": LEFT_BEHIND}
+    LEVELS: ClassVar[dict[str, tuple[str, str]]] = {"undoing": UNDOING}
 
     def __init__(self, queue: QueueName, registry: CollectorRegistry | None = None) -> None:
         self._queue = queue
         self._registry = registry or CollectorRegistry()
+        names = self.TOTALS.items()
+        self._totals = {key: self._counter(*words).labels(queue) for key, words in names}
+        self._levels = {key: self._gauge(*words) for key, words in self.LEVELS.items()}
+        self._observed: Counts[object] = Counts()
+
+    def observe(self, statistics: WorkerStatistics) -> None:
+        for name, level in self._levels.items():
+            level.set(getattr(statistics, name))
+        for name, total in self._totals.items():
+            self._add(name, getattr(statistics, name), total)
+
+    def _add(self, key: object, count: int, total: Counter) -> None:
+        total.inc(count - self._observed[key])
+        self._observed[key] = count
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         labels = ("queue", *labels)
@@ -51,6 +53,26 @@ class QueueMetrics:
 
 class ConsumerMetrics(QueueMetrics):
     """The figures of one consumer process."""
+
+    TOTALS = QueueMetrics.TOTALS | {
+        "faults": ("prepare_faults", "Deliveries that a fault of mailslice kept from the handler"),
+        "parked": ("mails_parked", "Messages put aside because a store did not answer for them"),
+        "set_aside": ("mails_set_aside", "Mails delayed because a domain of theirs is held"),
+        "in_doubt": (
+            "recipients_failed_in_doubt",
+            "Recipients failed because their sender ended before the answer was written",
+        ),
+        "hops": ("delay_hops", "Copies of delayed mails put into a delay level"),
+    }
+    LEVELS = QueueMetrics.LEVELS | {
+        "waiting": ("mails_held", "Mails that wait in this process for a store to answer"),
+        "held_whole": ("queue_held", "Processes that take no mail because the queue is held"),
+        "held_domains": ("domains_held", "Domains that are held, summed over processes"),
+        "holds_unknown": (
+            "holds_unknown",
+            "Processes that cannot read holds, and go by the last ones",
+        ),
+    }
 
     def __init__(self, queue: QueueName, registry: CollectorRegistry | None = None) -> None:
         super().__init__(queue, registry)
@@ -75,9 +97,6 @@ class ConsumerMetrics(QueueMetrics):
             buckets=_SECONDS,
             registry=self._registry,
         ).labels(queue)
-        self._totals = {key: self._counter(*words).labels(queue) for key, words in _TOTALS.items()}
-        self._levels = {key: self._gauge(*words) for key, words in _LEVELS.items()}
-        self._observed: Counts[object] = Counts()
 
     @contextmanager
     def handling(self) -> Iterator[None]:
@@ -98,13 +117,6 @@ class ConsumerMetrics(QueueMetrics):
         self._store_errors.inc()
 
     def observe(self, statistics: WorkerStatistics) -> None:
-        for name, level in self._levels.items():
-            level.set(getattr(statistics, name))
-        for name, total in self._totals.items():
-            self._add(name, getattr(statistics, name), total)
+        super().observe(statistics)
         for (rule, answer), count in statistics.destinations.items():
             self._add((rule, answer), count, self._destinations.labels(self._queue, rule, answer))
-
-    def _add(self, key: object, count: int, total: Counter) -> None:
-        total.inc(count - self._observed[key])
-        self._observed[key] = count

@@ -1,6 +1,6 @@
 """Which mails a command is about, by its options."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -9,6 +9,7 @@ from mailslice.admin.filters import MailFilter
 from mailslice.cli.selection import MailOptions
 from mailslice.codec.wildcards import Wildcard
 from mailslice.model.errors import BadInput
+from mailslice.model.mail import EnqueueId, Mail
 
 ONE, TWO = uuid4(), uuid4()
 
@@ -71,3 +72,12 @@ def test_a_pattern_of_everything_is_known_as_such():
     assert selection(name="*").matches_all
     assert selection(recipient="*@*", older_than=timedelta(days=1)).matches_all
     assert not selection(name="*", domain="example.net").matches_all
+
+
+def test_a_domain_that_ends_in_a_greek_sigma_is_found_as_it_is_written() -> None:
+    mail = Mail("m", "a@b.example", ("c@λόγος.example",))
+    for domain in ("λόγος.example", "ΛΌΓΟΣ.example"):
+        assert MailFilter(domain=domain).passes(EnqueueId(ONE), mail, None, datetime.now(UTC))
+    assert not MailFilter(domain="λόγου.example").passes(
+        EnqueueId(ONE), mail, None, datetime.now(UTC)
+    )

@@ -210,13 +210,13 @@ def deleted(monkeypatch: pytest.MonkeyPatch, mails: int = 1, **more: Any) -> Non
     kept.item = SimpleNamespace(mail=SimpleNamespace(name="m"))
     found = SimpleNamespace(batch=batch, kept=kept, enqueue_id=ID, **about)
     runs = [{"run": "r2", "mails": mails}, {"run": "r1", "mails": 1}]
-    monkeypatch.setattr("mailslice.admin.deletions.deleted_runs", lambda *_: iter(runs))
+    monkeypatch.setattr("mailslice.maintenance.mail_trace.deleted_runs", lambda *_: iter(runs))
 
     def deleted_mails(_stores: Any, _queue: Any, _now: Any, chosen: Any, run: str) -> Any:
         assert (chosen.ids, chosen.name) in {(frozenset({ID}), None), (None, "m")}
         return iter([[found]] if run == "r2" else [])
 
-    monkeypatch.setattr("mailslice.admin.deletions.deleted_mails", deleted_mails)
+    monkeypatch.setattr("mailslice.maintenance.mail_trace.deleted_mails", deleted_mails)
 
 
 @pytest.mark.parametrize("text", [str(ID), "m"])

@@ -75,3 +75,23 @@ def test_an_error_that_is_no_answer_for_one_mail_hides_no_result_of_the_others(d
         loop.stop()
     assert sorted(result.mail.name for result in results) == ["m1", "m2"]
     assert sorted(worker.enqueued) == ["m1", "m2"]
+
+
+def test_all_mails_get_the_delay_that_is_given() -> None:
+    class DelayingWorker(FakeWorker):
+        async def enqueue(
+            self, mail: Mail, content: bytes, *, delay: timedelta | None
+        ) -> QueuedMail:
+            delays.append(delay)
+            return await super().enqueue(mail, content, delay=delay)
+
+    delays: list[timedelta | None] = []
+    mails = [(Mail(f"m{number}", "a@b", ("c@d",)), b"") for number in range(2)]
+    loop, hour = LoopThread("queue"), timedelta(hours=1)
+    loop.start()
+    try:
+        opened = SyncQueue(loop, DelayingWorker())  # type: ignore[arg-type]
+        assert len(list(opened.enqueue_many(mails, delay=hour))) == 2
+    finally:
+        loop.stop()
+    assert delays == [hour, hour]

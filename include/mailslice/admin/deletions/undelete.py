@@ -24,6 +24,7 @@ from mailslice.codec import message
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.codec.headers import headers_of
 from mailslice.model import crash
+from mailslice.model.batches import batches_by_weight
 from mailslice.model.clock import Clock
 from mailslice.model.errors import ContentMissing, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName, ViewRow
@@ -174,7 +175,7 @@ class _Undelete:
             while (mails := await self._in_thread(next, lists, None)) is not None:
                 if mails:
                     contents = Contents(self.stores.own_blobs, mails[0].batch)
-                    for chunk in _chunks(mails):
+                    for chunk in batches_by_weight(mails, CHUNK_MAILS, _bytes_of, _BYTES):
                         await self._room_for(chunk)
                         task = asyncio.create_task(self._bring(contents, chunk))
                         self.under_way[task] = chunk
@@ -339,18 +340,9 @@ class _Undelete:
         )
 
 
-def _chunks(mails: Sequence[DeletedMail]) -> Iterator[list[DeletedMail]]:
-    """Lists of at most 250 mails, or fewer when their content exceeds 16 MiB."""
-    chunk: list[DeletedMail] = []
-    size = 0
-    for mail in mails:
-        size += mail.kept.size
-        if chunk and (len(chunk) >= CHUNK_MAILS or size > _BYTES):
-            yield chunk
-            chunk, size = [], mail.kept.size
-        chunk.append(mail)
-    yield chunk
+def _bytes_of(mail: DeletedMail) -> int:
+    return mail.kept.size
 
 
 def _size(mails: Sequence[DeletedMail]) -> int:
-    return sum(mail.kept.size for mail in mails)
+    return sum(map(_bytes_of, mails))

@@ -1,8 +1,9 @@
 """The duty: copy the live rows of V3 that V4 does not have, or has with an older write time."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model import crash
+from mailslice.model.batches import batches_by_weight
 from mailslice.model.mail import Partition
 from mailslice.model.names import QueueTable
 from mailslice.view.configuration import view_shape
@@ -52,6 +54,8 @@ _SKIPPED = {
     "behind": "behind browseStart since the plan",
 }
 _BYTES_A_ROW = 500
+_GROUPS_AT_ONCE, _ROWS_AT_ONCE = 2000, 100_000
+"""So few that apply can begin a batch shortly before the time limit."""
 _SLICES = 500
 """The most slices of a report."""
 
@@ -129,7 +133,8 @@ class Migration(Duty[MigrationPlan]):
         throttle, spark = run.throttle("cassandra"), run.spark()
         turn = None if throttle.free else throttle.share(slots_of(spark)).take
         copying = Copying(_source(run), window, turn)
-        for batch in batches_of(run.read_rows(plan.groups, PlannedGroup)):
+        groups = run.read_rows(plan.groups, PlannedGroup)
+        for batch in batches_by_weight(groups, _GROUPS_AT_ONCE, attrgetter("rows"), _ROWS_AT_ONCE):
             if run.out_of_time():
                 return
             run.require_lock()
@@ -217,20 +222,6 @@ def rows(run: Run, plan: MigrationPlan) -> Frame:
 
 def _source(run: Run, *, v4: bool = True) -> Source:
     return Source(run.settings, run.queue, run.folder.artifacts, run.folder.name, v4)
-
-
-def batches_of(
-    groups: Iterable[PlannedGroup], most_groups: int = 2000, most_rows: int = 100_000
-) -> Iterator[list[PlannedGroup]]:
-    """Batches so small that apply can begin one shortly before the time limit."""
-    batch: list[PlannedGroup] = []
-    for group in groups:
-        batch.append(group)
-        if len(batch) >= most_groups or sum(planned.rows for planned in batch) >= most_rows:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _compare(run: Run, plan: MigrationPlan) -> list[PartitionCompared]:

@@ -11,7 +11,7 @@ from mailslice.duties.queue_size.metrics import figures
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.duty import ReportDuty
 from mailslice.maintenance.gates import Reads
-from mailslice.maintenance.metrics import exposition, queue_file, values_in
+from mailslice.maintenance.metrics import exposition, queue_file, value_in
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.plot import legend_above, say_empty, svg_axes
 from mailslice.maintenance.report import DONE, DRY_RUN
@@ -136,15 +136,15 @@ def file_of(queue: str) -> str:
 
 def size_in(text: bytes, queue: str) -> float:
     """The size that a metrics file gives for the queue; -1 without one."""
-    return values_in(text, "mailslice_queue_size", queue).get(queue, -1.0)
+    return value_in(text, "mailslice_queue_size", queue, -1.0)
 
 
 def _later_is_published(run: Run, plan: MeasurementPlan) -> bool:
     """Whether the metrics file is of an overlapping run that measured later."""
     text = run.folder.artifacts.read(file_of(run.queue)) or b""
-    times = values_in(text, "mailslice_queue_measured_timestamp_seconds", run.queue)
     made_at, now = plan.made_at.timestamp(), run.clock().timestamp()
-    return made_at < times.get(run.queue, made_at) <= now
+    metric = "mailslice_queue_measured_timestamp_seconds"
+    return made_at < value_in(text, metric, run.queue, made_at) <= now
 
 
 def _digest(data: bytes) -> str:

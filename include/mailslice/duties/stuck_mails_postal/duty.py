@@ -9,7 +9,7 @@ from typing import Any
 
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.stuck_mails_postal.identity import agree, existing_entries, require_same
-from mailslice.duties.stuck_mails_postal.keeping import PostalCopies
+from mailslice.duties.stuck_mails_postal.keeping import copy_file
 from mailslice.duties.stuck_mails_postal.metrics import METRICS_FILE, figures
 from mailslice.duties.stuck_mails_postal.params import Params
 from mailslice.duties.stuck_mails_postal.planned import PlannedRow, PostalAction, PostalPlan
@@ -233,7 +233,7 @@ def closed_messages(run: Run, rows: Sequence[PlannedRow], entries: Sequence[Post
 
 def _copy(run: Run, entry: PostalEntry) -> str:
     """A copy's state. No fault if its entry changed: a person releases or discards the message."""
-    content = PostalCopies(run.folder.artifacts).load(entry.copy_id)
+    content = run.folder.artifacts.read(copy_file(entry.copy_id))
     if content is not None and hashlib.sha256(content).hexdigest() == entry.sha256:
         return _WHOLE
     if run.stores.records.postal_quarantine.get(entry.server, entry.message) != entry:

@@ -58,42 +58,16 @@ def entry_of(
     )
 
 
-class PostalCopies:
-    """Contents of messages in quarantine, below the artifacts location."""
-
-    def __init__(self, artifacts: Artifacts) -> None:
-        self._artifacts = artifacts
-
-    def save(self, copy_id: str, content: bytes) -> None:
-        """Write the copy atomically and durably, over an earlier one of this id."""
-        self._artifacts.write(self.file(copy_id), content)
-
-    def load(self, copy_id: str) -> bytes | None:
-        """The content; None without a copy."""
-        return self._artifacts.read(self.file(copy_id))
-
-    def remove(self, copy_id: str) -> None:
-        """Remove the copy. A missing copy is no error."""
-        self._artifacts.remove(self.file(copy_id))
-
-    def remove_parts(self, copy_id: str) -> None:
-        """Remove the copy, and files that a kill left while it was written."""
-        for file in self._artifacts.files(COPIES_FOLDER):
-            if copy_id in file:
-                self._artifacts.remove(file)
-
-    @staticmethod
-    def file(copy_id: str) -> str:
-        """The path of a copy below the artifacts location."""
-        return f"{COPIES_FOLDER}/{copy_id}.eml"
+def copy_file(copy_id: str) -> str:
+    """The path of a message's copy below the artifacts location."""
+    return f"{COPIES_FOLDER}/{copy_id}.eml"
 
 
 class PostalQuarantine:
     """Entry and copy together. Each step is a conditional write, and returns None if refused."""
 
     def __init__(self, table: PostalQuarantineTable, artifacts: Artifacts) -> None:
-        self._table = table
-        self.copies = PostalCopies(artifacts)
+        self._table, self._artifacts = table, artifacts
 
     def closing_of(self, row: QueuedMessage) -> PostalEntry | None:
         """The entry of a closing of this row that was cut off after it wrote its copy, or None."""
@@ -123,12 +97,12 @@ class PostalQuarantine:
             # The new copy overwrites the old one, so that a kill leaves no copy without an entry.
             return self._table.replace(existing, replace(entry, copy_id=existing.copy_id))
         # A release or discard may still be about to remove the old copy: the new one has a new id.
-        self.copies.remove(existing.copy_id)
+        self._artifacts.remove(copy_file(existing.copy_id))
         return self._table.replace(existing, entry)
 
     def copy(self, entry: PostalEntry, content: bytes) -> PostalEntry | None:
         """Write the copy, durably, then set the entry CLOSING."""
-        self.copies.save(entry.copy_id, content)
+        self._artifacts.write(copy_file(entry.copy_id), content)
         digest = hashlib.sha256(content).hexdigest()
         closing = replace(entry, state=EntryState.CLOSING, size=len(content), sha256=digest)
         return self._table.replace(entry, closing)
@@ -140,8 +114,9 @@ class PostalQuarantine:
 
     def remove(self, entry: PostalEntry) -> bool:
         """Remove the copy, then the entry: Postal has the message. False: the entry was changed."""
-        if entry.state is EntryState.NOTED:
-            self.copies.remove_parts(entry.copy_id)
-        else:
-            self.copies.remove(entry.copy_id)
+        files = [copy_file(entry.copy_id)]
+        if entry.state is EntryState.NOTED:  # a kill may have left parts of it
+            files = [file for file in self._artifacts.files(COPIES_FOLDER) if entry.copy_id in file]
+        for file in files:
+            self._artifacts.remove(file)
         return self._table.remove(entry)

@@ -8,7 +8,12 @@ from collections import Counter
 from collections.abc import Collection
 from enum import StrEnum
 
-from mailslice.duties.stuck_mails_postal.keeping import BEING_CLOSED, PostalQuarantine, queue_row
+from mailslice.duties.stuck_mails_postal.keeping import (
+    BEING_CLOSED,
+    PostalQuarantine,
+    copy_file,
+    queue_row,
+)
 from mailslice.duties.stuck_mails_postal.planned import PostalAction
 from mailslice.duties.stuck_mails_postal.rules import PostalState, is_answered
 from mailslice.duties.stuck_mails_postal.survey import messages_of
@@ -108,7 +113,7 @@ class ClosingTidier:
     def _outcome(self, entry: PostalEntry, planned: Collection[int]) -> ClosingOutcome | None:
         if entry.state is EntryState.NOTED:
             # Only the copy was begun. There may be the complete copy of an earlier closing.
-            content = self._quarantine.copies.load(entry.copy_id)
+            content = self._run.folder.artifacts.read(copy_file(entry.copy_id))
             if content is None or self._has_content(entry):
                 self._quarantine.remove(entry)
                 return ClosingOutcome.WITHDRAWN

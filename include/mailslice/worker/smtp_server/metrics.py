@@ -5,7 +5,6 @@ from prometheus_client import generate_latest as shown
 
 from mailslice.model.mail import QueueName
 from mailslice.worker.health import Answer
-from mailslice.worker.io.statistics import LEFT_BEHIND, UNDOING, WorkerStatistics
 from mailslice.worker.metrics import QueueMetrics
 
 
@@ -21,9 +20,6 @@ class SmtpMetrics(QueueMetrics):
         self._refused = self._counter("smtp_connections_refused", refused, "of")
         self.wrong_passwords = self._counter("smtp_wrong_passwords", "Logins refused").labels(queue)
         self.connections = self._gauge("smtp_connections", "Clients connected")
-        self._undoing = self._gauge(*UNDOING)
-        self._left_behind = self._counter(*LEFT_BEHIND).labels(queue)
-        self._abandoned = 0
         for code in ("250", "451", "550", "552", "554"):
             self._mails.labels(queue, code)
         for of in ("all", "client"):
@@ -34,12 +30,6 @@ class SmtpMetrics(QueueMetrics):
 
     def refused(self, of: str) -> None:
         self._refused.labels(self._queue, of).inc()
-
-    def observe(self, statistics: WorkerStatistics) -> None:
-        """What the enqueues of this process left to be undone."""
-        self._undoing.set(statistics.undoing)
-        self._left_behind.inc(statistics.abandoned - self._abandoned)
-        self._abandoned = statistics.abandoned
 
     def page(self) -> Answer:
         return 200, CONTENT_TYPE_LATEST, shown(self._registry)

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.duties.migrate_v3_to_v4 import copying, source
-from mailslice.duties.migrate_v3_to_v4.duty import DUTY, batches_of
+from mailslice.duties.migrate_v3_to_v4.duty import DUTY
 from mailslice.duties.migrate_v3_to_v4.params import Params
-from mailslice.duties.migrate_v3_to_v4.source import PlannedGroup
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance import gates, runner
 from mailslice.maintenance.artifacts import FILES
@@ -225,10 +224,3 @@ def test_the_time_limit_leaves_the_rest_to_the_next_run(tables):
     assert (report["status"], report["copied"], report["left"]) == ("done", 0, 3)
     assert tables.take(*ALL)["copied"] == 3
     assert tables.rows(tables.v4) == live
-
-
-@pytest.mark.parametrize(("most", "sizes"), [({"most_groups": 2}, [2, 1]), ({"most_rows": 5}, [3])])
-def test_a_batch_is_limited_in_groups_and_in_rows(most, sizes):
-    groups = [PlannedGroup("f", number, 2, "", 0, 0) for number in range(3)]
-    assert [len(batch) for batch in batches_of(groups, **most)] == sizes
-    assert [one for batch in batches_of(groups, **most) for one in batch] == groups

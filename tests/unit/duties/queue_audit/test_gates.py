@@ -10,7 +10,7 @@ from mailslice.duties.queue_audit.duty import DUTY, file_of
 from mailslice.duties.queue_audit.params import Params
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance.audits import AuditPlan, AuditReads
-from mailslice.maintenance.metrics import exposition, values_in, verdict_figures
+from mailslice.maintenance.metrics import exposition, verdict_figures
 from mailslice.maintenance.plan import digest_of, read_plan
 from mailslice.maintenance.result import Summaries
 from mailslice.maintenance.runner import partial_report, step_of
@@ -163,10 +163,7 @@ def test_what_is_published_is_what_was_judged(run):
     step(run, "check")
     assert step(run, "apply")["applied"] == 3
     location = run.folder.artifacts
-    published = values_in(
-        location.read(file_of("spool")), "mailslice_audit_mails", "spool", "verdict"
-    )
-    assert published == VERDICTS
+    assert location.read(file_of("spool")) == exposition(verdict_figures("spool", VERDICTS))
     step(run, "verify")
     assert DUTY.outcome(run, Summaries.load(run.folder, ())) == ("done", "3 mails")
 

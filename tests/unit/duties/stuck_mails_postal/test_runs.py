@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mailslice.duties.stuck_mails_postal.duty import DUTY, closed_messages
-from mailslice.duties.stuck_mails_postal.keeping import entry_of
+from mailslice.duties.stuck_mails_postal.keeping import copy_file, entry_of
 from mailslice.duties.stuck_mails_postal.planned import PlannedRow
 from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState, look_up
 from mailslice.duties.stuck_mails_postal.releases import NotReleased
@@ -382,7 +382,7 @@ def test_a_copy_that_is_missing_fails_a_check(world: World) -> None:
     world.stuck()
     run, plan = world.planned()
     world.applied(run, plan)
-    world.quarantine.copies.remove(world.entries[0].copy_id)
+    run.folder.artifacts.remove(copy_file(world.entries[0].copy_id))
     frame = closed_messages(run, run.read_rows(plan.rows, PlannedRow), world.entries)
     assert [row["copy"] for row in frame.rows] == ["missing"]
 
