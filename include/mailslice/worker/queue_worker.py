@@ -209,8 +209,7 @@ async def worker_of(
 
 
 def _prepared(stores: Stores, queue: QueueName, clock: Clock) -> Shape:
-    """Checks queue and clock; declares the dead letter queue (James 3.5 does not). The view's shape.
-    """
+    """Checks clock and queue; declares its dead letter queue (James 3.5 does not). The shape."""
     require(stores, queue)
     grace = stores.settings.duty.grace
     allowed = f"{format_duration(grace / 4)}, a quarter of MAILSLICE_DUTY_GRACE"
