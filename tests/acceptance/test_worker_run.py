@@ -28,6 +28,7 @@ import pytest
 
 from mailslice.bench.relay import server_process
 from mailslice.model.settings import clone_root
+from mailslice.stores import open_stores
 from tests.acceptance.proxy import Proxy
 from tests.conftest import Fresh
 from tests.ports import free_port
@@ -323,6 +324,24 @@ def test_probes_tell_of_every_process_and_sum_their_figures(world: World) -> Non
     assert "hangs" in fetch(port, "/livez")[1]
     stopped.send_signal(signal.SIGCONT)
     until(lambda: fetch(port, "/livez")[0] == 200, "alive again")
+
+
+def test_a_worker_that_cannot_read_the_holds_at_its_start_is_alive_and_says_what_is_missing(
+    world: World,
+) -> None:
+    """It connects to RabbitMQ only when it knows them, so RabbitMQ is not what is missing."""
+    world.cli("queue", "hold", world.queue, "--reason", "makes the table")
+    keyspace, port = world.fresh.settings.own.keyspace, free_port()
+    with open_stores(world.fresh.settings) as stores:
+        stores.cassandra.execute(f"DROP TABLE {keyspace}.holds")
+        stores.cassandra.execute(f"CREATE TABLE {keyspace}.holds (other text PRIMARY KEY)")
+        world.worker("--health-port", str(port))
+        until(lambda: "holds" in fetch(port, "/readyz")[1], "the holds are named", 30)
+        (process,) = json.loads(fetch(port, "/readyz")[1])["processes"]
+        assert process["wrong"] == "does not reach Cassandra (its holds could not be read)"
+        assert fetch(port, "/livez")[0] == 200
+        stores.cassandra.execute(f"DROP TABLE {keyspace}.holds")
+        until(lambda: fetch(port, "/readyz")[0] == 200, "ready when there are no holds")
 
 
 def test_a_relay_that_is_told_to_end_waits_for_the_answer_and_begins_no_other_mail(

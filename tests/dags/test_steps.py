@@ -439,7 +439,7 @@ def test_the_webhook_gets_one_json_object_and_a_broken_channel_stops_no_other(mo
         DutyNotifier().notify(failure())
     assert [message["task"] for message in posted] == ["check_plan"]
     assert [record.message for record in caplog.records if record.name == notifier.__name__] == [
-        "notifier email could not speak: ZeroDivisionError",
+        "notifier email could not send: ZeroDivisionError",
         "queue_cleanup run scheduled__1, task check_plan: <b>no</b>",
     ]
 
@@ -450,7 +450,7 @@ def test_the_log_shows_no_password_of_a_webhook(monkeypatch, caplog):
     url = "https://user:pa55w0rd@hooks.example/x"
     monkeypatch.setenv("MAILSLICE_DUTY_NOTIFY_WEBHOOK", url)
     DutyNotifier().notify(failure())
-    assert caplog.messages == ["notifier webhook could not speak: InvalidURL"]
+    assert caplog.messages == ["notifier webhook could not send: InvalidURL"]
     assert "pa55w0rd" not in caplog.text
 
 

@@ -21,9 +21,6 @@ from mailslice.stores.cassandra.own import Holds
 MOST_DOMAINS = 500
 """Holds of one queue, at most: workers read all of them every few seconds."""
 MOST_REASON = 1000
-MOST_SKEW = timedelta(seconds=30)
-"""Allowed difference of this machine's clock and Cassandra's: workers use the times of the row."""
-SKEWED = "allowed are 30s, as workers go by the time that is given: set the clocks right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ def hold(
     if not reason.strip() or len(reason) > MOST_REASON:
         raise BadInput(f"a hold needs a reason (--reason) of 1 to {MOST_REASON} characters")
     queues.require(stores, queue)
-    stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
+    stores.cassandra.require_clock(clock)
     table = stores.own.holds
     now = instant(epoch_ms(clock()))  # as it is stored
     known = {one.domain: one.since for one in table.list(queue) if one.is_active(now)}
@@ -97,7 +94,7 @@ def release(
     """
     names = _names(domains)
     queues.require(stores, queue)
-    stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
+    stores.cassandra.require_clock(clock)
     table = Holds.existing(stores.cassandra, stores.settings)
     if table is None:
         return []

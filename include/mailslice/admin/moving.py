@@ -18,7 +18,6 @@ from itertools import islice
 from typing import TypeVar
 
 from mailslice.admin.evidence import Partitions, is_finished
-from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, MayBeDelivered, Quarantine, without
 from mailslice.admin.worker_history import WorkerHistory
@@ -435,4 +434,4 @@ def require_delays(stores: Stores, queue: QueueName, clock: Clock) -> None:
             f"start one first ({command_line('worker run --queue', queue, '...')}); "
             "James' own know no delays"
         )
-    stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
+    stores.cassandra.require_clock(clock)

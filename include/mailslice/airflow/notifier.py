@@ -66,7 +66,7 @@ def send_message(message: Mapping[str, Any], connected: str = "") -> None:
             elif (connection := connection_of(channel)) is not None:
                 _BY_CONNECTION[channel](message, duty, connection)
         except Exception as error:  # noqa: BLE001 - it must not stop other channels
-            log.error("notifier %s could not speak: %s", channel, why(error))  # noqa: TRY400
+            log.error("notifier %s could not send: %s", channel, why(error))  # noqa: TRY400
 
 
 def notify_alerts(report: Mapping[str, Any], prefix: str = "") -> None:

@@ -61,7 +61,7 @@ def hold(
         about = {"domains": sorted(entry.domain for entry in made if entry.domain)}
         record(stores.settings, "queue hold", queue, reason, until=made[0].until, **about)
         states = holds.holds(stores, system_clock, queue)
-        out.note(f"it holds for {APPLIES_TO}")
+        out.note(f"the hold applies to {APPLIES_TO}")
         out.rows((state.as_json() for state in states if state.hold in made), _COLUMNS)
 
 

@@ -122,7 +122,7 @@ class Facts:
             snapshot = self._result(self._refreshing())
         queue = next((one for one in snapshot.queues if one.queue == name), None)
         if queue is None and snapshot.problem:
-            raise StoreUnavailable(f"nobody knows of a queue {name!r}: {snapshot.problem}")
+            raise StoreUnavailable(f"queue {name!r} may exist or not: {snapshot.problem}")
         return queue, snapshot
 
     def _result(self, attempt: Future[Snapshot]) -> Snapshot:

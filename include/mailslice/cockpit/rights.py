@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import Request
 
 MOST_BODY = 1024 * 1024
-FOREIGN = "writes need application/json and an Origin of this site, whose Host proxies must pass on"
+FOREIGN = "a write needs application/json and the Origin of this site; proxies must pass Host on"
 TOO_LARGE = f"a request has at most {MOST_BODY} bytes, and says how many"
 
 

@@ -69,7 +69,7 @@ def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
             content_state = PRESENT if all(map(stores.blobs.exists, blobs)) else LOST
         except STORE_ERRORS as error:
             facts.close(stores)
-            content_state = f"nobody knows whether its content is there: {error}"
+            content_state = f"it is unknown whether its content is there: {error}"
         return {
             "row": row,
             "envelope": row.item.mail,

@@ -318,10 +318,11 @@ class Trace:
             raise MailsliceError(f"{peeked.unseen} dead letters behind the first were not read")
 
     def _parked(self, queue: QueueName, _wanted: TracedMail) -> Sequence[SourceAnswer]:
-        if (count := self._stores.management.messages(RabbitNames(queue).park_queue)) != 0:
-            number = "some" if count is None else count
-            raise MailsliceError(f"{number} messages are parked for a minute; no store lists them")
-        return ()
+        if (count := self._stores.management.messages(RabbitNames(queue).park_queue)) == 0:
+            return ()
+        raise MailsliceError(
+            f"{count or 'some'} messages are parked for a minute; no store lists them"
+        )
 
     def _audit(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
         from mailslice.maintenance.audits import newest_audit  # needs the extra `duties`
@@ -422,7 +423,7 @@ def raise_for(trace: Trace, text: str) -> None:
         )
     if not trace.is_known:
         raise BadInput(
-            f"mail trace: no place knows {text[:200]!r}; a mail that was delivered and cleaned is "
+            f"mail trace: no store knows {text[:200]!r}; a mail that was delivered and cleaned is "
             "in no store any more: give a log by --log FILE"
         )
 

@@ -69,7 +69,7 @@ def notify(message: Mapping[str, Any], settings: DutySettings) -> None:
         try:
             SPEAK[channel](message, settings)
         except Exception as error:  # noqa: BLE001 - the run's own end matters more
-            log.error("notifier %s could not speak: %s", channel, why(error))  # noqa: TRY400
+            log.error("notifier %s could not send: %s", channel, why(error))  # noqa: TRY400
 
 
 def why(error: Exception) -> str:

@@ -126,7 +126,7 @@ def _verdicts(facts: PostalHealthFacts) -> Iterator[HealthVerdict]:
     if facts.failed is not None:
         yield HealthVerdict(Health.UNKNOWN, facts.failed, "mailslice config check")
     elif facts.looked_ago is None:
-        yield HealthVerdict(Health.UNKNOWN, "its queue was never looked at", _RUN_COMMAND)
+        yield HealthVerdict(Health.UNKNOWN, "no run has read its queue yet", _RUN_COMMAND)
     elif facts.looked_ago > facts.stale_after:
         why = f"nobody has looked for {span(facts.looked_ago)}"
         yield HealthVerdict(Health.UNKNOWN, why, _RUN_COMMAND)

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
 from mailslice.admin.deletions.packs import DELETED_PREFIX, expire
-from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.checks.data_docs import DOCS_FOLDER, ENTRIES
 from mailslice.maintenance.artifacts import Artifacts, queue_folder
 from mailslice.maintenance.decision_files import DECISIONS_FOLDER
@@ -61,7 +60,7 @@ def expire_sometimes(artifacts: Artifacts, stores: Stores, clock: Clock) -> None
     note, now = f"{DELETED_PREFIX}{_PRUNED}", clock()
     is_due = has_cassandra(stores.settings) and _is_due(artifacts, note, now, _EXPIRY_EVERY)
     if is_due and stores.own_blobs.bucket_exists():
-        stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
+        stores.cassandra.require_clock(clock)
         expire(stores.own_blobs, clock())
         artifacts.write(note, now.isoformat().encode())
 

@@ -3,8 +3,8 @@
 
 A mail without a record was never begun. `received` and `loaded` get no write of their own: they are
 in the worker's periodic record, and mean the same as no record. The worker writes `sending` before
-the first step that cannot be undone, and `sent` right after it. If it dies in between, nobody knows
-whether the recipient has the mail: the recipient is in doubt. It fails and is never tried again.
+the first step that cannot be undone, and `sent` right after it. After a death in between the
+recipient is in doubt: it may have the mail or not. It fails and is never tried again.
 """
 
 from collections.abc import Iterable, Mapping

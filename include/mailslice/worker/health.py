@@ -31,10 +31,14 @@ class ProcessHealth:
     loop_lag: float
     in_flight: int
     reaches_cassandra: bool = True
+    holds_known: bool = True
+    """Whether it read the queue's holds once: before that, it does not connect to RabbitMQ."""
 
     @property
     def away(self) -> list[str]:
         """Names of the stores that it does not reach."""
+        if not self.holds_known:
+            return ["Cassandra (its holds could not be read)"]
         reached = {"RabbitMQ": self.connected, "Cassandra": self.reaches_cassandra}
         return [store for store, is_reached in reached.items() if not is_reached]
 
@@ -59,7 +63,8 @@ class Liveness:
         process = self._processes[number]
         process.pid, process.started, process.health = pid, self._clock(), None
 
-    def beat(self, number: int, health: ProcessHealth) -> None:
+    def beat(self, number: int, health: ProcessHealth | None) -> None:
+        """The process lives. `health` None: it is not ready yet, or not any more."""
         process = self._processes[number]
         process.heard, process.health = self._clock(), health
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from mailslice.admin.queues import require
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.model.clock import Clock, system_clock
+from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, BadSetting
 from mailslice.model.mail import Mail, QueuedMail, QueueName
 from mailslice.model.names import queue_name
@@ -142,8 +143,8 @@ async def open_worker(
     """Opens the stores for one queue, checks what James checks at start-up, and closes them.
 
     Mail events go to `event_log`; nowhere without one. Creates a missing bucket and stored
-    configuration, as James does. Raises UnknownQueue, ConfigurationDiffers, BadSetting, and
-    StoreUnavailable with the address, each within 15 s.
+    configuration, as James does. Raises UnknownQueue, ClockSkew, ConfigurationDiffers, BadSetting,
+    and StoreUnavailable with the address, each within 15 s.
     """
     name = queue_name(queue)
     stores = open_stores(settings)
@@ -167,7 +168,7 @@ async def worker_of(
     """As `open_worker`, on open stores, which stay open: several workers may share them."""
     return_large_blocks()
     blobs = AsyncBlobStore(stores.settings.s3, stores.settings.s3.bucket)
-    view = await asyncio.to_thread(_prepared, stores, queue)
+    view = await asyncio.to_thread(_prepared, stores, queue, clock)
     if not await blobs.bucket_is_there():
         # boto3 is imported only for this, and in the thread.
         await asyncio.to_thread(lambda: stores.blobs.ensure_bucket())  # noqa: PLW0108
@@ -207,9 +208,13 @@ async def worker_of(
         await worker.close()
 
 
-def _prepared(stores: Stores, queue: QueueName) -> Shape:
-    """Checks the queue; declares its dead letter queue (James 3.5 does not). The view's shape."""
+def _prepared(stores: Stores, queue: QueueName, clock: Clock) -> Shape:
+    """Checks clock and queue; declares its dead letter queue (James 3.5 does not). The shape."""
     require(stores, queue)
+    grace = stores.settings.duty.grace
+    allowed = f"{format_duration(grace / 4)}, a quarter of MAILSLICE_DUTY_GRACE"
+    remedy = f"allowed are {allowed}={format_duration(grace)}: set the clocks right (NTP)"
+    stores.cassandra.require_clock(clock, grace / 4, remedy)
     stores.rabbitmq.declare_dead_letter(queue)
     ConfigurationGuard(stores.tables, stores.settings).ensure()
     agree(stores)

@@ -416,7 +416,11 @@ class Walk:
         leases = {names.delay_queue(level) for level in DELAY_LEVELS if level > _LONGEST_DELAY}
         before = [
             *(one for one in stores.management.delay_queues(self.queue) if one not in leases),
-            *([names.hop_queue] if stores.management.queue_exists(names.hop_queue) else []),
+            *(
+                [names.hop_queue]
+                if stores.management.arguments(names.hop_queue) is not None
+                else []
+            ),
         ]
         with blocking_connection(self.direct.settings.rabbitmq) as connection:
             channel = connection.channel()

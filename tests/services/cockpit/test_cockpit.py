@@ -351,9 +351,9 @@ def test_a_key_of_s3_that_was_renewed_counts_for_the_next_mail(cli, fresh):
     given = [fresh.settings.model_copy(update={"s3": s3})]
     facts = Facts(lambda: given[-1])
     client = TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None)))
-    assert "nobody knows whether" in client.get(f"/mail?queue=spool&id={id_}").text
+    assert "it is unknown whether" in client.get(f"/mail?queue=spool&id={id_}").text
     given.append(fresh.settings)
-    assert "nobody knows whether" not in client.get(f"/mail?queue=spool&id={id_}").text
+    assert "it is unknown whether" not in client.get(f"/mail?queue=spool&id={id_}").text
     facts.close()
 
 

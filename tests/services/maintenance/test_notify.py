@@ -44,7 +44,7 @@ def test_a_hook_that_moved_was_not_told_and_the_log_says_so(hook, caplog) -> Non
     settings = DutySettings(notify="webhook", notify_webhook=url + "/moved")
     notify_end("queue_size", "spool", report(), None, settings)
     (message,) = caplog.messages
-    assert message == "notifier webhook could not speak: HTTP Error 301: Moved Permanently"
+    assert message == "notifier webhook could not send: HTTP Error 301: Moved Permanently"
 
 
 def test_an_error_is_told_where_no_alert_of_a_report_tells_it(hook) -> None:
@@ -69,7 +69,7 @@ def test_a_webhook_that_fails_stops_neither_the_log_nor_the_run_and_keeps_its_ur
     settings = DutySettings(notify="webhook,log", notify_webhook=url + "/refused")
     notify_end("queue_size", "spool", report(), None, settings)
     assert caplog.messages == [
-        "notifier webhook could not speak: HTTP Error 500: Internal Server Error",
+        "notifier webhook could not send: HTTP Error 500: Internal Server Error",
         "queue_size, queue spool: 50 messages are dead (run r1)",
     ]
     assert "/refused" not in caplog.text

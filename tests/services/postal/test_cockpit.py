@@ -38,7 +38,7 @@ def test_before_the_first_run_nothing_is_known_and_nothing_is_made(
     client: TestClient, postal: FreshPostal
 ) -> None:
     page = words_of(client.get("/").text)
-    assert "its queue was never looked at" in page
+    assert "no run has read its queue yet" in page
     assert '<td data-label="Last look">never</td>' in page
     assert 'title="unknown">?</span>' in page
     assert postal.main.rows("SHOW DATABASES LIKE %s", postal.own) == []

@@ -402,6 +402,7 @@ def cleaned(spool: Any, world: Any) -> None:
     ).result()
 
 
+@pytest.mark.usefixtures("any_clock")
 async def test_a_delayed_mail_that_was_deleted_and_cleaned_away_does_not_come_back(
     spool: Any,
 ) -> None:
@@ -428,6 +429,7 @@ async def test_a_delayed_mail_that_was_deleted_and_cleaned_away_does_not_come_ba
     assert spool.ready(spool.names.dead_letter_queue) == 0
 
 
+@pytest.mark.usefixtures("any_clock")
 async def test_a_flush_leaves_out_what_was_deleted_and_cleaned_away_also_when_its_copy_is_gone(
     spool: Any,
 ) -> None:
@@ -461,6 +463,7 @@ async def test_a_mail_of_james_that_was_put_off_knows_its_place_and_does_not_com
         assert await nothing_within(deliveries, 0.5)
 
 
+@pytest.mark.usefixtures("any_clock")
 async def test_a_mail_that_had_no_row_when_it_was_put_off_is_delivered_when_it_is_due(
     spool: Any,
 ) -> None:
@@ -481,6 +484,7 @@ async def test_a_mail_that_had_no_row_when_it_was_put_off_is_delivered_when_it_i
         await again.complete()
 
 
+@pytest.mark.usefixtures("any_clock")
 async def test_on_an_own_queue_a_mail_without_a_row_that_is_put_off_is_delivered_when_due(
     fresh: Any,
 ) -> None:

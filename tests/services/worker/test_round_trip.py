@@ -118,6 +118,7 @@ async def test_a_queue_of_an_older_james_gets_its_content_start_by_a_cleanup_alo
     assert tables.content_starts.get(spool.queue) is None
 
 
+@pytest.mark.usefixtures("any_clock")
 async def test_the_row_is_in_the_slice_and_bucket_that_the_headers_name(fresh: Any) -> None:
     from tests.services.worker.conftest import at
 

@@ -130,9 +130,33 @@ def test_marks_and_delays_are_not_asked_for_a_name_without_an_id() -> None:
     assert by_source["view"] == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("count", "answer", "says"),
+    [
+        (0, "no", None),
+        (3, "unknown", "3 messages are parked for a minute; no store lists them"),
+        (None, "unknown", "some messages are parked for a minute; no store lists them"),
+    ],
+)
+def test_parked_messages_leave_it_unknown_where_a_mail_is(
+    count: int | None, answer: str, says: str | None
+) -> None:
+    class Refusing:
+        management = SimpleNamespace(messages=lambda _queue: count)
+
+        def __getattr__(self, name: str) -> Any:
+            raise MailsliceError(f"{name} is refused")
+
+    stores: Any = Refusing()
+    entries = Trace(stores, TracedMail.of("m"), [queue_name("spool")]).run([])
+    (entry,) = (one for one in entries if one["source"] == "parked")
+    assert entry["answer"] == answer
+    assert says is None or says in str(entry["says"])
+
+
 def test_a_mail_that_every_place_denies_is_bad_input() -> None:
     tracing = Trace(SimpleNamespace(), TracedMail.of("m"), [])  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="no place knows 'm'"):
+    with pytest.raises(BadInput, match="no store knows 'm'"):
         raise_for(tracing, "m")
 
 

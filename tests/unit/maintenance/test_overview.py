@@ -29,7 +29,7 @@ NOW = datetime(2026, 11, 29, 3, tzinfo=UTC)
         ),
         (
             InvalidRequest("Keyspace 'jmaes' does not exist"),
-            "Cassandra at db:9042 refuses a statement, is MAILSLICE_CASSANDRA_KEYSPACE right? ",
+            "Cassandra at db:9042 refuses a statement, are MAILSLICE_CASSANDRA_KEYSPACE and ",
         ),
         (OperationTimedOut({"db": "slow"}), "Cassandra did not answer"),
     ],

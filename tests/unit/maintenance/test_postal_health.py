@@ -77,7 +77,7 @@ REPORT = {
         (
             {"looked_ago": None},
             Health.UNKNOWN,
-            "its queue was never looked at",
+            "no run has read its queue yet",
             "mailslice duty run stuck_mails_postal",
         ),
         (

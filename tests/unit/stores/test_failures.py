@@ -63,7 +63,10 @@ def test_what_may_pass_is_unavailable_with_the_address(error):
             NoHostAvailable("no host", {"a": ssl.SSLCertVerificationError("self-signed")}),
             "MAILSLICE_CASSANDRA_TLS_",
         ),
-        (InvalidRequest("unconfigured table x"), "MAILSLICE_CASSANDRA_KEYSPACE"),
+        (
+            InvalidRequest("unconfigured table x"),  # James' or mailslice's own
+            "are MAILSLICE_CASSANDRA_KEYSPACE and MAILSLICE_OWN_KEYSPACE right?",
+        ),
     ],
 )
 def test_what_only_a_person_mends_names_the_setting(error, words):

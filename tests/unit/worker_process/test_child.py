@@ -39,6 +39,7 @@ class Refused:
     """One delivery, and then a broker that refuses us for good."""
 
     connected = True
+    held = False
 
     def __init__(self, delivery: FakeDelivery) -> None:
         self._left = [delivery]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from mailslice.worker.health import Answer, Liveness, ProcessHealth
@@ -65,6 +66,23 @@ def test_a_store_that_is_away_for_hours_leaves_a_process_alive_and_not_ready() -
     assert wrong(made.readyz()) == ["does not reach RabbitMQ"]
     made.beat(0, FINE)
     assert wrong(made.readyz()) == [None]
+
+
+def test_without_holds_that_could_be_read_the_broker_is_not_blamed() -> None:
+    """A worker connects to RabbitMQ when it has read them."""
+    made, _ = liveness()
+    made.beat(0, replace(LOST, holds_known=False))
+    assert wrong(made.readyz()) == ["does not reach Cassandra (its holds could not be read)"]
+    made.beat(0, replace(LOST, holds_known=False, reaches_cassandra=False))
+    assert wrong(made.readyz()) == ["does not reach Cassandra (its holds could not be read)"]
+
+
+def test_a_process_that_beats_without_health_is_alive_and_not_ready() -> None:
+    made, time = liveness()
+    for _ in range(20):
+        time.now += 10
+        made.beat(0, None)
+    assert (wrong(made.livez()), wrong(made.readyz())) == ([None], ["not running yet"])
 
 
 def test_a_process_is_not_ready_before_it_has_spoken() -> None:

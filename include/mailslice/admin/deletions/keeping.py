@@ -21,7 +21,6 @@ from mailslice.admin.deletions.packs import (
     key_prefix,
     write_batch,
 )
-from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.model import crash
 from mailslice.model.batches import batches_by_weight
 from mailslice.model.clock import Clock
@@ -101,7 +100,7 @@ def delete_and_keep(
     deletion.run = f"{clock():%Y%m%dT%H%M%SZ}-{token_hex(3)}"
     stores.own_blobs.ensure_bucket()
     with suppress(TryAgain, ClockSkew, BadSetting):
-        stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
+        stores.cassandra.require_clock(clock)
         expire(stores.own_blobs, clock())
     _Keeping(stores, queue, clock, deletion).delete(rows)
 

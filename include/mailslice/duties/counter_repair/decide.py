@@ -73,6 +73,6 @@ def is_open(claim: CounterClaim) -> bool:
 
 
 APPLIED, WITHDRAWN, OVER, UNKNOWN = "applied", "not sent", "over", "unknown"
-"""Outcomes of a claim. `over`: nobody knows whether the update was done, but it can change the
-counters of no replica any more.
+"""Outcomes of a claim. `over`: the update was done or not, but it can change the counters of no
+replica any more.
 """

@@ -1,7 +1,7 @@
 """Publishes the mails of a plan: proves each again, claims it before and records it afterwards.
 
-A mail whose process died between claim and record stays `claimed`: nobody knows whether its message
-was published. The next run reports it and leaves it, unless `repeat_unknown` is set.
+A mail whose process died between claim and record stays `claimed`: its message was published or
+not. The next run reports it and leaves it, unless `repeat_unknown` is set.
 """
 
 import asyncio

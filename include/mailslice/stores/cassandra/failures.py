@@ -13,6 +13,7 @@ from cassandra.protocol import ErrorMessage, RequestValidationException
 from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 
 _CREDENTIALS = "MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD"
+_KEYSPACES = "MAILSLICE_CASSANDRA_KEYSPACE and MAILSLICE_OWN_KEYSPACE"
 _UNAVAILABLE = (DriverException, ConnectionException, ErrorMessage, NoHostAvailable, OSError)
 """Errors of the driver, and of sockets (TimeoutError is an OSError)."""
 _USERS_AWAY = re.compile("Unable to perform auth")
@@ -45,8 +46,7 @@ def translated(error: BaseException, address: str) -> BaseException:
         if _TOO_LARGE.search(str(error)):
             kind, words = BadInput, "takes no row so large:"
         else:
-            kind = BadSetting
-            words = "refuses a statement, is MAILSLICE_CASSANDRA_KEYSPACE right?"
+            kind, words = BadSetting, f"refuses a statement, are {_KEYSPACES} right?"
         return kind(f"Cassandra at {address} {words} {_short(error)}")
     if isinstance(error, _UNAVAILABLE) and not isinstance(error, RequestValidationException):
         # The last cause says most: it is a node's, or else the error itself.

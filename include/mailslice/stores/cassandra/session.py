@@ -30,6 +30,8 @@ from mailslice.stores.cassandra.failures import translated
 from mailslice.stores.cassandra.packed import PackedReader
 
 PAGE_ROWS = 5000
+_MOST_SKEW = timedelta(seconds=30)
+_SKEWED = "allowed are 30s, as workers go by the time that is given: set the clocks right"
 _OF_THE_SCHEMA = ("CREATE ", "ALTER ", "DROP ")
 _SCHEMA_TIME_OUTS = 6
 """How many time-outs a change of the schema gets: Cassandra makes one at a time, and each waits
@@ -218,7 +220,9 @@ class CassandraSession:
             )
         return max(skews, key=abs)
 
-    def require_clock(self, clock: Clock, allowed: timedelta, remedy: str) -> None:
+    def require_clock(
+        self, clock: Clock, allowed: timedelta = _MOST_SKEW, remedy: str = _SKEWED
+    ) -> None:
         """Raises ClockSkew if `now_skew` exceeds `allowed`. `remedy` ends the message."""
         skew = self.now_skew(clock)
         if abs(skew) > allowed:

@@ -125,9 +125,6 @@ class Management:
         kind = str(vhost.get("default_queue_type") or "undefined")
         return "classic" if kind == "undefined" else kind
 
-    def queue_exists(self, name: str) -> bool:
-        return self._queue(name) is not None
-
     def mail_queues(self) -> list[QueueName]:
         """The names of mail queues whose exchange and work queue both exist, sorted."""
         exchanges = set(self._names("exchanges"))
@@ -148,9 +145,9 @@ class Management:
 
     def messages(self, name: str) -> int | None:
         """Messages of the RabbitMQ queue `name`; 0: there is no such queue, None: no figures."""
-        if (depth := self.depth(name)) is not None:
-            return depth.total
-        return None if self.queue_exists(name) else 0
+        queue = self._queue(name)
+        depth = Depth(0, 0, 0, 0) if queue is None else depth_of(queue)
+        return None if depth is None else depth.total
 
     def waiting_queues(self, queue: QueueName) -> list[str]:
         """The hop queue, the delay levels and the park queue. Some may not exist."""

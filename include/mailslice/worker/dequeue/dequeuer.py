@@ -46,7 +46,7 @@ class Deliveries:
         self._ticking: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._holds = state.holds
-        self._held: bool | None = None
+        self.held: bool | None = None
         """Whether the whole queue is held. None: not known yet."""
         self._obeying: asyncio.Task[None] | None = None
         self._hop = ExpiredDelayConsumer(context, state.delays)
@@ -70,7 +70,7 @@ class Deliveries:
             if self._stopped:  # `aclose` gives ready mails back
                 raise StopAsyncIteration
             # A hold gives ready mails back: the worker's record already says that it is obeyed.
-            if not self._held and (delivery := self._slots.next_ready()) is not None:
+            if not self.held and (delivery := self._slots.next_ready()) is not None:
                 delivery.hand_out()
                 crash.point("dequeue:handed-out")
                 return delivery
@@ -151,8 +151,8 @@ class Deliveries:
 
     async def _obey(self, holds: HoldWatch) -> None:
         """Pauses or resumes the consumer until it agrees with the holds."""
-        while (is_held := holds.active.whole is not None) != self._held and not self._stopped:
-            before, self._held = self._held, is_held
+        while (is_held := holds.active.whole is not None) != self.held and not self._stopped:
+            before, self.held = self.held, is_held
             if is_held:
                 await self._consumer.pause()
                 await self._slots.give_back()
@@ -198,7 +198,7 @@ class Deliveries:
         self._slots.lose(link)
 
     def _arrived(self, message: Message) -> None:
-        if self._held:  # the message was on its way when the consumer was cancelled
+        if self.held:  # the message was on its way when the consumer was cancelled
             message.give_back()
             return
         crash.point("dequeue:arrived")

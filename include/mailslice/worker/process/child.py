@@ -209,9 +209,8 @@ async def _turn(
     while True:
         metrics.observe(worker.context.statistics)
         link.turned = time.monotonic()
-        link.health = ProcessHealth(
-            deliveries.connected, 0.0, handling.in_flight, worker.reaches_cassandra
-        )
+        cassandra = worker.reaches_cassandra, deliveries.held is not None
+        link.health = ProcessHealth(deliveries.connected, 0.0, handling.in_flight, *cassandra)
         await asyncio.sleep(REPORT_EVERY / 2)
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -82,13 +82,14 @@ async def _until_signal(  # noqa: PLR0917
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     size = settings.queue.max_mail_bytes + _TRACE_ROOM
     opening = open_worker(_with_queue(settings, max_mail_bytes=size), queue, event_log=events)
+    ready: list[QueueWorker] = []  # the worker, while the port is open
+    tasks = [asyncio.create_task(_beat(ready, liveness, metrics))]  # until the loop is closed
     async with opening as worker:
         agreed = _with_queue(settings, shared=worker.context.settings.queue.shared)
-        watching = [asyncio.create_task(_stay_connected(worker))]
+        tasks.append(asyncio.create_task(_stay_connected(worker)))
 
         def listening(host: str, port: int) -> None:
-            # /readyz answers 200 from the first beat: before that, the port is not open yet.
-            watching.append(asyncio.create_task(_beat(worker, liveness, metrics)))
+            ready.append(worker)
             if on_listening is not None:
                 on_listening(host, port)
 
@@ -103,15 +104,18 @@ async def _until_signal(  # noqa: PLR0917
                 on_listening=listening,
             )
         finally:
-            for task in watching:
-                task.cancel()
+            ready.clear()
+            tasks.pop().cancel()
 
 
-async def _beat(worker: QueueWorker, liveness: Liveness, metrics: SmtpMetrics) -> None:
-    """Reports that the event loop runs, and which stores it reaches."""
+async def _beat(ready: Sequence[QueueWorker], liveness: Liveness, metrics: SmtpMetrics) -> None:
+    """Reports that the event loop runs and, of a worker that is ready, which stores it reaches."""
     while True:
-        metrics.observe(worker.context.statistics)
-        liveness.beat(0, ProcessHealth(worker.reaches_rabbitmq, 0.0, 0, worker.reaches_cassandra))
+        health = None
+        for worker in ready:
+            metrics.observe(worker.context.statistics)
+            health = ProcessHealth(worker.reaches_rabbitmq, 0.0, 0, worker.reaches_cassandra)
+        liveness.beat(0, health)
         await asyncio.sleep(1)
 
 

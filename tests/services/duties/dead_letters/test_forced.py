@@ -38,6 +38,7 @@ def live(letters):
     return list(MailQueue(letters.stores, letters.queue, system_clock).browse())
 
 
+@pytest.mark.usefixtures("any_clock")
 @pytest.mark.parametrize("shared", [True, False])
 async def test_a_mail_that_is_forced_back_is_delivered_put_off_and_delivered_again(letters, shared):
     queue = letters.settings.queue.model_copy(update={"shared": shared})

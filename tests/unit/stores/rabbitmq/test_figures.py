@@ -153,31 +153,25 @@ def test_an_absent_figure_is_unknown_never_zero(found: dict[str, Any], depth: De
     assert depth_of(found) == depth
 
 
-class Figures:
-    """A management client with what it is told."""
+def figures_of(depths: dict[str, Depth | None], alarms: tuple[str, ...] = ()) -> Management:
+    """A broker with these queues; None has no figures yet."""
 
-    def __init__(self, depths: dict[str, Depth | None], alarms: tuple[str, ...] = ()) -> None:
-        self._depths = depths
-        self._alarms = alarms
+    def answer(path: str) -> object:
+        place, _, name = path.removeprefix("/api/").partition("/%2F")
+        if place == "nodes":
+            return [{"name": "rabbit@a", "mem_alarm": "memory alarm on rabbit@a" in alarms}]
+        if place == "queues":
+            return queue(name.removeprefix("/")) if name else [{"name": each} for each in depths]
+        return []
 
-    @property
-    def management(self) -> Figures:
-        return self
+    def queue(name: str) -> object:
+        if name not in depths or (depth := depths[name]) is None:
+            return {} if name in depths else None
+        figures = {"type": "quorum", "messages_dlx": depth.dlx, "consumers": depth.consumers}
+        ready = {"messages_ready": depth.ready}
+        return figures | ready | {"messages_unacknowledged": depth.unacknowledged}
 
-    def alarms(self) -> tuple[str, ...]:
-        return self._alarms
-
-    def depth(self, name: str) -> Depth | None:
-        return self._depths.get(name)
-
-    def queue_exists(self, name: str) -> bool:
-        return name in self._depths
-
-    def delay_queues(self, queue: QueueName) -> list[str]:
-        del queue
-        return [name for name in self._depths if "delay" in name]
-
-    waiting_queues, messages = Management.waiting_queues, Management.messages
+    return management_of(answer)
 
 
 NAMES = RabbitNames(QueueName("q"))
@@ -209,8 +203,23 @@ NOTHING = Depth(0, 0, 0, 1)
 def test_only_what_is_known_to_hold_nothing_is_seen_empty(
     depths: dict[str, Depth | None], alarms: tuple[str, ...], empty: bool
 ) -> None:
-    figures: Any = Figures(depths, alarms)
-    assert shows_no_messages(figures, QueueName("q")) is empty
+    assert shows_no_messages(figures_of(depths, alarms), QueueName("q")) is empty
+
+
+@pytest.mark.parametrize(
+    ("queue", "count"), [(None, 0), ({}, None), (FULL, 3), ({**FULL, "type": "quorum"}, None)]
+)
+def test_the_messages_of_a_queue_are_one_request_whether_it_is_there_or_not(
+    queue: object, count: int | None
+) -> None:
+    paths: list[str] = []
+
+    def answer(path: str) -> object:
+        paths.append(path)
+        return queue
+
+    assert management_of(answer).messages("mailslice-park") == count
+    assert paths == ["/api/queues/%2F/mailslice-park"]
 
 
 @pytest.mark.parametrize(
