@@ -47,7 +47,8 @@ class Reclaim(Duty[NodesPlan]):
         yield check_nodes(plan, up, names_host=tool is not None and tool.names_host)
         repairs = table_repairs(session, plan.keyspace, plan.tables) if plan.nodes else ()
         if repairs and not params.unrepaired:
-            require_clock(run)  # the age of a repair depends on it
+            # The age of a repair depends on it.
+            run.stores.cassandra.require_clock(run.clock, MAX_CLOCK_SKEW, _SKEWED)
             yield check_tables(repairs, run.clock(), params)
 
     def apply(self, run: Run, plan: NodesPlan, progress: Progress) -> None:
@@ -58,7 +59,8 @@ class Reclaim(Duty[NodesPlan]):
                 f"the plan of run {plan.run} needs MAILSLICE_NODETOOL, which is not set any more: "
                 "set it, or plan again"
             )
-        require_clock(run)  # verify compares the run's times with the node's own history
+        # Verify compares the run's times with the node's own history.
+        run.stores.cassandra.require_clock(run.clock, MAX_CLOCK_SKEW, _SKEWED)
         NodeWork(run, plan, tool, progress, self._sleep).reclaim_all()
 
     def verify(self, run: Run, plan: NodesPlan, result: Result) -> Iterable[Frame]:
@@ -117,11 +119,6 @@ class Reclaim(Duty[NodesPlan]):
 
 
 DUTY = Reclaim()
-
-
-def require_clock(run: Run) -> None:
-    """Raises ClockSkew."""
-    run.stores.cassandra.require_clock(run.clock, MAX_CLOCK_SKEW, _SKEWED)
 
 
 def check_nodes(plan: NodesPlan, up: Mapping[str, bool], *, names_host: bool) -> Frame:
