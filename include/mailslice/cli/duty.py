@@ -234,12 +234,15 @@ def _as_planned(request: RunRequest, folder: RunFolder) -> RunRequest:
 
     Raises BadInput for an option that contradicts the plan, PlanRefused for a run without one.
     """
+    stored = folder.read_json(REQUEST)
     # A mistyped run is refused without a report. A run whose plan failed gets its report.
-    if (stored := folder.read_json(REQUEST)) is None:
+    if stored is None and folder.read_json("plan.json") is None:
         raise PlanRefused(
             f"run {request.run} of {request.duty} has no plan.json in {folder.uri}: "
             "name another by --run, or plan it first: duty plan"
         )
+    if stored is None:  # an earlier version planned it
+        return request
     if request.params.get("dry_run") and any(map(folder.read_json, (FILES["apply"], PROGRESS))):
         raise BadInput(f"--dry-run: run {request.run} was applied; leave it out, or plan again")
     planned: dict[str, Any] = stored.get("params", {})
