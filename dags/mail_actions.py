@@ -41,9 +41,8 @@ mailslice queue delete spool --sender 'spam@*' --reason flood  # without Airflow
 """
 
 from datetime import timedelta
-from typing import Any
 
-from mailslice.airflow.action_dag import action_dag
+from mailslice.airflow.action_dag import ActionTask, action_dag
 from mailslice.airflow.duty_dag import Tag
 
 
@@ -53,6 +52,6 @@ from mailslice.airflow.duty_dag import Tag
     timeout=timedelta(hours=6),
     deadline=timedelta(hours=2),
 )
-def mail_actions(select: Any, act: Any) -> None:
+def mail_actions(select: ActionTask, act: ActionTask) -> None:
     """Select, then act."""
     select >> act

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-BESIDE = "drop-places"
+BESIDE = "drop-tenants"
 """Name prefix of threads that drop the stores of tests of another tier, beside the tests."""
 
 

@@ -72,7 +72,8 @@ PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {
 """Name -> default (`...`: it must be given), JSON schema, meaning."""
 
 
-Wire = Callable[[Any, Any], None]
+ActionTask = Any  # Airflow's XComArg, whose `>>` has no type
+Wire = Callable[[ActionTask, ActionTask], None]
 """Orders the two tasks: `select` fixes which mails the run is about, `act` acts on them."""
 
 
@@ -119,7 +120,9 @@ def _build(
     return dag
 
 
-def _task(duty: DagDuty, work: Callable[[DagDuty, Mapping[str, Any]], dict[str, Any]]) -> Any:
+def _task(
+    duty: DagDuty, work: Callable[[DagDuty, Mapping[str, Any]], dict[str, Any]]
+) -> ActionTask:
     @task(task_id=work.__name__)
     def run() -> dict[str, Any]:
         with final_errors():

@@ -17,7 +17,7 @@ from airflow.sdk import BaseNotifier, Connection
 from mailslice.airflow.deployments import Deployment
 from mailslice.airflow.versions import AirflowNotFoundException
 from mailslice.maintenance.alerts import new_alerts
-from mailslice.maintenance.notify import SPEAK, Webhook, channels, message_of_alerts, post, why
+from mailslice.maintenance.notify import Webhook, channels, hook_of, message_of_alerts, post, why
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import DutySettings, load_settings
 
@@ -93,8 +93,9 @@ def send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str)
 
 
 _SPEAK: dict[str, Callable[[Mapping[str, Any], DutySettings], None]] = {
-    **SPEAK,
+    "log": lambda message, _: log.error("%s", message["text"]),
     "email": lambda message, settings: send_email(message, settings.notify_email),
+    "webhook": lambda message, settings: post(message, hook_of(settings)),
 }
 _BY_CONNECTION: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]] = {
     EMAIL: lambda message, settings, connection: send_email(

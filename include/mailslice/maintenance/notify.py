@@ -4,7 +4,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -67,7 +67,10 @@ def notify(message: Mapping[str, Any], settings: DutySettings) -> None:
     """Send the message on each channel, without Airflow. A channel that fails stops no other."""
     for channel in channels_without_airflow(settings):
         try:
-            SPEAK[channel](message, settings)
+            if channel == "log":
+                log.error("%s", message["text"])
+            else:
+                post(message, hook_of(settings))
         except Exception as error:  # noqa: BLE001 - the run's own end matters more
             log.error("notifier %s could not send: %s", channel, why(error))  # noqa: TRY400
 
@@ -103,13 +106,6 @@ def post(message: Mapping[str, Any], hook: Webhook) -> None:
     headers = {**hook.headers, "Content-Type": "application/json"}
     request = Request(hook.url, json.dumps(dict(message)).encode(), headers)  # noqa: S310
     build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S).close()
-
-
-SPEAK: Mapping[str, Callable[[Mapping[str, Any], DutySettings], None]] = {
-    "log": lambda message, _: log.error("%s", message["text"]),
-    "webhook": lambda message, settings: post(message, hook_of(settings)),
-}
-"""The channels that need no Airflow."""
 
 
 def message_of_alerts(
