@@ -118,7 +118,7 @@ def decide(
     unmarked = MailStage(enqueue_id, "", 1, 0, requested)
     record = unmarked if read is None else _fitted(read, requested)
     failed = record.recipients_at(Stage.SENDING)
-    after = next_attempt(record, record.remaining, failed, by=by, now=now)
+    after = next_attempt(record, record.remaining, by=by, now=now)
     if failed:
         verdict = DeliveryVerdict.WAIT if holder_lives else DeliveryVerdict.FAIL
     else:
@@ -127,17 +127,14 @@ def decide(
     return Decision(verdict, record, record.remaining, failed, after)
 
 
-def next_attempt(
-    record: MailStage, left: Iterable[str], failed: Iterable[str] = (), *, by: str, now: datetime
-) -> MailStage:
-    """The record of a retry: one more attempt, for `left`. The others were served or failed."""
+def next_attempt(record: MailStage, left: Iterable[str], *, by: str, now: datetime) -> MailStage:
+    """The record of a retry: one more attempt, for `left`. Of the others, those in doubt fail."""
     left = tuple(dict.fromkeys(left))
     states = {
-        recipient: Stage.FAILED if at is Stage.FAILED else Stage.SENT
+        recipient: Stage.SENT if at is Stage.SENT else Stage.FAILED
         for recipient, at in record.recipients.items()
     }
     states.update(dict.fromkeys(record.remaining, Stage.SENT))
-    states.update(dict.fromkeys(failed, Stage.FAILED))
     for recipient in left:
         states.pop(recipient, None)
     return MailStage(record.enqueue_id, by, record.attempt + 1, record.step + 1, left, states, now)

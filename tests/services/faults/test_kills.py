@@ -40,7 +40,7 @@ def points_of_operations() -> set[str]:
         *WHERE_MAILS_WAIT.values(),
         *MOVE_POINTS,
         *UNDELETE_POINTS,
-        *(CLAIMED_ANEW, VOIDED, "release:voided", "release:taken"),
+        *(CLAIMED_ANEW, VOIDED, "release:voided"),
         *HOLD_POINTS,
     }
     return named() - elsewhere - of_postal

@@ -455,6 +455,27 @@ async def test_who_failed_and_is_sent_to_after_all_is_corrected_and_nobody_else_
     assert decisions(spool) == [(item.enqueue_id, "sent")]
 
 
+async def test_nobody_is_told_of_a_doubt_in_a_mail_that_was_released_from_quarantine(
+    spool: Any,
+) -> None:
+    """Its handler hung as it sent to A, woke after a close and a release, and raised."""
+    before = reported(spool)
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker, A, B)
+        async with aclosing(worker.deliveries(1)) as deliveries:
+            delivery = await next_of(deliveries)
+            await delivery.stage_for_coroutine().sending([A])
+            read = spool.stores.own.mail_stages.get(spool.queue, item.enqueue_id)
+            how: Any = {"by": "release", "now": worker.context.clock()}
+            after = decide(read, item.enqueue_id, item.mail.recipients, **how).after
+            assert spool.stores.own.mail_stages.advance(spool.queue, read, after)
+            spool.stores.tables.deleted.mark_many(spool.queue, [item.enqueue_id])
+            await delivery.retry()  # as for an exception
+            await settled(spool, deliveries, item)
+    assert (set_aside(spool), decisions(spool), new_reports(spool, before)) == ([], [], [])
+    assert record(spool, item) == replace(after, updated=None)
+
+
 @pytest.mark.parametrize("became", [SENT, None, FAILED])
 async def test_who_was_told_as_failed_too_early_is_corrected_and_the_next_in_doubt_is_told(
     spool: Any, became: Stage | None

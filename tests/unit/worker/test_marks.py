@@ -61,16 +61,22 @@ class Table:
         return self.table.get(QUEUE, ID)
 
 
-def marks(table: Table, *recipients: str, told: list[tuple[str, ...]] | None = None) -> StageMarks:
+Told = list[tuple[str, ...]]
+
+
+def marks(
+    table: Table, *recipients: str, told: Told | None = None, failed: Told | None = None
+) -> StageMarks:
     async def late(_record: MailStage, those: tuple[str, ...]) -> None:
         assert told is not None
         told.append(those)
 
-    async def nobody(_record: MailStage, _those: tuple[str, ...]) -> None:
-        pass
+    async def doubt(_record: MailStage, those: tuple[str, ...]) -> None:
+        if failed is not None:
+            failed.append(those)
 
     record = decide(table.record, ID, recipients or (A, B, C), by=table.worker, now=now()).record
-    return StageMarks(table, record, lambda _stage: None, nobody, late)  # type: ignore[arg-type]
+    return StageMarks(table, record, lambda _stage: None, doubt, late)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fault", ["lost", "down"])
@@ -121,6 +127,16 @@ async def test_a_sent_that_was_not_confirmed_is_written_by_what_comes_next(fault
             assert (record.recipients, record.remaining) == ({A: SENT}, (B, C))
 
 
+async def test_a_sent_of_nobody_writes_who_was_not_sent_to() -> None:
+    table = Table()
+    made = marks(table)
+    await made.sending([A])
+    await made.not_sent()
+    await made.sent()
+    assert table.record is not None
+    assert (table.record.recipients, set(table.record.remaining)) == ({}, {A, B, C})
+
+
 @pytest.mark.parametrize("fault", ["lost", "down"])
 async def test_a_retry_whose_record_was_not_confirmed_counts_one_attempt(fault: str) -> None:
     table = Table(faults=[fault, fault])
@@ -150,6 +166,46 @@ async def test_whoever_lost_the_mail_is_refused_at_every_turn() -> None:
         with pytest.raises(TakenOver):
             await refused
     assert table.record.owner == "you"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("how", ["taken", "lost", "down", "none"])
+async def test_nobody_is_told_of_a_doubt_in_a_mail_that_was_taken(how: str) -> None:
+    table, failed = Table(), Told()
+    made = marks(table, failed=failed)
+    await made.sending([A])
+    if how == "taken":
+        decision = decide(table.record, ID, (A, B, C), by="release", now=now())
+        assert table.table.advance(QUEUE, decision.record, decision.after)
+        with pytest.raises(TakenOver):
+            await made.begin_next_attempt([A, B, C])
+        assert (failed, made.taken, table.record) == ([], True, decision.after)
+        return
+    table.faults = [how]
+    if how != "none":
+        with pytest.raises(StoreUnavailable):
+            await made.begin_next_attempt([A, B, C])
+        assert failed == []
+    ended = await made.begin_next_attempt([A, B, C])
+    assert (failed, ended.recipients, table.record) == ([(A,)], {A: FAILED}, ended)
+
+
+async def test_a_doubt_is_told_with_the_step_that_the_table_has() -> None:
+    """The next delivery of the mail, by the same worker, does not tell of it again."""
+    table, steps = Table(), list[tuple[int, int]]()
+    made = marks(table)
+    await made.sending([A])
+    table.faults = ["lost"]
+    await made.sent([A])
+    await made.sending([B])
+
+    async def doubt(record: MailStage, _those: tuple[str, ...]) -> None:
+        assert table.record is not None
+        steps.append((record.step, table.record.step))
+
+    made.on_doubt = doubt
+    await made.begin_next_attempt([B, C])
+    ((told, stored),) = steps
+    assert told == stored
 
 
 async def test_a_second_holder_is_refused_although_owner_and_attempt_have_come_back() -> None:
@@ -258,7 +314,7 @@ async def _moved(holder: StageMarks, operation: str) -> MailStage | None:
     if operation == "again":
         if holder.next_record is not None:
             return None
-        expected = next_attempt(known, known.remaining, holder.doubtful, by="me", now=now())
+        expected = next_attempt(known, known.remaining, by="me", now=now())
         await holder.begin_next_attempt(known.remaining)
         return expected
     if operation == "sending" and known.remaining:

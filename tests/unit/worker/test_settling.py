@@ -612,6 +612,7 @@ async def test_who_was_told_failed_and_answers_before_that_is_written_is_told_as
 
     async def notify(_item: QueuedMail, _record: MailStage, those: Any, *_: object) -> None:
         told.append(those)
+        in_doubt.stages.advance = away
 
     async def sent_after_all(_item: QueuedMail, _record: MailStage, those: Any) -> None:
         late.append(those)
@@ -627,7 +628,6 @@ async def test_who_was_told_failed_and_answers_before_that_is_written_is_told_as
     async def away(*_: object) -> bool:
         raise StoreUnavailable("away")
 
-    in_doubt.stages.advance = away
     with pytest.raises(StoreUnavailable):
         await delivery.retry()
     in_doubt.stages.advance = advance

@@ -79,7 +79,7 @@ class Releases:
             if now is None or now.state not in _RELEASABLE:
                 why = "it is gone" if now is None else f"it is {now.state}"
                 raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")
-            return self.release_within(self._taken(now), lock)
+            return self.release_within(now, lock)
 
     def release_within(
         self, mail: QuarantinedMail, lock: LeasedLock, *, accept_duplicates: bool = False
@@ -91,6 +91,7 @@ class Releases:
             self._forget(mail)
             return mail.released_as
         content, queue = self.content(mail), self._target_queue(mail)
+        mail = self._taken(mail)  # only now: without content its holder alone can serve anybody
         item, tries = codec.decode(mail.message), CutOffEntries(self._stores, queue, self._sleep)
         out = None
         if mail.state is State.RELEASING and (last := mail.released_as) is not None:
@@ -106,7 +107,7 @@ class Releases:
             mail = self._claim(mail, Refused, **claim)  # nothing was done yet
             crash.point("release:claimed")
             out = next(iter(tries.void(mail.voided, lock.renew)), None)
-            if mail.voided:  # the void ended: nobody takes its marks for those of a completion
+            if out is None and mail.voided:  # the void ended: none of its marks is a completion
                 mail = self._claim(mail, voided=())
                 crash.point("release:voided")
         if out is None:
@@ -124,14 +125,15 @@ class Releases:
     def _taken(self, mail: QuarantinedMail) -> QuarantinedMail:
         """A closed mail without the recipients that its holder served since, by its stage marks.
 
-        Takes the stage record: if the holder goes on, its next mark is refused. Raises Refused if
-        the holder served all recipients, unless the row says so (`finished`).
+        Marks the mail as deleted, as its close may have been cut off. Takes the stage record: if
+        the holder goes on, its next mark is refused. Raises Refused if the holder served all
+        recipients, unless the row says so (`finished`).
         """
-        stages, queue, id_ = self._stores.own.mail_stages, self._queue, mail.enqueue_id
-        record, recipients = stages.get(queue, id_), codec.decode(mail.message).mail.recipients
-        has_marks = record is not None or queue in self._stores.settings.queue.stage_marks
-        if (mail.state, mail.action) != (State.KEPT, "closed") or not has_marks:
+        if (mail.state, mail.action) != (State.KEPT, "closed"):
             return mail
+        stages, queue, id_ = self._stores.own.mail_stages, self._queue, mail.enqueue_id
+        self._stores.tables.deleted.mark_many(queue, [id_])
+        record, recipients = stages.get(queue, id_), codec.decode(mail.message).mail.recipients
         after = decide(record, id_, recipients, by="release", now=self._clock()).after
         if not stages.advance(queue, record, after):
             return self._taken(mail)

@@ -55,11 +55,12 @@ def finish(actions: StuckMailActions, planned: Collection[EnqueueId]) -> dict[st
     Also notes in quarantine which closed mails their workers completed after all: whoever releases
     such a mail must know that.
     """
-    run, quarantine = actions.run, actions.quarantine
-    records = run.stores.own.worker_records.list(run.queue)
-    done = {enqueue_id for record in records for enqueue_id in record.done}
-    finished: Counter[str] = Counter()
-    for mail in quarantine.mails(serial=True):
+    run, quarantine, own = actions.run, actions.quarantine, actions.run.stores.own
+    done = {id_ for record in own.worker_records.list(run.queue) for id_ in record.done}
+    mails, finished = list(quarantine.mails(serial=True)), Counter[str]()
+    stages = own.mail_stages.by_ids(run.queue, [mail.enqueue_id for mail in mails])
+    done |= {id_ for id_, record in stages.items() if record.stage is Stage.SENT}
+    for mail in mails:
         # Only for closed mails: after recipients in doubt failed, the mail is completed for the
         # others. That says nothing about those in doubt.
         if mail.action == Action.CLOSED and mail.state is State.KEPT and mail.enqueue_id in done:

@@ -43,8 +43,8 @@ class StageMarks:
     taken: bool = field(init=False, default=False)
     _written: MailStage = field(init=False)
     _writing: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    _reported: tuple[MailStage, tuple[str, ...]] | None = field(init=False, default=None)
-    """The record, and the recipients in doubt, as they were reported."""
+    _reported: MailStage | None = field(init=False, default=None)
+    """The record whose recipients in doubt were reported."""
 
     def __post_init__(self) -> None:
         self._written = self.known
@@ -78,8 +78,10 @@ class StageMarks:
         self.on_stage(self.known.stage)
         try:
             async with self._writing:
-                reported = set(self._reported[1]) if self._reported else set()
-                if self.next_record is not None or not reported.isdisjoint(requested):
+                if requested and set(requested) <= set(self._written.recipients_at(Stage.SENT)):
+                    return  # another mark wrote it
+                reported = self._reported.recipients_at(Stage.SENDING) if self._reported else ()
+                if self.next_record is not None or not set(requested).isdisjoint(reported):
                     # The delivery was settled under its handler: these were reported as failed.
                     raise _taken(self.known.enqueue_id)
                 await self._write(self.known)
@@ -117,14 +119,15 @@ class StageMarks:
                 raise _taken(self.known.enqueue_id)
             if self.next_record is None:
                 if self._reported is None:
-                    reported = self.known, self.doubtful  # as of now: a `sent` may come
-                    await self.on_doubt(*reported)
+                    if self.doubtful:  # a mail that was taken is refused before anybody is told
+                        await self._write(self.known)
+                        self.known = replace(self.known, step=self._written.step)
+                    reported = self.known  # as of now: a `sent` may come
+                    await self.on_doubt(reported, self.doubtful)
                     self._reported = reported
-                known, failed = self._reported
+                known, by, now = self._reported, self.stages.worker, self.stages.clock()
                 untouched = [r for r in remaining if r not in known.recipients]
-                by, now = self.stages.worker, self.stages.clock()
-                after = next_attempt(known, untouched, failed, by=by, now=now)
-                await self._write(after)
+                await self._write(next_attempt(known, untouched, by=by, now=now))
                 crash.point("stage:again-written")
                 self.next_record = self._written
             return self.next_record

@@ -14,9 +14,9 @@ from mailslice.admin import queues
 from mailslice.admin.quarantine import Decided, Holder
 from mailslice.codec import message
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.errors import ContentMissing, Refused, StoreUnavailable
 from mailslice.model.names import RabbitNames
-from mailslice.model.stages import MailStage, Stage
+from mailslice.model.stages import MailStage, Stage, next_attempt
 from mailslice.stores.cassandra.own import MailStages
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
@@ -356,13 +356,56 @@ def test_a_release_leaves_out_who_was_served_since_the_close_and_the_holder_serv
     assert [each.mail.recipients for each in published(recover)] == [(B, C)]
 
 
-def test_a_release_before_the_holder_began_lets_it_send_to_nobody(recover, monkeypatch):
-    monkeypatch.setattr(recover.stores, "settings", recover.settings)
+def test_a_release_before_the_holder_began_lets_it_send_to_nobody(recover):
+    """Also from a shell without MAILSLICE_QUEUE_STAGE_MARKS."""
     item, worker, _ = held(recover, A, B)
     assert recover.run(mode="close")["closed"] == 1
     recover.quarantine.release(*recover.kept())
     late = MailStage(item.enqueue_id, worker.name, 1, 1, (B,), {A: Stage.SENDING}, system_clock())
     assert not recover.stores.own.mail_stages.advance(recover.queue, None, late)
+    assert [each.mail.recipients for each in published(recover)] == [(A, B)]
+
+
+@pytest.mark.parametrize("error", [ContentMissing, StoreUnavailable])
+def test_a_release_that_has_no_content_leaves_the_mail_to_its_holder(recover, monkeypatch, error):
+    """The holder has the content in memory."""
+    item, worker, record = held(recover, A, B, sending=(A,))
+    if error is ContentMissing:
+        recover.stores.blobs.delete_many([item.body_blob_id])
+    recover.run(mode="close")
+    (kept,) = recover.kept()
+    with monkeypatch.context() as patch:
+        if error is StoreUnavailable:
+            patch.setattr(type(recover.stores.own_blobs), "get", away)
+        with pytest.raises(error):
+            recover.quarantine.release(kept)
+    assert stage(recover, item).owner == worker.name
+    sent = record.moved((A,), Stage.SENT, by=worker.name, now=system_clock())
+    assert recover.stores.own.mail_stages.advance(recover.queue, record, sent)
+    if error is StoreUnavailable:
+        recover.quarantine.release(kept)
+        assert [each.mail.recipients for each in published(recover)] == [(B,)]
+
+
+def away(*_):
+    raise StoreUnavailable("S3 answers 503")
+
+
+@pytest.mark.parametrize("point", [None, "release:taken", "release:claimed"])
+def test_a_release_marks_a_mail_whose_closing_was_cut_off_before_its_mark(
+    recover, monkeypatch, point
+):
+    """Its holder has gone on since, and its next attempt, for B, waits in a delay level."""
+    item, worker, record = held(recover, A, B, sending=(A,))
+    kept_by_holder(recover, item, worker, A)
+    cut(recover, monkeypatch, "apply:decided", mode="close")
+    again = next_attempt(record, (B,), by=worker.name, now=system_clock())
+    assert recover.stores.own.mail_stages.advance(recover.queue, record, again)
+    assert not recover.is_marked(item)
+    if point is not None:
+        killed(monkeypatch, point, lambda: recover.quarantine.release(*recover.kept()))
+    recover.quarantine.release(*recover.kept())
+    assert recover.is_marked(item)
     assert [each.mail.recipients for each in published(recover)] == [(A, B)]
 
 
@@ -387,6 +430,20 @@ def test_a_release_of_a_mail_whose_holder_served_everyone_since_waits_for_a_seco
     recover.run(mode="close")
     recover.quarantine.release(*recover.kept())
     assert [each.mail.recipients for each in published(recover)] == [(A, B)]
+
+
+@pytest.mark.parametrize("sent", [(A, B), (A,)])
+def test_a_closed_mail_whose_marks_say_that_all_were_served_is_finished(recover, sent):
+    """Its worker died before its record named the mail."""
+    _, worker, record = held(recover, A, B, sending=(A, B))
+    recover.run(mode="close")
+    later = record.moved(sent, Stage.SENT, by=worker.name, now=system_clock())
+    assert recover.stores.own.mail_stages.advance(recover.queue, record, later)
+    worker.say(in_flight=())
+    finished = recover.run(mode="close")["finishedOfEarlierRuns"]
+    assert finished == ({"completed by its worker after all": 1} if sent == (A, B) else {})
+    assert (recover.kept()[0].finished is not None) == (sent == (A, B))
+    assert recover.run(mode="close")["finishedOfEarlierRuns"] == {}
 
 
 def test_mode_close_completes_a_mail_whose_recipients_were_all_served(recover):
