@@ -697,7 +697,7 @@ class RelaySettings(Group):
     """Mails that one connection carries; it is closed after 30 s without a mail. 1: a connection
     for each mail."""
     max_age: Duration = timedelta(days=5)
-    """Age from which a mail that still fails is given up."""
+    """Age from which a mail that the next hop still refuses is given up."""
     give_up: GiveUp = GiveUp.DEAD_LETTER
     """What becomes of a mail that is refused permanently or too old. bounce needs
     MAILSLICE_WORKER_BOUNCE_QUEUE."""

@@ -414,6 +414,29 @@ def test_who_was_served_is_not_given_up_with_the_rest(sink: Sink) -> None:
     )
 
 
+@pytest.mark.parametrize("give_up", ["dead-letter", "bounce"])
+def test_a_mail_that_is_too_old_is_not_given_up_while_the_next_hop_is_not_reached(
+    give_up: str,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        hop = {"host": "127.0.0.1", "port": taken.getsockname()[1], "give_up": give_up}
+    settings = {"relay": hop, "worker": {"bounce_queue": "out"}}
+    send = Relay(Settings.model_validate(settings))
+    old = Marked(Sink(), OLD)
+    outcome = send(Mail("m", "s@home.example", (A, B)), CONTENT, stage=old)
+    assert outcome == Retry(recipients=(A, B), back_off=True)
+
+
+@pytest.mark.parametrize(
+    ("refuse", "drop_at"), [({"MAIL": "530 5.7.0 AUTH first"}, ""), ({A: "450 later"}, "answer")]
+)
+def test_nor_while_a_recipient_has_no_answer_or_the_settings_are_wrong(
+    refuse: dict[str, str], drop_at: str, sink: Sink
+) -> None:
+    sink.refuse, sink.drop_at = refuse, drop_at
+    assert marked(sink, age=OLD)[0] == Retry(recipients=(A, B), back_off=True)
+
+
 def test_a_mail_of_unknown_age_is_tried_again(sink: Sink) -> None:
     sink.refuse.update({A: "450 later", B: "450 later"})
     assert marked(sink, age=None)[0] == Retry(recipients=(A, B), back_off=True)

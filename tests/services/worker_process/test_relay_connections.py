@@ -10,6 +10,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.worker.handlers.next_hop import Connection
 from mailslice.worker.outcome import Complete, Reject, Retry
+from mailslice.worker.stages.handler_stage import BlockingStage
 from tests.services.worker_process.sink import Sink, Watching, certificate, running
 from tests.services.worker_process.test_relay import CONTENT, A, B, relay
 
@@ -182,6 +184,16 @@ def test_a_connection_ends_after_its_mails() -> None:
     assert (sink.connections, len(sink.got)) == (3, 5)
 
 
+def test_also_within_one_mail(*, pipelining: bool) -> None:
+    to = tuple(f"r{number}@next.example" for number in range(250))
+    with running(Sink(pipelining=pipelining)) as sink:
+        send = relay(sink.port, mails_per_connection=2)
+        assert send(Mail("m", None, to), CONTENT) == Complete()
+        assert (sink.connections, [len(got[1]) for got in sink.got]) == (3, [50] * 5)
+        assert send(MAIL, CONTENT) == Complete()
+    assert sink.connections == 3, "the fifth left room for one more"
+
+
 def test_an_idle_connection_is_closed() -> None:
     with running(Sink()) as sink:
         send = relay(sink.port, idle_seconds=0.2)
@@ -206,12 +218,39 @@ def test_a_mail_that_was_sent_is_not_sent_again_where_no_thread_can_be_started(
         with monkeypatch.context() as patch:
             patch.setattr(threading.Timer, "start", full)
             assert [send(MAIL, CONTENT) for _ in range(3)] == [Complete()] * 3
+            two = Mail("m", None, (A, B), per_recipient_headers=(RecipientHeader(B, "X", "y"),))
+            assert send(two, CONTENT) == Retry(recipients=(B,)), "at once, for A was served"
         assert send(MAIL, CONTENT) == Complete()
         deadline = time.monotonic() + 5
         while send._hop._idle:
             assert time.monotonic() < deadline, "it is closed as soon as a thread can be started"
             time.sleep(0.05)
-    assert len(sink.got) == 4
+    assert len(sink.got) == 5
+
+
+@dataclass
+class Leaving(Closing):
+    """Takes one mail; then it is away."""
+
+    async def handle_EHLO(
+        self,
+        server: SMTP,
+        session: Session,
+        envelope: Envelope,
+        hostname: str,
+        responses: list[str],
+    ) -> list[str]:
+        if self.got:
+            self._close(server)
+        return await super().handle_EHLO(server, session, envelope, hostname, responses)
+
+
+def test_a_server_that_leaves_within_a_mail_is_a_failed_attempt_for_the_rest() -> None:
+    two = Mail("m", None, (A, B), per_recipient_headers=(RecipientHeader(B, "X", "y"),))
+    with running(Leaving()) as sink:
+        outcome = relay(sink.port, mails_per_connection=1)(two, CONTENT)
+    assert outcome == Retry(recipients=(B,), back_off=True)
+    assert [got[1] for got in sink.got] == [(A,)]
 
 
 @pytest.mark.parametrize("word", [b"", b"421 4.4.2 idle for too long\r\n"])
@@ -465,9 +504,23 @@ def test_a_login_that_is_refused_is_no_refusal_of_the_mail(
 ) -> None:
     caplog.set_level("INFO", "mailslice")
     assert relay(mechanism.port, username="ursula", password="wrong")(MAIL, CONTENT) == LATER
-    assert "failed: 535 to AUTH (MAILSLICE_RELAY_USERNAME)" in caplog.text
+    assert "failed: LoginRefused: 535 to AUTH (MAILSLICE_RELAY_USERNAME)" in caplog.text
     assert "wrong" not in caplog.text
     assert mechanism.got == []
+
+
+@pytest.mark.parametrize("answer", ["535 5.7.8 wrong", "454 4.7.0 the directory is away"])
+def test_nor_does_it_end_a_mail_that_is_too_old(answer: str) -> None:
+    def refused(server: SMTP, *_: object) -> AuthResult:
+        return AuthResult(success=False, handled=False, message=answer)
+
+    with running(Sink(), authenticator=refused, auth_require_tls=False) as sink:
+        send = relay(sink.port, username="ursula", password="wrong")
+        outcome = send(MAIL, CONTENT, stage=BlockingStage(age=timedelta(days=6)))
+    assert outcome == LATER
+    assert isinstance(outcome, Retry)
+    said = f"LoginRefused: {answer[:3]} to AUTH (MAILSLICE_RELAY_USERNAME): {answer[4:]}"
+    assert outcome.why == f"no answer {said} (for 1)"
 
 
 def test_a_server_without_auth_gets_no_mail_of_who_has_a_password() -> None:

@@ -962,6 +962,22 @@ async def test_mail_comes_through_starttls_with_auth_behind_it(tmp_path: Path) -
         assert b"with ESMTPSA id" in server.keeper.kept[0][1]
 
 
+async def test_a_second_starttls_within_tls_is_refused_and_the_conversation_goes_on(
+    tmp_path: Path,
+) -> None:
+    cert, key = certificate(tmp_path)
+    async with serving(tls_certificate=cert, tls_key=key) as server:
+
+        def client(smtp: smtplib.SMTP) -> tuple[int, bytes]:
+            smtp.starttls(context=ssl.create_default_context(cafile=str(cert)))
+            answer = smtp.docmd("STARTTLS")
+            send()(smtp)
+            return answer
+
+        assert await server.do(client) == (503, b"5.5.1 TLS is active already")
+        assert server.only[1] == CONTENT
+
+
 async def test_a_certificate_that_is_renewed_is_shown_and_half_a_one_is_not(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (cert, key), (new_cert, new_key) = certificate(tmp_path), certificate(tmp_path / "new")

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -401,6 +402,22 @@ def test_a_lack_of_time_is_a_failed_attempt_only_where_nobody_was_served(
     hop = Hop([connected(*answers)])
     send = Relay(Settings.model_validate({}), hop=hop, begin_within=-1.0)
     assert send(Mail("m", "s@x", (A, B)), CONTENT) == outcome
+
+
+def test_who_was_not_named_does_not_wait_because_another_was_refused() -> None:
+    to = tuple(f"r{number}@x" for number in range(51))
+    answers = [OK, b"450 later\r\n", *[OK] * 49, GO, OK]
+    hop = Hop([connected(*answers, features=("pipelining",))])
+    send = Relay(Settings.model_validate({}), hop=hop, begin_within=-1.0)
+    assert send(Mail("m", "s@x", to), CONTENT) == Retry(recipients=(to[0], to[50]))
+
+
+def test_a_mail_that_is_too_old_is_not_given_up_for_a_lack_of_time() -> None:
+    to = tuple(f"r{number}@x" for number in range(51))
+    hop = Hop([connected(b"451 later\r\n")])
+    send = Relay(Settings.model_validate({}), hop=hop, begin_within=-1.0)
+    outcome = send(Mail("m", "s@x", to), CONTENT, stage=BlockingStage(age=timedelta(days=6)))
+    assert outcome == Retry(recipients=to, back_off=True)
 
 
 CLOSING = b"421 4.7.0 too many errors\r\n"

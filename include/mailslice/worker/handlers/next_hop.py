@@ -37,13 +37,8 @@ class StaleConnection(smtplib.SMTPServerDisconnected):
     """
 
 
-class LoginRefused(smtplib.SMTPException):
+class LoginRefused(Exception):
     """The next hop does not take our user and password: the settings are wrong, not the mail."""
-
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(f"{code} to AUTH (MAILSLICE_RELAY_USERNAME)")
-        self.code = 535 if code // 100 == 5 else code  # 535 is never a refusal of the mail
-        self.words = words
 
 
 class _Replies(socket.SocketIO):
@@ -264,9 +259,10 @@ def log_in(server: smtplib.SMTP, username: str, password: str) -> None:
         if code == 334:
             code, words = server.docmd(_base64(password))
     else:
-        raise LoginRefused(535, "the next hop offers neither AUTH PLAIN nor AUTH LOGIN")
+        raise LoginRefused("neither AUTH PLAIN nor LOGIN is offered (MAILSLICE_RELAY_USERNAME)")
     if code != 235:
-        raise LoginRefused(code, words.decode("utf-8", "replace"))
+        text = words.decode("utf-8", "replace")
+        raise LoginRefused(f"{code} to AUTH (MAILSLICE_RELAY_USERNAME): {text}")
 
 
 def _base64(text: str) -> str:

@@ -25,7 +25,7 @@ from mailslice.model.errors import BadSetting, MailsliceError
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.events import redacted
-from mailslice.worker.handlers.next_hop import Connection, LoginRefused, NextHop, StaleConnection
+from mailslice.worker.handlers.next_hop import Connection, NextHop, StaleConnection
 from mailslice.worker.handlers.smtp_dialogue import (
     BEGIN_WITHIN,
     Stopping,
@@ -33,7 +33,7 @@ from mailslice.worker.handlers.smtp_dialogue import (
     Transaction,
     send,
 )
-from mailslice.worker.handlers.smtp_refusals import NO_ANSWER, Refusals
+from mailslice.worker.handlers.smtp_refusals import NO_ANSWER, NO_REFUSAL, Refusals
 from mailslice.worker.handlers.smtp_wire import Body
 from mailslice.worker.io.destination_throttle import UNTHROTTLED, BlockingThrottle
 from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
@@ -87,7 +87,7 @@ class Relay:
             remaining = {*unsent, *throttled, *refused.for_now, *refused.for_good}
             return Retry(
                 recipients=tuple(r for r in mail.recipients if r in remaining),
-                back_off=bool(refused.for_now),
+                back_off=bool(refused.for_now) and not refused.accepted,
                 why="the worker ends, or the time of an attempt, before all were sent to",
                 answer=refused.accepted,
             )
@@ -107,27 +107,25 @@ class Relay:
         body = Body.of(content)
         transact = partial(send, body=body, refused=refused, stage=stage, timeouts=timeouts)
         connection: Connection | None = None
-        stopped, code, problem = False, NO_ANSWER, "too late to begin"
+        stopped, problem = False, "too late to begin"
         try:
-            connection = self._hop.connection()
             while pending:
+                stopped = False
+                connection = connection or self._hop.connection()
                 try:
                     transact(connection, mail.sender, pending[0])
                 except StaleConnection:
                     connection = self._hop.connection(fresh=True)
                     continue
                 pending.popleft()
+                # If nobody was served the next attempt may get no further: this is a failed one.
+                stopped = timeouts.stopping.is_set() or bool(refused.accepted)
+                self._hop.release(connection)
+                connection = None
                 if timeouts.stopping.is_set() or timeouts.is_late:
                     break
-            # If nobody was served the next attempt may get no further: this is a failed one.
-            stopped = timeouts.stopping.is_set() or bool(refused.accepted)
-            self._hop.release(connection)
-            connection = None
         except Stopping:
             stopped = True
-        except LoginRefused as error:
-            code, problem = error.code, error.words
-            self._log_failure(error)
         except MailsliceError:
             raise  # for the worker: another one has the mail, or a store is away
         except Exception as error:  # noqa: BLE001 - served recipients stay served
@@ -139,15 +137,14 @@ class Relay:
         unsent = frozenset((*pending_recipients, *refused.unnamed))
         if stopped:
             return unsent
-        refused.add((r for r in unsent if r not in refused), code, problem)
+        refused.add((r for r in unsent if r not in refused), NO_ANSWER, problem)
         return frozenset()
 
     def _log_failure(self, error: Exception) -> str:
         """Logs it, returns the text. A server's text may name addresses, which only DEBUG logs."""
-        refuses_us = isinstance(error, LoginRefused)
-        what = str(error) if refuses_us else redacted(f"{type(error).__name__}: {error}")
+        what = redacted(f"{type(error).__name__}: {error}")
         facts = (self._settings.host, self._settings.port, what)
-        level = logging.INFO if isinstance(error, OSError) and not refuses_us else logging.WARNING
+        level = logging.INFO if isinstance(error, OSError) else logging.WARNING
         log.log(level, "next hop %s:%d failed: %s", *facts, extra={"action": "relay_failed"})
         log.debug("next hop failed", exc_info=error)
         return what
@@ -155,9 +152,10 @@ class Relay:
     def _final_outcome(
         self, mail: Mail, outcome: Outcome, refused: Refusals, stage: BlockingStage
     ) -> Outcome:
-        """Ends a mail that is too old at its first refusal, unless a recipient has to wait."""
+        """Ends a mail too old when the next hop refuses it, unless a recipient has to wait."""
         is_old = stage.age is not None and stage.age > self._settings.max_age
-        if isinstance(outcome, Retry) and outcome.back_off and not outcome.throttled and is_old:
+        ends = is_old and NO_REFUSAL.isdisjoint(refused.for_now.values())
+        if isinstance(outcome, Retry) and outcome.back_off and not outcome.throttled and ends:
             # Served recipients are done; for the others this was the last attempt.
             if len(outcome.recipients or ()) < len(mail.recipients):
                 return Retry(recipients=outcome.recipients, why=outcome.why, answer=outcome.answer)

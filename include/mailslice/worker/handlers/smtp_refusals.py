@@ -10,11 +10,11 @@ from mailslice.worker.events import redacted
 from mailslice.worker.handlers.next_hop import CLOSING
 
 NO_ANSWER = 0
+NO_REFUSAL = frozenset({NO_ANSWER, 530, 534, 535, 538})
+"""The codes that refuse no mail: without an answer, or the next hop wants AUTH or TLS of us."""
 NO_UTF8, BAD_RECIPIENT, BAD_SENDER = "5.6.7", "5.1.3", "5.1.7"
 _BAD_ADDRESS = 553
 _MOST_ANSWERS, _LONGEST_ANSWER = 3, 200
-_CONFIGURATION_CODES = frozenset({530, 534, 535, 538})
-"""The next hop wants AUTH or TLS: our settings are wrong, not the mail."""
 _STATUS = re.compile(r"(5\.\d{1,3}\.\d{1,3})\b", re.ASCII)
 _LOCAL_REFUSALS = {
     NO_UTF8: (
@@ -47,7 +47,7 @@ class Refusals:
 
     def add(self, recipients: Iterable[str], code: int, words: str = "") -> None:
         """5yz is permanent, unless it wants AUTH or TLS. Everything else is temporary."""
-        is_final = 500 <= code < 600 and code not in _CONFIGURATION_CODES
+        is_final = 500 <= code < 600 and code not in NO_REFUSAL
         kind = self.for_good if is_final else self.for_now
         new = [recipient for recipient in recipients if recipient not in self.for_good]
         kind.update(dict.fromkeys(new, code))

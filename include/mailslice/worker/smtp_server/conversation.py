@@ -142,6 +142,13 @@ class Conversation(SMTP):  # type: ignore[misc]
         self.command_size_limits = defaultdict(lambda: 512, AUTH=12_288, MAIL=512 + 500)
         await super().smtp_EHLO(hostname)
 
+    @functools.wraps(SMTP.smtp_STARTTLS)
+    async def smtp_STARTTLS(self, arg: str) -> None:
+        if self.session.ssl:
+            await self.push("503 5.5.1 TLS is active already")
+        else:
+            await super().smtp_STARTTLS(arg)
+
     @functools.wraps(SMTP.smtp_AUTH)
     async def smtp_AUTH(self, arg: str | None) -> None:
         # A mechanism's name has no case (RFC 5321 2.4): .NET clients send `AUTH login`.
