@@ -106,6 +106,8 @@ class Releases:
             claim = {"state": State.RELEASING, "released_as": new_id, "voided": voided}
             mail = self._claim(mail, Refused, **claim)  # nothing was done yet
             crash.point("release:claimed")
+            if mail.action == "closed":  # a close that was cut off wrote no mark
+                self._stores.tables.deleted.mark_many(self._queue, [mail.enqueue_id])
             out = next(iter(tries.void(mail.voided, lock.renew)), None)
             if out is None and mail.voided:  # the void ended: none of its marks is a completion
                 mail = self._claim(mail, voided=())
@@ -125,14 +127,12 @@ class Releases:
     def _taken(self, mail: QuarantinedMail) -> QuarantinedMail:
         """A closed mail without the recipients that its holder served since, by its stage marks.
 
-        Marks the mail as deleted, as its close may have been cut off. Takes the stage record: if
-        the holder goes on, its next mark is refused. Raises Refused if the holder served all
-        recipients, unless the row says so (`finished`).
+        Takes the stage record: if the holder goes on, its next mark is refused. Raises Refused if
+        the holder served all recipients, unless the row says so (`finished`).
         """
         if (mail.state, mail.action) != (State.KEPT, "closed"):
             return mail
         stages, queue, id_ = self._stores.own.mail_stages, self._queue, mail.enqueue_id
-        self._stores.tables.deleted.mark_many(queue, [id_])
         record, recipients = stages.get(queue, id_), codec.decode(mail.message).mail.recipients
         after = decide(record, id_, recipients, by="release", now=self._clock()).after
         if not stages.advance(queue, record, after):

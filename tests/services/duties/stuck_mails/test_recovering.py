@@ -409,6 +409,27 @@ def test_a_release_marks_a_mail_whose_closing_was_cut_off_before_its_mark(
     assert [each.mail.recipients for each in published(recover)] == [(A, B)]
 
 
+def test_a_release_that_loses_the_row_to_a_run_in_mode_recover_marks_nothing(recover, monkeypatch):
+    """The run leaves A in quarantine; B waits in the queue."""
+    item, worker, _ = held(recover, A, B, sending=(A,))
+    kept_by_holder(recover, item, worker, A)
+    cut(recover, monkeypatch, "apply:decided", mode="close")
+    (kept,) = recover.kept()
+
+    def taken(point):
+        if point == "release:taken":
+            doubtful = replace(item, mail=replace(item.mail, recipients=(A,)))
+            failed = Decided("failed", "held", "tester", "run-2")
+            assert recover.quarantine.extend(kept, doubtful, failed, take=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mailslice.model.crash.point", taken)
+        with pytest.raises(Refused, match="ask again"):
+            recover.quarantine.release(kept)
+    assert (recover.is_marked(item), published(recover)) == (False, [])
+    assert stage(recover, item).remaining == (B,)
+
+
 def test_a_release_of_those_in_doubt_leaves_the_others_to_their_attempt(recover):
     item, _, _ = held(recover, A, B, sending=(A,))
     recover.run(mode="recover")
