@@ -67,13 +67,18 @@ def expire_sometimes(artifacts: Artifacts, stores: Stores, clock: Clock) -> None
 
 def prune_metrics(artifacts: Artifacts, stores: Stores, now: datetime) -> None:
     """Remove files of queues that RabbitMQ no longer lists, once a day; none where it has none."""
-    if has_cassandra(stores.settings) and _begins(artifacts, "metrics", now, timedelta(days=1)):
+    note, day = f"metrics/{_PRUNED}", timedelta(days=1)
+    if has_cassandra(stores.settings) and _is_due(artifacts, note, now, day):
         live, dead = stores.management.mail_queues(), stores.management.dead_letter_queues()
         known = {f"queue={json.dumps(name, ensure_ascii=False)}".encode() for name in live + dead}
-        for file in artifacts.files("metrics") if live else ():
+
+        def remove_unknown(file: str) -> None:
             labels = set(_QUEUE.findall(artifacts.read(file) or b""))
             if labels and labels.isdisjoint(known):
                 artifacts.remove(file)
+
+        artifacts.write(note, now.isoformat().encode())
+        _done(remove_unknown, artifacts.files("metrics") if live else ())
 
 
 def prune(artifacts: Artifacts, parent: str, before: datetime) -> list[str]:

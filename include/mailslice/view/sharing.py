@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from mailslice.model.errors import ConfigurationDiffers, Refused
+from mailslice.model.errors import ConfigurationDiffers, MailsliceError, Refused
 from mailslice.model.names import OWN_PREFIX, WORK_QUEUE_PREFIX
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ VARIABLE = "MAILSLICE_QUEUE_SHARED"
 _RUNNING = timedelta(seconds=150)
 """A worker with a younger record may run: an idle worker writes one a minute."""
 _SHOWN = 3
-_OWNER, _LEASE = "config shared", timedelta(minutes=2)
+_OWNER, _LEASE = "config shared", timedelta(minutes=1)
 """Of the cleanups' locks while the answer is stored. A command after a killed one has them, too."""
 
 
@@ -92,7 +92,7 @@ def change(stores: Stores, *, shared: bool, sleep: Callable[[float], None] = tim
 
 @contextmanager
 def _no_mail_waits(stores: Stores, sleep: Callable[[float], None]) -> Iterator[None]:
-    """Two samples without a message, then the locks of all cleanups. Raises Refused."""
+    """Two samples without a message, then the locks of all cleanups. Raises as `change`."""
     from mailslice.stores.rabbitmq.management import APART
 
     _require_no_messages(stores)
@@ -107,10 +107,12 @@ def _no_mail_waits(stores: Stores, sleep: Callable[[float], None]) -> Iterator[N
                     f"config shared true: {name} is locked by run {holder.rpartition('/')[0]}, "
                     "which may drop marks with their rows: try again when it has ended"
                 )
+        require_agreement(stores, shared=True)  # again: a worker may have begun between the samples
         yield
     finally:
         for name in names:
-            locks.release(name, _OWNER)
+            with suppress(MailsliceError):  # a cleanup waits for longer than a lease
+                locks.release(name, _OWNER)
 
 
 def _require_no_messages(stores: Stores) -> None:

@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from mailslice.admin import queues
+from mailslice.maintenance.lock import PATIENCE
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import ConfigurationDiffers, Refused, StoreUnavailable
@@ -198,6 +199,49 @@ def test_it_stays_false_while_a_cleanup_runs_and_the_locks_of_others_are_given_b
         locks.release(f"queue_cleanup/{QUEUE}", "run-1/process")
         assert changed_once_figures_are_known(stores)
         assert locks.holder(f"queue_cleanup/{QUEUE}") is None
+
+
+def test_a_worker_that_begins_between_the_samples_refuses(world):
+    assert not agreed(world("false"))
+    with open_stores(world()) as stores:
+        record, slept = replace(RECORD, shared=False), []
+
+        def begins(seconds):
+            slept.append(seconds)
+            stores.own.worker_records.save_future(QUEUE, record).result()
+
+        end = time.monotonic() + 40
+        while not slept:  # RabbitMQ has no figures of a new queue
+            with pytest.raises((Refused, ConfigurationDiffers)) as refused:
+                sharing.change(stores, shared=True, sleep=begins)
+            assert time.monotonic() < end, refused.value
+            time.sleep(0.5)
+        assert "workers that use false were alive" in str(refused.value)
+        assert sharing.stored(stores) is False
+        assert stores.own.locks.holder(f"queue_cleanup/{QUEUE}") is None
+
+
+def test_locks_that_cannot_be_given_back_hide_no_result_and_end_before_a_cleanup_gives_up(world):
+    assert not agreed(world("false"))
+    with open_stores(world()) as stores:
+        locks, leases = stores.own.locks, []
+
+        class Unreleased:
+            def __getattr__(self, name):
+                return getattr(locks, name)
+
+            def acquire(self, name, owner, ttl):
+                leases.append(ttl)
+                return locks.acquire(name, owner, ttl)
+
+            def release(self, name, owner):
+                raise StoreUnavailable("no answer")
+
+        stores.own.locks = Unreleased()
+        assert changed_once_figures_are_known(stores)
+        assert sharing.stored(stores) is True
+        assert leases
+        assert max(leases) < PATIENCE
 
 
 def test_the_first_false_waits_for_workers_that_run_by_the_default(world):

@@ -336,6 +336,30 @@ def test_figures_of_a_queue_that_is_gone_are_removed_by_their_label_once_a_day(w
     assert files - set(world.files("metrics")) == OF_GONE
 
 
+def test_figures_that_may_not_be_removed_or_read_keep_no_others(tmp_path, caplog):
+    """Somebody ran the duty as root."""
+
+    class OfRoot(Artifacts):
+        def remove(self, name):
+            if name.endswith("/a.prom"):
+                raise BadSetting("[Errno 1] Operation not permitted")
+            super().remove(name)
+
+        def read(self, name):
+            if name.endswith("/b.prom"):
+                raise BadSetting("[Errno 13] Permission denied")
+            return super().read(name)
+
+    world = OfRoot(str(tmp_path / "a"), S3Settings())
+    for name in "abc":
+        world.write(f"metrics/{name}.prom", b'mailslice_f{queue="gone"} 1\n')
+    prune_metrics(world, broker_with(["spool"]), NOW)
+    left = ["metrics/a.prom", "metrics/b.prom", "metrics/pruned.txt"]
+    assert world.files("metrics") == left
+    assert "metrics/a.prom is not pruned: [Errno 1] Operation not permitted" in caplog.text
+    assert "metrics/b.prom is not pruned: [Errno 13] Permission denied" in caplog.text
+
+
 def test_without_a_list_of_queues_no_figure_is_removed(world):
     files = with_figures(world)
     prune_metrics(world, broker_with([]), NOW)
@@ -344,6 +368,14 @@ def test_without_a_list_of_queues_no_figure_is_removed(world):
     postal = {"MAILSLICE_POSTAL_URL": "mysql://u:p@10.0.0.1:3306/postal"}
     prune_metrics(world, broker_with(["x"], **postal), NOW + timedelta(days=2))
     assert set(world.files("metrics")) >= files
+
+
+def test_a_day_without_an_answer_of_the_broker_is_not_over(world):
+    files = with_figures(world)
+    with pytest.raises(StoreUnavailable):
+        prune_metrics(world, broker_with(StoreUnavailable("away")), NOW)
+    prune_metrics(world, broker_with(["spool", 'a"b\\c'], ["letters"]), NOW + timedelta(minutes=5))
+    assert files - set(world.files("metrics")) == OF_GONE
 
 
 def test_what_a_killed_write_has_left_goes_when_the_file_is_written_again(world):

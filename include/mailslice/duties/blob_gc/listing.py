@@ -52,7 +52,7 @@ class _Group:
     alphabet: str
 
 
-def key_ranges(blobs: BlobStore) -> list[KeyRange]:
+def key_ranges(blobs: BlobStore, keys_a_range: float = _KEYS_A_RANGE) -> list[KeyRange]:
     """Ranges that cover every possible key: one if the bucket has one page or cannot list ranges.
 
     Otherwise a generation with many keys has several. Lists about one page of each generation.
@@ -61,7 +61,7 @@ def key_ranges(blobs: BlobStore) -> list[KeyRange]:
     if not more or not blobs.lists_ranges:
         return [("", "")]
     groups = [*_plain([blob.key for blob in page]), *_generations(blobs)]
-    most = max(_KEYS_A_RANGE, sum(group.keys for group in groups) // _MOST_RANGES)
+    most = max(keys_a_range, sum(group.keys for group in groups) // _MOST_RANGES)
     edges = {edge for group in groups for edge in _edges(group, most)} - {""}
     return list(pairwise(["", *sorted(edges), ""]))
 

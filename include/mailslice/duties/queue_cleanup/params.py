@@ -19,13 +19,10 @@ class Params(SlicedParams):
     grace: Duration | None = Field(
         None,
         description="time after its end before a slice counts as closed (90s, 15m, 1h); "
-        "MAILSLICE_DUTY_GRACE when not given",
+        "MAILSLICE_DUTY_GRACE when not given. Give at least a quarter of that setting: the clocks "
+        "of machines that enqueue may be behind by as much",
     )
-    max_share: Share = Field(
-        0.0,
-        description="has no effect any more: no plan contains a live row, and check judges every "
-        "planned row; see unusual",
-    )
+    max_share: Share = Field(0.0, description="has no effect any more; see unusual")
     unusual: bool = Field(
         False,
         description="also far more rows than the last runs deleted (MAILSLICE_DUTY_USUAL_FACTOR); "

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import aclosing
+from datetime import timedelta
 
 import pytest
 
@@ -10,12 +11,14 @@ from mailslice.admin import queues
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.clock import system_clock
-from mailslice.model.mail import Mail
+from mailslice.model.mail import Mail, Partition
 from mailslice.model.names import RabbitNames
 from mailslice.stores import open_stores
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker import open_worker
+from mailslice.worker.io.deleted_check import DeliveryStatus, delivery_status
+from tests.services.duties.queue_cleanup.conftest import WINDOW
 from tests.services.duties.world import as_set, run_all_in_process
 
 
@@ -190,3 +193,22 @@ async def test_a_mail_that_was_cleared_after_the_queue_was_seen_empty_is_not_del
     async with open_worker(settings, queue) as worker, aclosing(worker.deliveries(1)) as deliveries:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(deliveries), 5)
+
+
+async def test_a_worker_behind_takes_no_slice_for_open_that_a_cleanup_with_a_short_grace_closed(
+    own_view,
+):
+    """A worker starts with a clock that is behind by less than a quarter of the usual grace."""
+    own_view.start_at(0)
+    dead, partition = own_view.insert(15, dead=True), Partition(own_view.at(15), 0)
+    (row,) = own_view.stores.tables.v4.by_ids(own_view.queue, [(partition, [dead])])
+    report = await asyncio.to_thread(own_view.clean, grace="60s")
+    assert (report["applied"], report["marks"]["dropped"]) == (1, 1)
+
+    def behind():
+        return system_clock() - timedelta(seconds=200)
+
+    async with open_worker(own_view.settings, own_view.queue, clock=behind) as worker:
+        assert behind() < partition.slice_start + WINDOW
+        status = await delivery_status(worker.context, row.item, partition)
+    assert status is DeliveryStatus.CLEANED
