@@ -165,7 +165,7 @@ def any_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers whose clocks are hours off start: it looks as if Cassandra's were off as well."""
     from mailslice.stores.cassandra.session import CassandraSession
 
-    monkeypatch.setattr(CassandraSession, "now_skew", lambda *_: timedelta(0))
+    monkeypatch.setattr(CassandraSession, "skew_of", lambda *_: timedelta(0))
 
 
 @pytest.fixture

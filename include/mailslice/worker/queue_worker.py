@@ -212,9 +212,10 @@ def _prepared(stores: Stores, queue: QueueName, clock: Clock) -> Shape:
     """Checks clock and queue; declares its dead letter queue (James 3.5 does not). The shape."""
     require(stores, queue)
     grace = stores.settings.duty.grace
-    allowed = f"{format_duration(grace / 4)}, a quarter of MAILSLICE_DUTY_GRACE"
-    remedy = f"allowed are {allowed}={format_duration(grace)}: set the clocks right (NTP)"
-    stores.cassandra.require_clock(clock, grace / 4, remedy)
+    allowed = max(grace / 4, timedelta(seconds=5))
+    rule = f"a quarter of MAILSLICE_DUTY_GRACE={format_duration(grace)}, 5s at least"
+    remedy = f"allowed are {format_duration(allowed)} ({rule}): set the clocks right (NTP)"
+    stores.cassandra.require_clock(clock, allowed, remedy, share=0.5)
     stores.rabbitmq.declare_dead_letter(queue)
     ConfigurationGuard(stores.tables, stores.settings).ensure()
     agree(stores)

@@ -149,8 +149,10 @@ def test_an_error_while_drawing_params_is_raised_as_it_is(session, numbers):
 
 
 def test_the_skew_is_that_of_the_given_clock(session):
-    assert abs(session.now_skew()) < timedelta(minutes=1)
-    behind = session.now_skew(lambda: datetime.now(UTC) - timedelta(hours=2))
+    ((skew, node),) = session.skews()
+    assert abs(skew) < timedelta(minutes=1)
+    assert str(node) == f"{session.settings.contact_points[0]}:{session.settings.port}"
+    ((behind, _),) = session.skews(lambda: datetime.now(UTC) - timedelta(hours=2))
     assert abs(behind - timedelta(hours=2)) < timedelta(minutes=1)
 
 

@@ -42,7 +42,7 @@ def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Stores of its own, as blob_gc scans a whole bucket; no Spark; clocks that are ahead."""
     monkeypatch.setattr(S3BlobStore, "now_skew", lambda *_: timedelta(0))
     monkeypatch.setattr(CassandraSession, "longest_statement", timedelta(0))
-    monkeypatch.setattr(CassandraSession, "now_skew", lambda *_: timedelta(0))
+    monkeypatch.setattr(CassandraSession, "skew_of", lambda *_: timedelta(0))
     monkeypatch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
     absent = "enqueuedMailsV3,messageV3,attachmentV2,mailRepositoryContentV2"
     fresh = make_fresh().but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_GC_ABSENT_SOURCES=absent)

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import ClockSkew, StoreUnavailable
 from mailslice.stores.cassandra.session import CassandraSession
 
 
@@ -43,13 +44,41 @@ def session():
     ],
 )
 def test_the_largest_of_those_that_answer_counts(session, nodes, seconds):
-    assert session(nodes).now_skew() == timedelta(seconds=seconds)
+    skew, node = session(nodes).skews()[-1]
+    assert (skew, node) == (timedelta(seconds=seconds), (node[0], seconds))
+
+
+@pytest.mark.parametrize(
+    ("skews", "share", "node"),
+    [
+        ([0, 0, 240], 1, "2"),
+        ([0, 0, 240], 0.5, None),
+        ([240, 0], 0.5, None),
+        ([0, -240, 240, 0], 0.5, None),
+        ([240, 0, -300], 0.5, "0"),
+        ([240, None], 0.5, "0"),
+        ([240, 241, 242], 0.5, "1"),
+    ],
+)
+def test_a_node_whose_clock_is_wrong_stops_duties_and_half_of_them_workers(
+    session, skews, share, node
+):
+    nodes = session([(str(number), skew) for number, skew in enumerate(skews)])
+    allowed, clock = timedelta(seconds=225), system_clock
+    if node is None:
+        nodes.require_clock(clock, allowed, "the remedy", share=share)
+        return
+    words = (
+        r"^Cassandra's clock is 24\d\.000 s ahead of this machine's \(node .*'{}'.*\); the remedy$"
+    )
+    with pytest.raises(ClockSkew, match=words.format(node)):
+        nodes.require_clock(clock, allowed, "the remedy", share=share)
 
 
 def test_none_that_answers_is_no_clock(session):
     with pytest.raises(StoreUnavailable, match="does not answer"):
-        session([("a", None), ("b", None)]).now_skew()
+        session([("a", None), ("b", None)]).skews()
     with pytest.raises(StoreUnavailable, match="a does not answer"):
-        session([], known=[("a", None)]).now_skew()
+        session([], known=[("a", None)]).skews()
     with pytest.raises(StoreUnavailable, match="no node is known"):
-        session([]).now_skew()
+        session([]).skews()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from mailslice.codec.message import encode
+from mailslice.codec.row import epoch_ms
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import StoreUnavailable
-from mailslice.model.names import HEADER_FAULTS, HEADER_PARKED, queue_name
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
+from mailslice.model.names import HEADER_DOUBT, HEADER_FAULTS, HEADER_PARKED
 from mailslice.stores.cassandra import connecting
 from mailslice.stores.rabbitmq import consumer, publisher
 from mailslice.worker.dequeue import park, preparer
@@ -26,7 +30,6 @@ from mailslice.worker.dequeue.park import (
 )
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.preparer import Preparer
-from mailslice.worker.events import MailEvents
 from mailslice.worker.io.statistics import WorkerStatistics
 
 
@@ -64,6 +67,9 @@ class Made:
         self.tries = 0
         self.error: Exception | None = TypeError("bob@example.net has no len()")
         self.parked: list[tuple[str, int]] = []
+        self.headers: dict[str, Any] = {}
+        self.deferred: list[Any] = []
+        self.troubles: list[str] = []
         self.dead: list[str] = []
         self.takes_copies = True
         self.puts = 0
@@ -71,14 +77,14 @@ class Made:
         self.statistics = WorkerStatistics()
         context: Any = SimpleNamespace(
             statistics=self.statistics,
-            events=MailEvents(queue_name("q"), "", None),
+            events=SimpleNamespace(emit=lambda _, item, **__: self.deferred.append(item)),
             clock=system_clock,
         )
         self.preparer = Preparer(
             WorkerState(context, None),  # type: ignore[arg-type]
             self.slots,
             prefetch,
-            on_trouble=lambda _: None,
+            on_trouble=lambda why: self.troubles.append(str(why)),
             on_fine=lambda: None,
             attempt=self._attempt,
         )
@@ -100,8 +106,9 @@ class Made:
         elif self.error is not None:
             raise self.error
 
-    async def _put(self, message: Any, _why: object, *, faults: int, headers: object) -> bool:
+    async def _put(self, message: Any, _why: object, *, faults: int, headers: Any) -> bool:
         self.puts += 1
+        self.headers = headers
         if self.takes_copies:
             self.parked.append((message.body.decode(), faults))
         return self.takes_copies
@@ -265,6 +272,83 @@ async def test_tries_of_what_was_parked_before_have_a_quarter_of_the_window(
         task.cancel()
     await asyncio.wait(tasks)
     assert made.preparer._turns._value == 4
+
+
+async def test_a_mail_that_gets_no_turn_keeps_its_doubt_and_is_no_trouble_of_a_store(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that have the turns may wait for another worker, or for memory."""
+    monkeypatch.setattr(park, "SECONDS_FOR_A_TURN", 0.1)
+    hanging = [made.slots.arrived(message("hangs", **{HEADER_PARKED: 1})) for _ in range(4)]
+    tasks = [asyncio.create_task(made.preparer.prepare(slot)) for slot in hanging]
+    await asyncio.sleep(0.01)
+    mail = QueuedMail(EnqueueId(UUID(int=1)), Mail("m", None, ("a@b",)), BlobId("h"), BlobId("b"))
+    began = epoch_ms(system_clock()) - 60_000
+    for body in (encode(mail), b"not a mail"):
+        one = message("", **{HEADER_PARKED: 2})
+        one.body, one.headers[HEADER_DOUBT] = body, f"{began} 4 other"
+        await made.preparer.prepare(made.slots.arrived(one))
+        since, *record = made.headers[HEADER_DOUBT].split(" ")
+        assert (abs(int(since) - began) <= 5, record) == (True, ["4", "other"])
+    assert (len(made.parked), made.tries, made.troubles) == (2, 4, [])
+    assert made.deferred == [mail, None]
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def test_a_series_of_own_faults_goes_on_where_a_mail_gets_no_turn(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others get through meanwhile: this round is one that counts."""
+    monkeypatch.setattr(park, "SECONDS_FOR_A_TURN", 0.1)
+    monkeypatch.setattr(RetryPauses, "pause", lambda _: 0.1)
+    monkeypatch.setattr(park, "RETRY_SECONDS", 1.0)
+    slot = made.slots.arrived(message("bad", **{HEADER_PARKED: 1, HEADER_FAULTS: 1}))
+    bad = asyncio.create_task(made.preparer.prepare(slot))
+    await asyncio.sleep(0.05)
+    await made.preparer.prepare(made.slots.arrived(message("fine", **{HEADER_PARKED: 1})))
+    hanging = [made.slots.arrived(message("hangs", **{HEADER_PARKED: 1})) for _ in range(4)]
+    tasks = [asyncio.create_task(made.preparer.prepare(slot)) for slot in hanging]
+    async with asyncio.timeout(10):
+        await bad
+    assert made.parked == [("bad", 2)]
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def test_an_error_of_a_try_is_trouble_of_a_store_while_its_message_is_here(
+    made: Made,
+) -> None:
+    made.error = StoreUnavailable("S3 at x")
+    await made.preparer.prepare(made.slots.arrived(message("bad", **{HEADER_PARKED: 1})))
+    assert made.troubles == ["S3 at x"]
+    slot = made.slots.arrived(message("bad"))
+    made.slots.remove(slot)
+    await made.preparer.prepare(slot)
+    assert made.troubles == ["S3 at x"]
+
+
+@pytest.mark.parametrize(("leased", "parked"), [(0, 1), (1, 0)])
+async def test_a_mail_with_a_lease_takes_no_place_of_the_window(
+    monkeypatch: pytest.MonkeyPatch, leased: int, parked: int
+) -> None:
+    """Its message is acknowledged."""
+    made = Made(monkeypatch, prefetch=4)
+    monkeypatch.setattr(park, "RETRY_SECONDS", 3600.0)
+    monkeypatch.setattr(park, "SECONDS_IN_THE_WAY", 0.1)
+    made.error = StoreUnavailable("S3 at x")
+    for number in range(3):
+        lease = SimpleNamespace(has_message=number >= leased)
+        one: Any = SimpleNamespace(handed=1.0, lease=lease)
+        made.preparer._state.in_hand[EnqueueId(UUID(int=number))] = one
+    bad = message("bad")
+    bad.arrived = asyncio.get_running_loop().time()
+    task = asyncio.create_task(made.preparer.prepare(made.slots.arrived(bad)))
+    await asyncio.sleep(0.3)
+    assert len(made.parked) == parked
+    task.cancel()
 
 
 async def test_what_was_parked_before_waits_for_its_turn_while_the_store_answers(

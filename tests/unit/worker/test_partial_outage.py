@@ -167,7 +167,8 @@ class Outage:
             assert delivery.number not in self.late, "a mail is handled twice"
             self.late[delivery.number] = self.now - self.sent[delivery.number]
             in_hand: dict[Any, Any] = self.state.in_hand  # type: ignore[assignment]
-            in_hand[delivery.number] = SimpleNamespace(handed=self.now)
+            lease = SimpleNamespace(has_message=True)
+            in_hand[delivery.number] = SimpleNamespace(handed=self.now, lease=lease)
             asyncio.get_running_loop().call_later(0.05, self._handled, delivery)
 
     def _handled(self, delivery: Any) -> None:

@@ -34,6 +34,7 @@ from mailslice.worker.outcome import Disposition
 ITEM = QueuedMail(
     EnqueueId(UUID(int=1)), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b")
 )
+FAILURES = [Failure("a@b.example", "5.1.1", "no such user")]
 
 
 class Stores:
@@ -140,7 +141,7 @@ async def test_a_mail_that_was_deleted_meanwhile_is_not_bounced(*, deleted: bool
         return True
 
     stores.state.reporter = SimpleNamespace(report=report)  # type: ignore[assignment]
-    became = await stores.delivery().bounce("no such user", [Failure("a@b.example", "5.1.1", "no")])
+    became = await stores.delivery().bounce("no such user", FAILURES)
     assert became is (Disposition.DROPPED if deleted else Disposition.BOUNCED)
     assert stores.asked == (["ack"] if deleted else ["report", "mark", "ack", "blobs"])
 
@@ -385,7 +386,7 @@ async def test_a_message_that_is_adopted_while_the_lost_one_is_parked_is_acknowl
 async def test_a_mail_whose_report_no_store_takes_is_tried_again_and_frees_its_handler(
     monkeypatch: pytest.MonkeyPatch, *, marks: bool
 ) -> None:
-    stores, failures = Stores(), [Failure("a@b.example", "5.1.1", "no such user")]
+    stores = Stores()
     if marks:
         staged(stores, answered)
     delays: list[timedelta | None] = []
@@ -407,43 +408,73 @@ async def test_a_mail_whose_report_no_store_takes_is_tried_again_and_frees_its_h
     delivery = stores.delivery()
     monkeypatch.setattr(type(delivery.lease), "has_message", False)
     with pytest.raises(StoreUnavailable, match="the bounce queue"):
-        await delivery.bounce("refused", failures)
+        await delivery.bounce("refused", FAILURES)
     await asyncio.sleep(0.15)
     with pytest.raises(StoreUnavailable, match="this queue"):
-        await delivery.bounce("refused", failures)
+        await delivery.bounce("refused", FAILURES)
     is_away = False
-    assert await delivery.bounce("refused", failures) is Disposition.RETRIED
+    assert await delivery.bounce("refused", FAILURES) is Disposition.RETRIED
     # Marks have begun the next attempt: it is given back then.
     assert delays == [timedelta(minutes=1)] * (1 if marks else 2)
     assert (stores.asked, delivery.settled.is_set()) == (["ack"], True)
 
 
-@pytest.mark.parametrize("marks", [False, True])
+@pytest.mark.parametrize("case", ["", "marks", "no report", "redelivered"])
 async def test_a_reject_that_the_broker_does_not_take_is_tried_again_and_frees_its_handler(
-    monkeypatch: pytest.MonkeyPatch, *, marks: bool
+    monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    """The dead letter queue may be full, and refuse what is published."""
+    """The dead letter queue may be full, and refuse what is published; or the row of a mail that
+    was delayed may have no quorum.
+    """
     stores, delays = Stores(), []
-    if marks:
+    if case in {"marks", "no report"}:
         staged(stores, answered)
+        stores.state.reporter = reporter_of_none()
 
     async def publish(*_: object, after: timedelta | None, headers: Any, **__: object) -> None:
         delays.append((after, headers[HEADER_FAILURES]))
 
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", publish)
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.RETRY_SECONDS", 0.1)
-    stores.state.delays = SimpleNamespace()  # type: ignore[assignment]
+    rows: Any = SimpleNamespace(close_row=lambda _: stores.forget())
+    stores.state.delays = rows
     events = logged(stores)
     delivery = stores.delivery()
+    delivery.message.redelivered = case == "redelivered"  # type: ignore[misc]
     stores.fails = 3
+
+    async def settle() -> Disposition:
+        if case == "no report":
+            return await delivery.bounce("no such user", FAILURES)
+        return await delivery.reject("no such user")
+
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
-            await delivery.reject("no such user")
+            await settle()
     await asyncio.sleep(0.15)
-    assert await delivery.reject("no such user") is Disposition.RETRIED
+    assert await settle() is Disposition.RETRIED
     assert delays == [(timedelta(minutes=1), 0)]
     assert (stores.asked, delivery.settled.is_set()) == (["ack"], True)
     assert [event for event, *_ in events] == ["deferred"]
+
+
+def reporter_of_none() -> Any:
+    """Its mails have a null sender."""
+    return SimpleNamespace(report=lambda *_: answered(False))
+
+
+async def test_a_mail_without_a_report_is_rejected_by_the_second_call_too() -> None:
+    """Marks had begun the next attempt: it was handed out again, once a second."""
+    stores = Stores()
+    staged(stores, answered)
+    stores.state.reporter = reporter_of_none()
+    stores.state.delays = SimpleNamespace()  # type: ignore[assignment]
+    delivery = stores.delivery()
+    stores.fails = 1
+    with pytest.raises(StoreUnavailable):
+        await delivery.bounce("refused", FAILURES)
+    assert await delivery.bounce("refused", FAILURES) is Disposition.REJECTED
+    assert stores.asked == ["dead letter", "ack"]
 
 
 async def test_a_retry_of_very_many_recipients_does_not_stop_the_event_loop() -> None:

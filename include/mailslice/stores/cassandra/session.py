@@ -200,34 +200,33 @@ class CassandraSession:
         """Runs a writing statement for all `params`; returns how many. Raises the first error."""
         return sum(1 for _ in self.map(statement, params, in_flight))
 
-    def now_skew(self, clock: Clock = system_clock) -> timedelta:
-        """The largest difference between a Cassandra node's clock and this machine's; negative if
-        the node's is behind.
+    def skews(self, clock: Clock = system_clock) -> list[tuple[timedelta, object]]:
+        """How far each connected node's clock is ahead of this machine's (negative: behind), and
+        the node. The smallest difference is first.
 
-        Asks all connected nodes, and ignores one that goes away meanwhile. Raises StoreUnavailable
-        if none answers.
+        Asks one node after the other, and ignores one that goes away meanwhile. Raises
+        StoreUnavailable if none answers.
         """
-        skews: list[timedelta] = []
-        problem: StoreUnavailable | None = None
+        skews: list[tuple[timedelta, object]] = []
+        problem = StoreUnavailable(f"Cassandra at {self.address} does not answer: no node is known")
         for host in self.connected() or self.cluster.metadata.all_hosts():
             try:
-                skews.append(self.skew_of(host, clock))
+                skews.append((self.skew_of(host, clock), host))
             except StoreUnavailable as error:
                 problem = error
         if not skews:
-            raise problem or StoreUnavailable(
-                f"Cassandra at {self.address} does not answer: no node is known"
-            )
-        return max(skews, key=abs)
+            raise problem
+        return sorted(skews, key=lambda skew: abs(skew[0]))
 
     def require_clock(
-        self, clock: Clock, allowed: timedelta = _MOST_SKEW, remedy: str = _SKEWED
+        self, clock: Clock, allowed: timedelta = _MOST_SKEW, remedy: str = _SKEWED, share: float = 1
     ) -> None:
-        """Raises ClockSkew if `now_skew` exceeds `allowed`. `remedy` ends the message."""
-        skew = self.now_skew(clock)
+        """Raises ClockSkew unless a `share` of the nodes is within `allowed`; `remedy` ends it."""
+        skews = self.skews(clock)
+        skew, node = skews[int((len(skews) - 1) * share)]
         if abs(skew) > allowed:
-            seconds, side = abs(skew).total_seconds(), "ahead of" if skew == abs(skew) else "behind"
-            raise ClockSkew(f"Cassandra's clock is {seconds:.3f} s {side} this machine's; {remedy}")
+            by = f"{abs(skew).total_seconds():.3f} s {'behind' if skew.days < 0 else 'ahead of'}"
+            raise ClockSkew(f"Cassandra's clock is {by} this machine's (node {node}); {remedy}")
 
     def skew_of(self, host: object, clock: Clock) -> timedelta:
         """How far this node's clock is ahead; zero if that is within the time of the request."""

@@ -119,6 +119,7 @@ class Delivery:
         """Attempts that failed so far. Every counted retry writes the number into its message."""
         self.attempt = self.failures + 1 if record is None else record.attempt
         self._bounce_sent = False
+        self._unreported: str | None = None  # not None: no report is possible, and it is rejected
         self._refused = 0.0  # when a store first refused to settle it, or parking was last tried
         self._explanation: dict[str, str] = {}
         self._message_id: str | None = None
@@ -283,11 +284,11 @@ class Delivery:
         if isinstance(remaining, Disposition):
             return remaining
         message = self.message
-        if message.redelivered and self.lease.has_message:  # else only that copy has the mail
-            await self._delays.close_row(self.item.enqueue_id)
         if remaining != self._message_recipients:
             message = replace(message, body=codec.encode(narrowed(self.item, remaining)))
         try:
+            if message.redelivered and self.lease.has_message:  # else only that copy has the mail
+                await self._delays.close_row(self.item.enqueue_id)
             await dead_letter(
                 self._context,
                 message,
@@ -316,8 +317,8 @@ class Delivery:
 
     async def _bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
         marks, reporter, remaining = self._marks, self._state.reporter, self.item.mail.recipients
-        if reporter is None or (marks is not None and marks.taken):
-            return await self._reject(reason)
+        if reporter is None or self._unreported is not None or (marks and marks.taken):
+            return await self._reject(reason + (self._unreported or ""))
         if marks is not None and (marks.doubtful or marks.next_record is not None):
             # The retry fails recipients in doubt and tries the others. It may have begun already.
             return await self._retry(remaining, None, counted=False, throttled=False)
@@ -330,8 +331,8 @@ class Delivery:
                 raise
             return await self._retry(remaining, _LATER, counted=False, throttled=False)
         if not sent:
-            unreported = "; no report could be made" if self.item.mail.sender else ""
-            return await self._reject(reason + unreported)
+            self._unreported = "; no report could be made" if self.item.mail.sender else ""
+            return await self._reject(reason + self._unreported)
         self._bounce_sent = True
         text = "mail %s bounced: %s"
         log.info(text, self.item.enqueue_id, reason, extra=about("bounced", self.item.enqueue_id))

@@ -65,55 +65,59 @@ class Preparer:
 
     async def prepare(self, slot: Slot) -> None:
         """Returns when the message is ready, settled or parked."""
-        through = self._rounds.through
-        if (why := await self._tried(slot)) is None or slot not in self._slots:
+        through, headers = self._rounds.through, slot.message.headers
+        tried = self._tried_in_turn if HEADER_PARKED in headers else self._tried
+        if (why := await tried(slot)) is None or slot not in self._slots:
             return
-        if HEADER_PARKED not in slot.message.headers:  # else each round is logged
+        if HEADER_PARKED not in headers:  # else each round is logged
             log.warning("a mail is held: %s", why, extra={"action": "held"})
         self._rounds.waiting += 1
         self._context.statistics.waiting += 1
         try:
             pauses = park.RetryPauses(slot.message, slot.trial, self._rounds, through)
             while why is not None and slot in self._slots:
-                self._on_trouble(why)
-                in_handlers = sum(one.handed is not None for one in self._state.in_hand.values())
+                hands = self._state.in_hand.values()
+                in_handlers = sum(one.handed is not None and one.lease.has_message for one in hands)
                 over = pauses.is_over(len(self._slots) + in_handlers)
                 if over and slot.trial.may_park() and await self._park_or_dead_letter(slot, why):
                     return
                 await asyncio.sleep(pauses.pause())
-                why = await self._tried(slot)
+                why = await tried(slot)
         finally:
             self._rounds.waiting -= 1
             self._context.statistics.waiting -= 1
 
     async def _tried(self, slot: Slot) -> MailsliceError | None:
         """Tries once. Returns why the message has to wait, None if it is ready or gone."""
-        is_back = HEADER_PARKED in slot.message.headers
-        attempt = self._attempt_in_turn if is_back else self._attempt
-        why = await self._rounds.tried(slot.trial, attempt(slot))
+        why = await self._rounds.tried(slot.trial, self._attempt(slot))
         if why is None:
             self._on_fine()
             self._rounds.through += slot.ready is not None
-        if is_back:
-            now = asyncio.get_running_loop().time()
-            self._away_until = now + park.RETRY_SECONDS if why else 0.0
+        elif slot in self._slots:
+            self._on_trouble(why)
         return why
 
-    async def _attempt_in_turn(self, slot: Slot) -> None:
-        """As `_attempt`, for parked messages that are back. Their tries, which may be as slow as a
+    async def _tried_in_turn(self, slot: Slot) -> MailsliceError | None:
+        """As `_tried`, for parked messages that are back. Their tries, which may be as slow as a
         time-out, take a quarter of the window. Others wait for a turn, unless a try has failed.
         """
+        if slot.doubt is None and HEADER_DOUBT in slot.message.headers:
+            slot.doubt = Doubt.of(slot.message.headers[HEADER_DOUBT], self._context.clock())
         loop = asyncio.get_running_loop()
         is_away = loop.time() < self._away_until
         try:
             async with asyncio.timeout(0 if is_away else park.SECONDS_FOR_A_TURN):
                 await self._turns.acquire()
         except TimeoutError:
-            raise StoreUnavailable("a store has not answered for parked mails before it") from None
+            with suppress(Exception):  # its event names the mail; a try reports what is wrong
+                slot.item = codec.decode(slot.message.body)
+            return StoreUnavailable("parked mails before it are still tried")
         with ExitStack() as turn:
             turn.callback(self._turns.release)  # soon: a try also waits for workers and for memory
             turn.callback(loop.call_later(park.RETRY_SECONDS, turn.close).cancel)
-            await self._attempt(slot)
+            why = await self._tried(slot)
+        self._away_until = loop.time() + park.RETRY_SECONDS if why else 0.0
+        return why
 
     def clear_out(self) -> None:
         """Parks what has been in the window for too long: longer in each round while it loads."""
@@ -187,13 +191,10 @@ class Preparer:
 
     async def _prepare_once(self, slot: Slot) -> None:
         try:
-            item = codec.decode(slot.message.body)
+            item = slot.item = codec.decode(slot.message.body)
         except Undecodable as error:
             await self._dead_letter(slot, f"not a mail: {error}")
             return
-        slot.item = item
-        if slot.doubt is None and HEADER_DOUBT in slot.message.headers:
-            slot.doubt = Doubt.of(slot.message.headers[HEADER_DOUBT], self._context.clock())
         while not await self._in_turn(slot, item):
             pass
 

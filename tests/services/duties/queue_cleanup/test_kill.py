@@ -54,7 +54,7 @@ def assert_clean(view, gone, stays):
 def later(view, monkeypatch, **params):
     """A run when the slices of now are closed: then an own queue's marks without a row may go."""
     with monkeypatch.context() as patch:
-        patch.setattr(CassandraSession, "now_skew", lambda *_: timedelta(0))
+        patch.setattr(CassandraSession, "skew_of", lambda *_: timedelta(0))
         return view.clean(clock=lambda: datetime.now(UTC) + timedelta(seconds=30), **params)
 
 
