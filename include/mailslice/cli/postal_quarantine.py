@@ -177,8 +177,7 @@ def _act(
         open_releases,
     )
 
-    is_single = server is not None and message is not None
-    if is_single == every or (server is None) != (message is None):
+    if (server is None) != every or (message is None) != every:
         raise BadInput(f"postal quarantine {doing}: give either --server N --message ID, or --all")
     failed: list[str] = []
     with open_stores() as stores:
@@ -213,16 +212,16 @@ def _act(
 
 def _acted_on(stores: Stores, doing: str, entries: "list[PostalEntry]", accept: bool) -> int:
     """The number of messages that `--all` acts on. A release passes over those that are not kept,
-    a discard over those about which Postal does not answer.
+    or have no content, a discard over those about which Postal does not answer.
     """
     from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState, look_up
 
-    states = set(QuarantineState) - {QuarantineState.UNKNOWN}
-    if doing == "release":
-        states = {QuarantineState.KEPT} | ({QuarantineState.FINISHED} if accept else set())
+    messages = look_up(stores.postal, entries)
+    if doing == "discard":
+        return sum(one.state is not QuarantineState.UNKNOWN for one in messages)
     return sum(
-        entry.state in states or (accept and entry.message is not None and not entry.is_proved)
-        for entry in look_up(stores.postal, entries)
+        one.has_content and one.queued is None and (accept or one.state is QuarantineState.KEPT)
+        for one in messages
     )
 
 

@@ -4,6 +4,7 @@ The reports do not tell whether Postal's workers run, nor how long mail without 
 words NO WORKERS and LATE do not occur.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -76,13 +77,14 @@ def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOve
     if run.get("status") in {FAILED, REFUSED}:
         failed = str(run.get("message") or "the last run failed")
     looked_at = datetime.fromisoformat(seen["finished"]) if seen else None
-    states, done = (seen.get(name) or {} for name in ("byState", "doneByState"))
+    left = Counter[str](seen.get("byState"))
+    left -= Counter(seen.get("doneByState")) + Counter(seen.get("changedByState"))
     facts = PostalHealthFacts(
         looked_ago=None if looked_at is None else now - looked_at,
         mode=seen.get("mode"),
         queued=seen.get("queued"),
-        stuck=max(0, states.get("stuck", 0) - done.get("stuck", 0)),
-        gone=max(0, sum(states.get(name, 0) - done.get(name, 0) for name in _GONE_STATES)),
+        stuck=left["stuck"],
+        gone=sum(left[name] for name in _GONE_STATES),
         oldest=timedelta(seconds=seen.get("oldestSeconds") or 0),
         quarantined=seen.get("quarantined"),
         unreadable=tuple(seen.get("unreadable") or ()),

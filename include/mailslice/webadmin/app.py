@@ -1,6 +1,5 @@
 """The routes: paths, parameters, statuses and JSON as James' webadmin has them."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -8,6 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import uuid4
 
+import anyio
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
@@ -182,7 +182,7 @@ class Routes:
     ) -> Response:
         """Deliver delayed mails now."""
         parsing.require_flush(delayed, await _body(request))
-        self._check_reason(reason)
+        await run_in_threadpool(self._check_reason, reason)
         await run_in_threadpool(self._queues.flush, queue, _who(request), reason)
         return Response(status_code=204)
 
@@ -304,10 +304,13 @@ class Routes:
                 raise Halt(404, SERVER_ERROR, "The taskId is not found")
             if known.status.is_final:
                 return JSONResponse(known.as_json())
-            if time.monotonic() >= until or await request.is_disconnected():
+            if (remaining := until - time.monotonic()) <= 0:
                 raise Halt(408, SERVER_ERROR, "The timeout has been reached")
-            remaining = max(0.01, until - time.monotonic())
-            await asyncio.sleep(min(self._tasks.poll_seconds, remaining))
+            # Behind Starlette's middleware `is_disconnected` never says that the client has left.
+            with anyio.move_on_after(min(self._tasks.poll_seconds, remaining)):
+                while (await request.receive())["type"] != "http.disconnect":
+                    pass
+                until = 0.0
 
     def cancel(self, request: Request, task: str) -> Response:
         """Cancel a task: it ends before its next change. An unknown id is no error."""
@@ -327,7 +330,7 @@ class Routes:
         reason: str | None,
     ) -> JSONResponse:
         _require_startable(request, type_)
-        self._check_reason(reason)
+        await run_in_threadpool(self._check_reason, reason)
         if queue is not None:
             await run_in_threadpool(self._queues.require, queue)
         task = TaskRequest(uuid4(), type_, queue, _who(request), system_clock(), params, reason)

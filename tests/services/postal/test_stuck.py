@@ -160,6 +160,26 @@ def test_a_server_that_cannot_be_read_is_said_and_the_others_go_on(
     assert states[away.queued] == states[free.queued] == "message gone"
 
 
+def test_no_message_is_gone_while_postal_has_no_server_at_all(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    """A restore has created `servers` and has not filled it; the databases come later."""
+    first, second = postal.servers[1], postal.servers[2]
+    locked, free = mails.mail(first, Ended.LOCKED), mails.mail(second, Ended.NOT_YET)
+    mails.lose_server(first)
+    assert [line["state"] for line in stuck(cli)] == ["message gone"]
+    mails.lose_server(second)
+    answer = cli("postal", "stuck", "--json")
+    assert [(line["queuedMessage"], line["state"]) for line in answer.lines] == [
+        (locked.queued, "unknown")
+    ]
+    assert "server 1 cannot be read in full: Postal has no mail server at all" in answer.err
+    assert "server 2 cannot be read in full: Postal has no mail server at all" in answer.err
+    cli("duty", "run", "stuck_mails_postal", "--mode", "close")
+    ids = [row["id"] for row in postal.main.rows("SELECT id FROM queued_messages ORDER BY id")]
+    assert ids == [locked.queued, free.queued]
+
+
 def test_hostile_texts_are_tame_in_the_table_and_escaped_in_json(
     cli: Cli, postal: FreshPostal, mails: PostalMails
 ) -> None:

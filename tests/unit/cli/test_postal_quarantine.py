@@ -14,10 +14,12 @@ from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState
 from mailslice.duties.stuck_mails_postal.releases import NotReleased, PostalSilent
 
 FINISHED, SILENT = NotReleased("finished: Postal wrote"), PostalSilent("Postal cannot be asked: no")
+GONE, LOST = NotReleased("message gone: Postal"), NotReleased("content lost: Postal dropped it")
+REQUEUED, OTHER = NotReleased("requeued: Postal's queue"), NotReleased("unknown: no record of it")
 STATES = {
-    NotReleased: QuarantineState.FINISHED,
-    PostalSilent: QuarantineState.UNKNOWN,
-    type(None): QuarantineState.KEPT,
+    FINISHED: QuarantineState.FINISHED,
+    REQUEUED: QuarantineState.REQUEUED,
+    **dict.fromkeys((SILENT, OTHER), QuarantineState.UNKNOWN),
 }
 
 
@@ -45,7 +47,13 @@ def act(monkeypatch, capsys):
             yield SimpleNamespace(postal=None, settings=None)
 
         looked_up = [
-            SimpleNamespace(state=STATES[type(error)], message=None, is_proved=False)
+            SimpleNamespace(
+                state=STATES.get(error, QuarantineState.KEPT),
+                message=None if error in {GONE, SILENT} else "its row",
+                is_proved=error is not OTHER,
+                has_content=error not in {GONE, LOST, SILENT},
+                queued=7 if error is REQUEUED else None,
+            )
             for error in of
         ]
         monkeypatch.setattr(command, "open_stores", stores)
@@ -78,8 +86,8 @@ def test_with_all_what_is_not_kept_is_passed_over_and_what_could_not_be_asked_fa
     ("words", "asked"),
     [
         (("release", "--all"), "Put 2 messages back"),
-        (("release", "--all", "--accept-duplicates"), "Put 3 messages back"),
-        (("discard", "--all"), "Remove 3 messages from the quarantine"),
+        (("release", "--all", "--accept-duplicates"), "Put 4 messages back"),
+        (("discard", "--all"), "Remove 6 messages from the quarantine"),
         (("release", "--server", "1", "--message", "2"), "Put 1 messages back"),
     ],
 )
@@ -87,6 +95,6 @@ def test_the_question_counts_what_is_acted_on(act, monkeypatch, words, asked):
     terminal = io.StringIO("n\n")
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stdin", terminal)
-    code, said = act(*words, of=[None, None, FINISHED, SILENT])
+    code, said = act(*words, of=[None, None, FINISHED, SILENT, GONE, LOST, REQUEUED, OTHER])
     assert code == 3
     assert asked in said.err

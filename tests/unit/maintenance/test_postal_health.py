@@ -119,16 +119,24 @@ def test_what_a_run_dealt_with_is_not_stuck_any_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "left"),
+    ("done", "changed", "left"),
     [
-        ({"stuck": 5, "message gone": 2, "content lost": 1}, (1, 0)),
-        ({"stuck": 6, "message gone": 1}, (0, 2)),
-        ({"message gone": 2, "content lost": 1}, (6, 0)),
-        ({}, (6, 3)),
+        ({"stuck": 5, "message gone": 2, "content lost": 1}, None, (1, 0)),
+        ({"stuck": 6, "message gone": 1}, None, (0, 2)),
+        ({"message gone": 2, "content lost": 1}, None, (6, 0)),
+        ({}, None, (6, 3)),
+        # Their workers went on between plan and apply.
+        ({"stuck": 1}, {"stuck": 3, "message gone": 1}, (2, 2)),
+        ({}, {"stuck": 6, "message gone": 2, "content lost": 1}, (0, 0)),
     ],
 )
-def test_what_it_left_is(change: dict[str, int], left: tuple[int, int]) -> None:
-    facts = of_reports([{**REPORT, "doneByState": change}], NOW).facts
+def test_what_it_left_is(
+    done: dict[str, int], changed: dict[str, int] | None, left: tuple[int, int]
+) -> None:
+    report = {**REPORT, "doneByState": done}
+    if changed is not None:  # reports of earlier versions do not have it
+        report["changedByState"] = changed
+    facts = of_reports([report], NOW).facts
     assert (facts.stuck, facts.gone) == left
 
 

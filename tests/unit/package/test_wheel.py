@@ -24,8 +24,10 @@ ROOT = clone_root()
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _OF_AIRFLOW = {"fastapi", "starlette", "jinja2", "sqlalchemy"}
-BROUGHT = {*_OF_AIRFLOW, "annotated_types", "pydantic_core", "typing_extensions"}
-"""What Airflow (a plugin is an app of these) and pydantic (types of its interface) depend on."""
+BROUGHT = {*_OF_AIRFLOW, "anyio", "annotated_types", "pydantic_core", "typing_extensions"}
+"""What Airflow (a plugin is an app of these), Starlette (it waits by anyio) and pydantic (types of
+its interface) depend on.
+"""
 
 
 def names(requirements):

@@ -73,12 +73,10 @@ def survey(postal: PostalDatabases, lock_timeout: timedelta | None = None) -> Po
     A server that cannot be read is named, and the others go on. Raises SchemaDiffers, and errors
     of the main database.
     """
-    if lock_timeout is None:
-        lock_timeout = postal.settings.lock_timeout
     check_main(postal.main)
     queue, servers = PostalQueue(postal.main), PostalServers(postal)
     now, p99 = queue.now(), servers.p99()
-    limit = lock_timeout_of(p99) if lock_timeout is None else lock_timeout
+    limit = lock_timeout or postal.settings.lock_timeout or lock_timeout_of(p99)
     locked: list[QueuedMessage] = []
     queued = 0
 
@@ -122,7 +120,7 @@ def _by_age(surveyed: SurveyedRow) -> tuple[bool, datetime, int]:
 def messages_of(postal: PostalDatabases, server: int) -> ServerMessages | None:
     """The messages of a server; None if both its row and its database are gone.
 
-    Raises NoSuchObject if the row alone is missing: the main database may be being restored.
+    Raises NoSuchObject if only the row is missing, or every row: a restore may be under way.
     """
     if not server:
         raise NoSuchObject("rows of the queue name no server")
@@ -137,8 +135,8 @@ def messages_of(postal: PostalDatabases, server: int) -> ServerMessages | None:
 class PostalServers:
     """The mail servers of one Postal. An unreadable server is tried once."""
 
-    def __init__(self, postal: PostalDatabases) -> None:
-        self.unreadable: dict[int, str] = {}
+    def __init__(self, postal: PostalDatabases, unreadable: dict[int, str] | None = None) -> None:
+        self.unreadable = {} if unreadable is None else unreadable
         """Server -> why it cannot be read."""
         self.not_whole: dict[int, str] = {}
         """Server -> why none of its messages counts as gone. Existing messages get a state."""
@@ -248,9 +246,8 @@ def _judged(
         records = deliveries.get(message.id, [])
         state, stage = PostalState.CONTENT_LOST, None
         if message.id in contents or is_answered(row, records):
-            has_header = contents.get(message.id, False)
             state = PostalState.STUCK
-            stage = stage_of(row, message, records, has_own_header=has_header)
+            stage = stage_of(row, message, records, has_own_header=contents.get(message.id, False))
         newest = records[-1].id if records else 0
         judged.append(SurveyedRow(row, state, stage, message=message, newest_record=newest))
     return judged

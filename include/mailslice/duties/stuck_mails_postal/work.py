@@ -1,7 +1,7 @@
 """One apply: finishes what killed runs left, then reads each planned row again and acts."""
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,7 +61,7 @@ class NextRun(MailsliceError):
 
 
 class StuckMessages:
-    """Acts on the rows of one plan. `decisions`: as the report shows them."""
+    """Acts on the rows of one plan."""
 
     def __init__(self, run: Run, plan: PostalPlan, progress: Progress) -> None:
         self._run, self._plan, self._progress = run, plan, progress
@@ -83,8 +83,8 @@ class StuckMessages:
         """Ids of rows that this run changed: they do not make their batch a moving one."""
         self._moving: set[Lock] = set()
         """Batches whose rows somebody else worked on since the plan."""
-        self.decisions: list[dict[str, Any]] = []
-        progress.counted["decisions"] = self.decisions  # the list grows
+        self._decided: list[dict[str, Any]] = progress.counted.setdefault("decisions", [])
+        self._changed: Counter[str] = progress.counted.setdefault("changedByState", Counter())
 
     def perform_all(self) -> None:
         """Act on the planned rows, up to the limit and the time limit."""
@@ -136,11 +136,8 @@ class StuckMessages:
 
     def _look_at_batches(self, chunk: list[PlannedRow]) -> dict[int, QueuedMessage]:
         """Read the rows as they are now, and note the batches that somebody else works on."""
-        unreadable = self._servers.unreadable
-        self._servers = PostalServers(self._postal)  # so that its cache is never old
-        self._servers.unreadable.update(unreadable)
-        locks = {row.lock for row in chunk if row.is_locked}
-        members = {lock: self._batches[lock] for lock in locks}
+        self._servers = PostalServers(self._postal, self._servers.unreadable)  # an empty cache
+        members = {row.lock: self._batches[row.lock] for row in chunk if row.is_locked}
         rows = [*chunk, *(row for batch in members.values() for row in batch)]
         current = self._queue.by_id(dict.fromkeys(row.queued_message for row in rows))
         for lock, batch in members.items():
@@ -155,6 +152,8 @@ class StuckMessages:
             self._done(self._act(planned, self._unchanged(planned, row)), planned)
         except RowLeftAlone as skipped:
             self._progress.skip(str(skipped))
+            if str(skipped) == LOCK_CHANGED:
+                self._changed[planned.state.value] += 1
         except (NextRun, Contended) as error:
             log.warning("queue row %d is left to the next run: %s", planned.queued_message, error)
         except (TryAgain, Refused):
@@ -179,7 +178,7 @@ class StuckMessages:
 
     def _done(self, action: PostalAction, planned: PlannedRow) -> None:
         self._own.add(planned.queued_message)
-        self.decisions.append({**planned.as_json(), "action": action.value})
+        self._decided.append({**planned.as_json(), "action": action.value})
         self._progress.done(action.value)
 
     def _act(self, planned: PlannedRow, row: QueuedMessage) -> PostalAction:

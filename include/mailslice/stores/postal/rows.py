@@ -7,6 +7,7 @@ from typing import Any
 
 from mailslice.model.batches import batches
 from mailslice.stores.mariadb.client import MariaDb, quoted
+from mailslice.stores.mariadb.failures import NoSuchObject
 
 PAGE = 900
 """Rows, or ids, of one statement. MariaDB makes a subquery of an IN with 1,000 values and more
@@ -101,7 +102,12 @@ class PostalQueue:
         return (server for (server,) in self._by_pages(self._servers))
 
     def has_server(self, server: int) -> bool:
-        return bool(self._db.rows(f"{self._servers} WHERE id = %s", (server,)))
+        """Raises NoSuchObject if Postal has no server at all: that proves nothing of this one."""
+        sql = f"SELECT EXISTS({self._servers} WHERE id = %s), EXISTS({self._servers})"
+        ((has_it, has_any),) = self._db.rows(sql, (server,))
+        if not has_any:
+            raise NoSuchObject("Postal has no mail server at all, as while it is being restored")
+        return bool(has_it)
 
     def _by_pages(self, select: str) -> Iterator[tuple[Any, ...]]:
         last = -(2**31)

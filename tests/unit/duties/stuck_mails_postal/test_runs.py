@@ -230,7 +230,7 @@ def test_a_run_in_shadow_mode_finishes_no_closing_and_a_release_says_so(world: W
 def test_a_server_is_gone_when_its_database_is_too(world: World) -> None:
     """Its row alone is missing while somebody restores the main database."""
     world.stuck()
-    world.servers.clear()
+    world.servers = {2}
     run, plan = world.planned()
     assert run.fields["unreadable"] == {
         "1": "Postal has no row of it, and postal-server-1 is there"
@@ -240,12 +240,27 @@ def test_a_server_is_gone_when_its_database_is_too(world: World) -> None:
     assert world.apply("r-2") == ({"lost": 1}, {})
 
 
+def test_no_server_is_gone_while_postal_has_none_at_all(world: World) -> None:
+    """A restore has created the table, and has not filled it yet."""
+    locked = world.stuck()
+    waiting = world.stuck(server=2, locked_by=None, locked_at=None)
+    world.servers.clear()
+    world.unreadable = {1, 2}
+    run, plan = world.planned()
+    why = "Postal has no mail server at all, as while it is being restored"
+    assert run.fields["unreadable"] == {"1": why, "2": why}
+    assert world.applied(run, plan) == ({}, {"server unreadable": 1})
+    assert {locked.id, waiting.id} == world.queue.keys()
+
+
 def test_an_entry_of_a_server_whose_row_alone_is_missing_cannot_be_asked_for(world: World) -> None:
     world.stuck()
     world.apply()
     world.servers.clear()
     assert state_of(world) is QuarantineState.UNKNOWN
     world.unreadable = {1}
+    assert state_of(world) is QuarantineState.UNKNOWN
+    world.servers = {2}
     assert state_of(world) is QuarantineState.KEPT
 
 
@@ -269,6 +284,31 @@ def test_a_report_says_what_was_done_by_the_state_that_was_planned(world: World)
     steps = Summaries.load(run.folder, DUTY.kinds)
     assert steps.result.kinds["closed"] == 1
     assert DUTY.report_fields(steps)["doneByState"] == {"content lost": 1}
+
+
+def test_a_report_says_by_state_which_rows_changed_since_the_plan(world: World) -> None:
+    """Workers ended or took three, and a row without a message has left the queue; the server of
+    one more cannot be read.
+    """
+    for message in range(1, 5):
+        world.stuck(message=message, locked_for=OLDEST)
+    gone = world.stuck(message=5, locked_by=None, locked_at=None)
+    world.stuck(server=2)
+    del world.messages[1, 5]
+    run, plan = world.planned()
+    world.queue.pop(1)
+    world.queue[2] = replace(world.queue[2], locked_by="host:b", locked_at=NOW)
+    world.queue.pop(gone.id)
+    world.unreadable = {2}
+    world.while_closing = lambda: world.queue.pop(3, None)
+    world.write("Sent", message=3)
+    for _ in range(2):  # the second try counts nothing twice
+        world.applied(run, plan)
+        steps = Summaries.load(run.folder, DUTY.kinds)
+        changed = steps.fields(DUTY.bulky)["changedByState"]
+        assert changed == {"stuck": 3, "message gone": 1}
+        assert DUTY.report_fields(steps)["doneByState"] == {"stuck": 1}
+        assert dict(steps.result.skipped) == {"lock changed": 4, "server unreadable": 1}
 
 
 def test_a_second_try_that_ends_early_says_by_state_what_the_first_did(

@@ -281,6 +281,8 @@ class Queue:
         return iter(sorted(self._world.servers))
 
     def has_server(self, server: int) -> bool:
+        if not self._world.servers:
+            raise NoSuchObject("Postal has no mail server at all, as while it is being restored")
         return server in self._world.servers
 
 
