@@ -12,8 +12,8 @@ whose messages are gone. This DAG publishes them again, under their own enqueue 
   duplicates are accepted. Changes: nothing.
 - `apply_republish`: proves each again, claims it in the ledger of decisions, publishes it with
   confirm, records it. Changes: RabbitMQ, own keyspace.
-- `verify`: Great Expectations: all that was published is in the ledger of decisions, and has its
-  row or its deleted mark. Changes: nothing.
+- `verify`: Great Expectations: all that was published is in the ledger of decisions. Changes:
+  nothing.
 - `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
   ledger.
 

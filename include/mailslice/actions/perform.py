@@ -13,9 +13,10 @@ from mailslice.admin.deletions import Deletion, Undeleted, deleted_mails, undele
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.moving import MoveOutcome, Moves
 from mailslice.admin.quarantine import Quarantine
-from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.artifacts import folder_of, iso
 from mailslice.maintenance.decision_files import SHOWN_IDS, write_decision
 from mailslice.maintenance.report import BAD
+from mailslice.maintenance.result import Summaries
 from mailslice.model.clock import Clock
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import MailsliceError, Refused, TryAgain
@@ -217,7 +218,7 @@ class _Act:
         audit = self._run("queue_audit", f"{self.deed.run}-audit", age, census=True)
         of_audit = {"audit": audit["run"], "accept_duplicates": duplicates}
         report = self._run("republish_lost", self.deed.run, age, **of_audit)
-        count = int(report["nbRequeuedMails"])
+        count = report["earlier"] + int(report["nbRequeuedMails"])  # its plan forgot the last try
         doubtful = 0 if duplicates else int(audit["verdicts"].get("lost or ghost") or 0)
         self.counts = {"republished": count, "mayBeDelivered": doubtful}
         self.information = {"nbRequeuedMails": count, "run": report["run"]}
@@ -229,7 +230,8 @@ class _Act:
 
         params |= {"reason": self.why} | ({} if age is None else {"older_than": age})
         request = RunRequest(duty, self.request.queue, run, who=self.deed.who, params=params)
-        return run_all(request, self.stores.settings, clock=self.clock)
+        earlier = Summaries.load(folder_of(request, self.stores.settings), ()).result.applied
+        return run_all(request, self.stores.settings, clock=self.clock) | {"earlier": earlier}
 
     def _domains(self) -> list[str]:
         return [domain] if (domain := self.request.texts.domain) else []

@@ -76,20 +76,22 @@ def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> boo
 def quarantine_reasons(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:
     """Id -> why quarantine holds the mail, in words for people. Such mails are few.
 
-    Includes mails on their way in or out, and the new entries of releases that have not ended. A
-    mail with action `failed` is in delivery for its other recipients: it counts as held only while
-    a run recovers it.
+    Includes mails on their way in or out, and the new entries of releases and moves that have not
+    ended. A mail with action `failed` is in delivery for its other recipients: it counts as held
+    only while a run recovers it.
     """
-    reasons: dict[EnqueueId, str] = {}
-    for mail in stores.own.quarantine.list(queue):
-        if mail.state in _NOT_QUARANTINED:
-            continue
-        if mail.action != "failed" or mail.state is State.RECOVERING:
-            since = f"{mail.decided:%Y-%m-%dT%H:%M:%SZ}"
-            reasons[mail.enqueue_id] = f"in quarantine ({mail.state}) since {since}: {mail.why}"
-        if mail.released_as is not None:
-            new = f"being released from quarantine, in place of {mail.enqueue_id}"
-            reasons[mail.released_as] = new
+    quarantined = [
+        mail for mail in stores.own.quarantine.list(queue) if mail.state not in _NOT_QUARANTINED
+    ]
+    reasons = {
+        mail.enqueue_id: f"in quarantine ({mail.state}) since {mail.decided:%Y-%m-%dT%H:%M:%SZ}: "
+        f"{mail.why}"
+        for mail in quarantined
+        if mail.action != "failed" or mail.state is State.RECOVERING
+    }
+    for mail in (*quarantined, *stores.own.moving_mails.list(queue)):
+        if mail.released_as is not None and mail.state is not State.RELEASED:
+            reasons[mail.released_as] = f"being released or moved, in place of {mail.enqueue_id}"
     return reasons
 
 

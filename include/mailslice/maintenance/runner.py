@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -267,7 +267,7 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
         # Airflow runs the report after any outcome: a step that raised decides the status, until
         # a retry of that step succeeds.
         report |= {"status": failure["status"], "message": failure["message"]}
-    _end(run, report)
+    _end(run, report, Ledger(run.stores, run.settings).list(request.duty, request.queue))
     folder.write_json(FILES["report"], report)
     Ledger(run.stores, run.settings).write(report)
     files, clock = folder.artifacts, run.clock
@@ -285,12 +285,9 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     return report
 
 
-def _end(run: Run, report: dict[str, Any]) -> None:
+def _end(run: Run, report: dict[str, Any], ledger: Iterable[dict[str, Any]]) -> None:
     """Put the end and the alerts into the report, and publish both for Prometheus."""
     now, request, limits, is_dry = run.clock(), run.request, run.settings.alert, reports.is_dry
-    ledger: list[dict[str, Any]] = []
-    with suppress(MailsliceError):  # a store that is away may be what ended the run
-        ledger = Ledger(run.stores, run.settings).list(request.duty, request.queue, 25)
     earlier = (one for one in ledger if one["run"] != request.run and one["finished"])
     before = next((one for one in earlier if is_dry(report) or not is_dry(one)), {})
     readings = alerts.readings(report, limits, now)
@@ -317,11 +314,15 @@ def _record_failure(
             run.folder.write_json(FAILURE, {"step": step, **outcome})
     with suppress(Exception):
         report = _so_far(duty, run, times["started"], outcome)
-        _end(run, report)
+        ledger, newest = Ledger(run.stores, run.settings), None
+        with suppress(MailsliceError):
+            newest = ledger.list(run.request.duty, run.request.queue)
+        _end(run, report, newest or ())
         report["seconds"] = {**report["seconds"], step: times["seconds"]}
         with suppress(Exception):
             run.folder.write_json(FILES["report"], report)
-        Ledger(run.stores, run.settings).write(report)
+        if newest is not None:  # else this row would end alerts that are still true
+            ledger.write(report)
 
 
 def _so_far(duty: AnyDuty, run: Run, started: str, outcome: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
-from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.errors import BadSetting, Refused, StoreUnavailable
 from mailslice.stores.rabbitmq.checkout import Checkout, Windows, check_out
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management
@@ -96,8 +96,7 @@ def test_a_quorum_queue_with_a_delivery_limit_is_refused_and_one_without_goes_to
     assert (
         management.delivery_limit("limited"),
         management.delivery_limit("free"),
-        management.delivery_limit("none"),
-    ) == (3, None, None)
+    ) == (3, None)
     assert (management.keeps_order("limited"), management.keeps_order("none")) == (False, True)
     with (
         pytest.raises(Refused, match="delivery limit 3"),
@@ -106,6 +105,25 @@ def test_a_quorum_queue_with_a_delivery_limit_is_refused_and_one_without_goes_to
         raise AssertionError("looked through")
     for _ in range(2):
         assert sorted(bodies_of(fresh.settings, "free")) == [b"a", b"b"]
+
+
+def test_a_queue_that_the_management_api_does_not_know_is_not_looked_through(fresh: Any) -> None:
+    """Its delivery limit is unknown. The API answers 404 to everything below a wrong path."""
+    url = f"{fresh.env['MAILSLICE_RABBITMQ_MANAGEMENT_URL']}/wrong"
+    wrong = fresh.but(MAILSLICE_RABBITMQ_MANAGEMENT_URL=url).settings
+    limited = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1, "x-delivery-limit": 1}
+    declare(fresh.settings, "limited", [b"a"], **limited)
+    for _ in range(3):
+        with (
+            pytest.raises(BadSetting, match="know queue limited: check the path of MAILSLICE_R"),
+            check_out(wrong.rabbitmq, "limited") as checkout,
+        ):
+            list(checkout.messages())
+    with blocking_connection(fresh.settings.rabbitmq) as connection:
+        got, _, body = connection.channel().basic_get("limited")
+    assert (got.redelivered, body) == (False, b"a")
+    with check_out(wrong.rabbitmq, "none") as checkout:
+        assert checkout is None
 
 
 def test_a_look_takes_a_window_at_a_time_whatever_is_acknowledged_meanwhile(fresh: Any) -> None:

@@ -11,8 +11,10 @@ from mailslice.actions.perform import Order, StuckMailDecision
 from mailslice.actions.preview import Selection
 from mailslice.actions.request import ActionRequest
 from mailslice.maintenance import runner
-from mailslice.model.errors import Refused
+from mailslice.maintenance.artifacts import folder_of
+from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId
+from mailslice.model.settings import load_settings
 from mailslice.worker import retrying
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -95,7 +97,12 @@ class Rows:
 
 
 @pytest.fixture
-def decide(monkeypatch):
+def settings(tmp_path):
+    return load_settings({"MAILSLICE_ARTIFACTS": str(tmp_path / "a")}, state_file=tmp_path / "none")
+
+
+@pytest.fixture
+def decide(monkeypatch, settings):
     """Does the action on a quarantine; its result, and the facts of its decision."""
     monkeypatch.setattr(perform.queues, "require", lambda *_: None)
     monkeypatch.setattr(
@@ -104,7 +111,6 @@ def decide(monkeypatch):
     kept = []
     monkeypatch.setattr(perform, "write_decision", lambda *_, facts, **__: kept.append(facts))
     decisions = SimpleNamespace(save=lambda *_: None)
-    settings = SimpleNamespace(duty=SimpleNamespace(retention=timedelta(days=90)))
     stores = SimpleNamespace(
         own=SimpleNamespace(decisions=decisions), settings=settings, tables=None
     )
@@ -130,6 +136,30 @@ def test_a_republish_whose_audit_or_run_failed_has_failed(decide, monkeypatch, b
     monkeypatch.setattr(runner, "run_all", run_all)
     result, _ = decide(Rows(), "republish")
     assert (result["republished"], result["failed"]) == (2, f"{bad} failed")
+
+
+def test_a_republish_that_is_tried_again_counts_what_its_first_try_published(
+    decide, settings, monkeypatch
+):
+    tries = []
+
+    def run_all(run, *_, **__):
+        report = {"run": run.run, "status": "done", "verdicts": {}}
+        if run.duty == "queue_audit":
+            return report
+        folder = folder_of(run, settings)
+        tries.append(run.run)
+        if len(tries) == 1:
+            folder.write_json("progress.json", {"planned": 5, "applied": 3, "remaining": 2})
+            raise StoreUnavailable("RabbitMQ is away")
+        folder.artifacts.remove(folder.file("progress.json"))  # as a plan does
+        return {**report, "nbRequeuedMails": 2}
+
+    monkeypatch.setattr(runner, "run_all", run_all)
+    with pytest.raises(StoreUnavailable):
+        decide(Rows(), "republish")
+    result, _ = decide(Rows(), "republish")
+    assert (result["republished"], tries) == (5, ["r", "r"])
 
 
 @pytest.mark.parametrize(

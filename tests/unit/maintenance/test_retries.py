@@ -579,3 +579,56 @@ def test_a_run_that_ends_as_the_ledger_is_away_has_its_file_and_its_metrics(take
     assert (report["status"], [one["name"] for one in report["alerts"]]) == ("failed", ["failed"])
     metrics = folder.artifacts.read("metrics/duty-queue_size-spool.prom")
     assert b'mailslice_duty_succeeded{duty="queue_size",queue="spool"} 0.0' in metrics
+
+
+def test_a_report_that_could_not_read_the_ledger_once_ends_no_alert(duty, settings, runs, take):
+    duty.found = {"census": {}, "verdicts": {"lost": 3}}
+    before = datetime(2026, 11, 21, 11, tzinfo=UTC)
+    for step in ("plan", "report"):
+        runner.run_step(step, replace(REQUEST, run="r0"), settings, clock=lambda: before)
+    duty.found = {}
+    take("plan")
+    read, failed = runs.list, []
+
+    def fails_once(*given):
+        if not failed:
+            failed.append(given)
+            raise StoreUnavailable("Cassandra is away")
+        return read(*given)
+
+    runs.list = fails_once
+    assert isinstance(take("report"), StoreUnavailable)
+    assert take("report")["status"] == "done"
+    report = json.loads(runs.get("r1").report)
+    assert [(one["name"], one["since"]) for one in report["alerts"]] == [
+        ("lost", "2026-11-21T11:00:00Z")
+    ]
+    assert report["pastAlerts"] == []
+
+
+def test_a_step_that_fails_as_the_ledger_cannot_be_read_once_ends_no_alert(
+    duty, settings, runs, take
+):
+    duty.found = {"census": {}, "verdicts": {"lost": 3}}
+    before = datetime(2026, 11, 21, 11, tzinfo=UTC)
+    for step in ("plan", "report"):
+        runner.run_step(step, replace(REQUEST, run="r0"), settings, clock=lambda: before)
+    duty.found = {}
+    read, failed = runs.list, []
+
+    def fails_once(*given):
+        if not failed:
+            failed.append(given)
+            raise StoreUnavailable("Cassandra is away")
+        return read(*given)
+
+    runs.list = fails_once
+    take("plan", plan=StoreUnavailable("Cassandra is away"))
+    folder = RunFolder(artifacts(settings), "queue_size", QUEUE, "r1")
+    assert folder.read_json("report.json")["status"] == "failed"
+    assert [row.run for row in runs.list()] == ["r0"]
+    take("plan", "report")
+    report = json.loads(runs.get("r1").report)
+    assert [(one["name"], one["since"]) for one in report["alerts"]] == [
+        ("lost", "2026-11-21T11:00:00Z")
+    ]

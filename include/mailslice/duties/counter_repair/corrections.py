@@ -132,10 +132,10 @@ class MailboxCorrector:
         return reread_mailbox(self._run.stores, drift.mailbox, unprojected, trust_projection=trust)
 
     def _update(self, drift: Drift, stored: Counters) -> MailboxOutcome:
-        self._run.require_lock()
         if (why := self._differs(drift.mailbox, stored)) is not None:
             self._claims.settle(drift.mailbox, self._plan.run, decide.WITHDRAWN, self._ttl)
             return MailboxOutcome(SKIPPED, why)
+        self._run.require_lock()
         try:
             self._tables.add(drift.mailbox, drift.add.count, drift.add.unseen)
         except Exception as error:  # noqa: BLE001 - it was sent: any error leaves it unknown

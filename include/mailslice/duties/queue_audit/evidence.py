@@ -117,6 +117,8 @@ def _with_census(
         unproved = why_unproved(stores, consumers, parked)
         if letters is None:
             unproved = "the dead letters could not be looked through"
+        elif delayed != 0 and next(stores.own.delayed_mails.rows(queue), None) is None:
+            unproved = unproved or "messages may wait in delay levels, and no row tells of any"
         ended = context.clock()
     evidence = Evidence(
         now=ended,

@@ -148,7 +148,8 @@ def deleted_bytes(cleanups: Iterable[Mapping[str, Any]], since: datetime | None)
     deleted = 0
     for report in cleanups:
         finished = report.get("finished")
-        if since is None or finished is None or datetime.fromisoformat(finished) > since:
+        more = timedelta(hours=0 if finished else 48)  # a run that was killed has no end
+        if since is None or datetime.fromisoformat(finished or report["started"]) + more > since:
             planned, applied = int(report.get("planned") or 0), int(report.get("applied") or 0)
             deleted += int(report.get("bytes") or 0) * applied // planned if planned else 0
             deleted += int((report.get("marks") or {}).get("dropped") or 0) * MARK_BYTES

@@ -164,8 +164,8 @@ class RepublishLost(Duty[RepublishPlan]):
         return "; ".join([f"{applied} mails published", *self._rest(steps)]) if applied else ""
 
     def nothing(self, steps: Summaries) -> str:
-        audit = steps.plan["audit"]["run"]
-        words = f"nothing to do: audit {audit} leaves no mail to publish"
+        words = f"nothing to do: audit {steps.plan['audit']['run']} leaves no mail to publish"
+        words = "no mail was published" if steps.result.remaining else words
         return "; ".join([words, *self._rest(steps)])
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:

@@ -260,7 +260,6 @@ class Publication:
                 await asyncio.to_thread(self._settle, decision, PublishState.UNKNOWN)
             raise
         crash.point("apply:published")
-        self.progress.done()
         if proved.delay.due is not None:
             # Its row must not say that a copy will come: a flush would publish it. The write comes
             # 1 µs after the row that was read: if the mail was delayed anew, that row must win.
@@ -268,6 +267,7 @@ class Publication:
             await asyncio.to_thread(self.run.stores.own.delayed_mails.close, *closing)
         await asyncio.to_thread(self._settle, decision, PublishState.PUBLISHED)
         crash.point("apply:recorded")
+        self.progress.done()  # last: it writes a file, which may fail
 
     def _claim(self, proved: Proved) -> Republished | SkipReason:
         """Write and return the decision to publish; or why not, if an earlier one forbids it."""

@@ -35,6 +35,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection, is_missing
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.publisher import james_properties
 from mailslice.stores.rabbitmq.publishing import publish_on, ready_messages
+from mailslice.stores.rabbitmq.topology import Declarer
 
 _PATIENCE = 10.0
 _DEAF_SECONDS, _SOON, _QUORUM_QUIET = 1.0, 0.1, 1.0
@@ -207,18 +208,21 @@ def check_out(
     Messages without an ack go back at the end. Costs the broker 5 KB a message meanwhile. Raises
     StoreUnavailable when another consumer has the queue for `patience` seconds, and at the end when
     it is unknown whether the broker took the acks. Raises Refused for a quorum queue with a
-    delivery limit, which each checkout would use up.
+    delivery limit, which each checkout would use up, and BadSetting if the limit cannot be known.
     """
-    management = Management(settings)
-    if (limit := management.delivery_limit(name)) is not None:
-        raise Refused(
-            f"queue {name} is a quorum queue with delivery limit {limit}: each look through it "
-            "counts as a delivery, and past the limit its messages are dropped; "
-            "`mailslice config check` shows the command that lifts the limit"
-        )
-    # The leader of a quorum queue counts messages as handed out before its follower sends them.
-    quiet = 0.0 if management.keeps_order(name) else _QUORUM_QUIET
     with blocking_connection(settings) as connection:
+        if not Declarer(connection).has_queue(name):
+            yield None
+            return
+        management = Management(settings)
+        if (limit := management.delivery_limit(name)) is not None:
+            raise Refused(
+                f"queue {name} is a quorum queue with delivery limit {limit}: each look through it "
+                "counts as a delivery, and past the limit its messages are dropped; "
+                "`mailslice config check` shows the command that lifts the limit"
+            )
+        # A quorum queue's leader counts messages as handed out before its follower sends them.
+        quiet = 0.0 if management.keeps_order(name) else _QUORUM_QUIET
         deadline = time.monotonic() + patience
         while True:
             try:
@@ -227,9 +231,6 @@ def check_out(
                 checkout.consume()
                 break
             except ChannelClosedByBroker as closed:
-                if is_missing(closed):
-                    yield None
-                    return
                 if closed.reply_code != _IN_USE or "refused for user" in closed.reply_text:
                     raise  # 403 means that another consumer has it, or that we lack the right
                 if time.monotonic() > deadline:

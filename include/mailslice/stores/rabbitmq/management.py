@@ -77,8 +77,10 @@ class Management:
         return dict(queue.get("arguments") or {}) if queue is not None else None
 
     def delivery_limit(self, name: str) -> int | None:
-        """How often a message of the quorum queue may come back; None: without limit."""
-        if (queue := self._queue(name)) is None or kind_of(queue) != "quorum":
+        """How often a message may come back; None: any number. Raises BadSetting: no such queue."""
+        if (queue := self._queue(name)) is None:
+            raise BadSetting(f"{self._name} does not know queue {name}: check the path of {_URL}")
+        if kind_of(queue) != "quorum":
             return None  # asking for the version costs the broker an overview of everything
         return delivery_limit_of(queue, self.version)
 

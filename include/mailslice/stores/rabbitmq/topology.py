@@ -101,7 +101,7 @@ class Topology:
         names = RabbitNames(queue)
         arguments = work_queue_arguments(names, self._settings.queue)
         with blocking_connection(self._settings.rabbitmq) as connection:
-            declarer = _Declarer(connection)
+            declarer = Declarer(connection)
             declarer.exchange(names.exchange)
             declarer.queue(names.work_queue, arguments, names.exchange)
             self._declare_dead_letter(declarer, names)
@@ -109,9 +109,9 @@ class Topology:
     def declare_dead_letter(self, queue: QueueName) -> None:
         """Declares the dead letter exchange and queue alone: James 3.5 declares none."""
         with blocking_connection(self._settings.rabbitmq) as connection:
-            self._declare_dead_letter(_Declarer(connection), RabbitNames(queue))
+            self._declare_dead_letter(Declarer(connection), RabbitNames(queue))
 
-    def _declare_dead_letter(self, declarer: "_Declarer", names: RabbitNames) -> None:
+    def _declare_dead_letter(self, declarer: "Declarer", names: RabbitNames) -> None:
         declarer.exchange(names.dead_letter_exchange)
         arguments = dead_letter_queue_arguments(self._settings.queue)
         declarer.queue(names.dead_letter_queue, arguments, names.dead_letter_exchange)
@@ -120,7 +120,7 @@ class Topology:
         """Declares mailslice's own: hop exchange and queue, these delay levels, the park queue."""
         names, settings = RabbitNames(queue), self._settings.queue
         with blocking_connection(self._settings.rabbitmq) as connection:
-            declarer = _Declarer(connection)
+            declarer = Declarer(connection)
             declarer.exchange(names.hop_exchange)
             declarer.queue(names.hop_queue, own_queue_arguments(settings), names.hop_exchange)
             for seconds in levels:
@@ -132,7 +132,7 @@ class Topology:
         """Whether RabbitMQ has both the exchange and the work queue of this name."""
         names = RabbitNames(queue)
         with blocking_connection(self._settings.rabbitmq) as connection:
-            declarer = _Declarer(connection)
+            declarer = Declarer(connection)
             return declarer.has_exchange(names.exchange) and declarer.has_queue(names.work_queue)
 
     def names(self) -> list[QueueName]:
@@ -203,7 +203,7 @@ def _shown(arguments: Arguments) -> str:
     return "{" + ", ".join(f"{name}={value}" for name, value in sorted(arguments.items())) + "}"
 
 
-class _Declarer:
+class Declarer:
     """Declares what a passive declare misses. A miss closes the channel, so each has its own."""
 
     def __init__(self, connection: BlockingConnection) -> None:

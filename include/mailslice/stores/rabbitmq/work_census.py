@@ -17,16 +17,16 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
-from pika.exceptions import ChannelClosedByBroker
 
 from mailslice.codec import message
 from mailslice.model.errors import Refused, StoreUnavailable, Undecodable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
-from mailslice.stores.rabbitmq.connection import HEARTBEAT_SECONDS, blocking_connection, is_missing
+from mailslice.stores.rabbitmq.connection import HEARTBEAT_SECONDS, blocking_connection
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.publishing import ready_messages
+from mailslice.stores.rabbitmq.topology import Declarer
 
 MAX_CENSUS = 100_000
 """Messages: 5 s, and 480 MB in the broker while they are held."""
@@ -101,13 +101,9 @@ class WorkQueueCensus:
 
     def parked(self) -> int | None:
         """The most messages that may be parked (for up to a minute); None: unknown."""
-        try:
-            with self._connection.channel() as channel:
-                ready = ready_messages(channel, self._park_queue)
-        except ChannelClosedByBroker as closed:
-            if not is_missing(closed):
-                raise
+        if not Declarer(self._connection).has_queue(self._park_queue):
             return 0
+        ready = ready_messages(self._channel, self._park_queue)
         # A message on its way in at-least-once dead-lettering is not ready any more. The figures
         # count it, late.
         figure = self._management.messages(self._park_queue)
@@ -151,8 +147,7 @@ def take_census(
 
 def _require_holdable(management: Management, name: str, waiting: int, most: int) -> None:
     """Raises Refused where a census of `waiting` messages would harm mails or prove nothing."""
-    limit = management.delivery_limit(name)
-    if limit is not None:
+    if (limit := management.delivery_limit(name)) is not None:
         raise Refused(
             f"queue {name} is a quorum queue with delivery limit {limit}: a census counts as a "
             "delivery of each mail, and mails at the limit would be dead-lettered; "

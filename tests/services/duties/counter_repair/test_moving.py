@@ -328,6 +328,28 @@ def test_a_lock_that_is_lost_in_the_middle_leaves_what_was_done_in_the_report(ja
     assert sorted(james.counters(mailbox) for mailbox in mailboxes) == [(5, 3), (7, 4), (7, 4)]
 
 
+def test_a_lock_that_is_lost_during_the_last_read_lets_no_update_through(james, monkeypatch):
+    (mailbox,) = drifted(james)
+    request = planned(james, [mailbox])
+    tables, reads = type(james.stores.mailboxes), []
+    read = tables.counters_of_all_replicas
+
+    def slowly(self, *given):
+        reads.append(given)
+        return read(self, *given)
+
+    def check(_):
+        if len(reads) > 1:
+            raise LockLost("the lock could not be kept")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "counters_of_all_replicas", slowly)
+        patch.setattr(Lock, "check", check)
+        with pytest.raises(LockLost):
+            james.steps(request, "apply")
+    assert (len(reads), james.counters(mailbox)) == (2, (7, 4))
+
+
 def test_what_cassandra_does_not_take_fails_its_mailbox_alone(james, monkeypatch):
     mailboxes = drifted(james, 3)
     request = planned(james, mailboxes)

@@ -537,6 +537,31 @@ def test_what_is_parked_is_present_and_nothing_is_lost_until_it_is_back(spool):
 
 
 @pytest.mark.usefixtures("at_once")
+def test_while_messages_wait_in_a_delay_level_of_which_no_row_tells_nothing_is_called_lost(spool):
+    """As after the loss of the own keyspace: a republish would deliver the mail at once."""
+    mail, level = spool.put(message=False), spool.names.delay_queue(3600)
+    spool.stores.rabbitmq.declare_delays(spool.queue, [3600])
+    with blocking_connection(spool.settings.rabbitmq) as connection:
+        body = message.encode(spool.row(mail).item)
+        connection.channel().basic_publish("", level, body, mandatory=True)
+    deadline = time.monotonic() + 60
+    while spool.stores.management.messages(level) != 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    report = spool.audit(census=True)
+    assert report["census"]["unproved"] == (
+        "messages may wait in delay levels, and no row tells of any"
+    )
+    assert (spool.verdicts(), report["census"]["unproved"] in spool.why(mail)) == (
+        {mail: "unknown"},
+        True,
+    )
+    spool.delay(mail, datetime.now(UTC) + timedelta(hours=1))
+    assert spool.audit(census=True)["census"]["unproved"] is None
+    assert spool.verdicts() == {mail: "delayed"}
+
+
+@pytest.mark.usefixtures("at_once")
 def test_a_mail_whose_delay_begins_and_ends_while_the_audit_looks_is_not_lost(spool, monkeypatch):
     """Its message came after the hold; that of a mail that was delayed an hour ago is nowhere."""
     old, meanwhile = (spool.put(name, message=False) for name in ("old", "meanwhile"))

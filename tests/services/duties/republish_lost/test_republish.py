@@ -15,6 +15,7 @@ from mailslice.codec.row import epoch_ms, epoch_us, instant
 from mailslice.duties.republish_lost.duty import RepublishLost
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.audits import newest_audit
+from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.errors import BadInput, GateFailed, PlanRefused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import EnqueueId, QueueName
@@ -205,6 +206,17 @@ def hold(spool, lost):
     return "held"
 
 
+def move(spool, lost):
+    """As a delay that was killed after it published the copy and before it wrote the row."""
+    now, queue = datetime.now(UTC), spool.queue
+    old = EnqueueId(uuid.uuid4())
+    about = ("m", State.RELEASING, "delay", "waiting", "", now, AGE, "by hand", now)
+    copy = (b"{}", "h", "b", Content.KEPT)
+    mail = QuarantinedMail(old, *about, *copy, moved_to=queue, released_as=lost)
+    spool.stores.own.moving_mails.add(queue, mail)
+    return "held"
+
+
 def take(spool, lost):
     mail = InFlightMail(lost, "m", MINUTE, "loaded", 1, begun=True)
     spool.stores.own.worker_records.save_future(
@@ -242,7 +254,8 @@ def lose_content(spool, lost):
 
 
 @pytest.mark.parametrize(
-    "meanwhile", [mark, clean, pass_by, delay, hold, take, complete, send, reject, lose_content]
+    "meanwhile",
+    [mark, clean, pass_by, delay, hold, move, take, complete, send, reject, lose_content],
 )
 def test_each_mail_is_proved_again_just_before(spool, meanwhile):
     lost, other = (
@@ -482,11 +495,28 @@ def test_a_publish_without_a_confirm_is_unknown_and_the_rest_is_left(spool):
     assert (report["nbRequeuedMails"], report["skippedBy"]) == (2, {"outcome unknown": 1})
 
 
+def test_a_publish_is_recorded_although_its_count_cannot_be_saved(spool, monkeypatch):
+    lost = spool.put("lost", message=False)
+    spool.audit(census=True)
+
+    def away(*_):
+        raise StoreUnavailable("S3 is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "done", away)
+        with pytest.raises(StoreUnavailable, match="S3 is away"):
+            spool.republish()
+    assert (decision(spool, lost).state, in_queue(spool)) == (PublishState.PUBLISHED, [lost])
+    assert spool.republish()["outcomeUnknown"] == []
+    assert in_queue(spool) == [lost]
+
+
 def test_the_time_limit_leaves_the_rest_to_the_next_run(spool):
     lost = [spool.put("lost", message=False) for _ in range(3)]
     spool.audit(census=True)
     report = spool.republish(time_limit="0s")
     assert (report["status"], report["nbRequeuedMails"], report["left"]) == ("nothing to do", 0, 3)
+    assert report["message"] == ("no mail was published; 3 left to the next run by the time limit")
     assert sorted([*in_queue(spool), *lost]) == sorted(lost)
     assert spool.republish()["nbRequeuedMails"] == 3
 

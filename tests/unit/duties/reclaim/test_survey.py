@@ -50,8 +50,11 @@ def test_dropped_marks_count_too():
     assert deleted_bytes([cleanup(planned=0, applied=0, size=0, dropped=3)], None) == 3 * MARK_BYTES
 
 
-def test_a_run_that_was_killed_has_no_end_and_counts():
-    assert deleted_bytes([cleanup(finished=None, size=7)], NOW) == 7
+@pytest.mark.parametrize(("days_ago", "size"), [(0, 7), (1, 7), (3, 0)])
+def test_a_run_that_was_killed_has_no_end_and_counts_for_two_days(days_ago, size):
+    killed = cleanup(finished=None, size=7, started=(NOW - timedelta(days=days_ago)).isoformat())
+    assert deleted_bytes([killed], NOW) == size
+    assert deleted_bytes([killed], None) == 7
 
 
 def test_reports_of_other_versions_lack_fields():

@@ -53,6 +53,13 @@ def test_nothing_published_says_which_audit_left_nothing(report):
     assert made["message"].startswith("nothing to do: audit a-1 leaves no mail to publish; ")
 
 
+def test_mails_that_the_time_limit_left_untouched_are_named(report):
+    made = report(applied=0, remaining=3)
+    assert (made["status"], made["left"]) == ("nothing to do", 3)
+    assert made["message"].startswith("no mail was published; ")
+    assert "; 3 left to the next run by the time limit" in made["message"]
+
+
 def test_a_mail_that_cannot_be_encoded_fails_the_run(report):
     made = report(applied=2, failed=1, failures={"id-1": "no JSON"})
     assert (made["status"], made["failures"]) == ("failed", {"id-1": "no JSON"})

@@ -225,7 +225,6 @@ def test_the_messages_of_a_queue_are_one_request_whether_it_is_there_or_not(
 @pytest.mark.parametrize(
     ("found", "version", "limit"),
     [
-        (None, "3.10.8", None),
         ({"type": "classic", "arguments": {"x-delivery-limit": 3}}, "4.1.0", None),
         ({"type": "quorum", "arguments": {}}, "3.13.7", None),
         ({"type": "quorum", "arguments": {}}, "4.0.1", 20),
@@ -283,7 +282,7 @@ def test_the_messages_of_a_queue_are_one_request_whether_it_is_there_or_not(
     ],
 )
 def test_how_often_a_message_may_come_back(
-    found: dict[str, Any] | None, version: str, limit: int | None
+    found: dict[str, Any], version: str, limit: int | None
 ) -> None:
     asked = list[str]()
 
@@ -294,4 +293,13 @@ def test_how_often_a_message_may_come_back(
     management = management_of(answer)
     assert management.delivery_limit("q") == limit
     assert ("/api/overview" in asked) is not management.keeps_order("q")
-    assert management.keeps_order("q") is (found is None or found.get("type") == "classic")
+    assert management.keeps_order("q") is (found.get("type") == "classic")
+
+
+def test_the_limit_of_a_queue_that_the_api_does_not_know_is_not_taken_for_none() -> None:
+    management = management_of(lambda _: None)
+    with pytest.raises(
+        BadSetting, match="not know queue q: check the path of MAILSLICE_RABBITMQ_MANAGEMENT_URL"
+    ):
+        management.delivery_limit("q")
+    assert management.keeps_order("q")
