@@ -279,7 +279,7 @@ class _Tenants:
 
     def _drop(self, name: str, keyspaces: Keyspaces) -> None:
         if keyspaces.schema:
-            self._keyspaces.give_back(keyspaces)
+            self._keyspaces.release(keyspaces)
         else:
             self._keyspaces.drop(keyspaces)
         self._management("DELETE", f"vhosts/{name}", None)

@@ -78,10 +78,10 @@ class KeyspacePool:
         return self._with_tables(self.new())
 
     def expect(self) -> None:
-        """Announces a `give_back` in another thread, for which `take` waits."""
+        """Announces a `release` in another thread, for which `take` waits."""
         self._returning += 1
 
-    def give_back(self, used: Keyspaces) -> None:
+    def release(self, used: Keyspaces) -> None:
         """Empties the keyspaces for another test, or drops them."""
         emptied = None
         try:

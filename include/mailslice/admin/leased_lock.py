@@ -47,7 +47,7 @@ class LeasedLock:
         try:
             yield
         finally:
-            self.give_back()
+            self.release()
 
     def take(self) -> bool:
         """Takes or renews the lock. Returns False while another holder has it."""
@@ -57,7 +57,7 @@ class LeasedLock:
         self.until = asked_at + self._lease.total_seconds() * _USABLE_SHARE
         return True
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Releases the lock. If the store does not answer, the lock ends with its lease."""
         try:
             self._locks.release(self._name, self._me)

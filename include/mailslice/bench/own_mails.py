@@ -48,7 +48,7 @@ def foreign_mail(name: str) -> Refused | None:
 async def complete_own(delivery: Delivery) -> None:
     """Completes a benchmark's mail. Gives a foreign mail back and raises Refused."""
     if (refused := foreign_mail(delivery.item.mail.name)) is not None:
-        await delivery.give_back()
+        await delivery.requeue()
         raise refused
     await delivery.complete()
 
@@ -103,7 +103,7 @@ async def take_stale(settings: Settings, queue: QueueName) -> str | None:
                     group.create_task(delivery.complete())
             await deliveries.aclose()  # else the mails given back would come again
             for delivery in foreign:
-                await delivery.give_back()
+                await delivery.requeue()
         await worker.settle()
     return foreign[0].item.mail.name if foreign else None
 

@@ -233,7 +233,7 @@ async def test_a_tag_of_an_earlier_connection_is_never_sent(
     assert [message.tag for message in again] == [message.tag for message in stale], (
         "the same numbers stand for other deliveries now"
     )
-    assert [(message.ack(), message.give_back()) for message in stale] == [(False, False)] * 2
+    assert [(message.ack(), message.requeue()) for message in stale] == [(False, False)] * 2
     await consumer.close()
     await publisher.close()
     with blocking_connection(settings) as connection:

@@ -40,7 +40,7 @@ def used(pool: KeyspacePool, session: Any) -> Iterator[Keyspaces]:
 
 def after(pool: KeyspacePool, used: Keyspaces) -> Keyspaces:
     pool.expect()
-    pool.give_back(used)
+    pool.release(used)
     return pool.take()
 
 
@@ -55,7 +55,7 @@ def test_they_are_emptied_of_rows_and_tombstones_and_dropped_when_somebody_still
     assert len(session.execute(f"SELECT * FROM {table}").all()) == 1
 
     pool.expect()
-    pool.give_back(used)
+    pool.release(used)
     session.execute(f"DELETE FROM {table} WHERE queuename = 'a'")
     require_another(pool, session, used, pool.take())
 

@@ -270,7 +270,7 @@ async def test_a_check_that_fails_after_the_content_was_loaded_keeps_no_part_of_
         async with aclosing(worker.deliveries(1)) as deliveries:
             await (
                 await next_of(deliveries)
-            ).give_back()  # it may be a second copy now, which is checked again once it is loaded
+            ).requeue()  # it may be a second copy now, which is checked again once it is loaded
             asked = iter(
                 [False, StoreUnavailable("Cassandra at c:9042 does not answer"), False, False]
             )

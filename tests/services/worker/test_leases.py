@@ -107,7 +107,7 @@ async def test_its_outcome_is_the_only_one(spool: Place4Queue, how: str) -> None
             case "narrowed":
                 await delivery.retry(["c@b.example"])
             case "given back":
-                await delivery.give_back()
+                await delivery.requeue()
             case _:
                 await delivery.reject("nobody wants it")
         if how != "rejected":
@@ -159,7 +159,7 @@ async def test_a_mail_that_was_closed_stays_closed_when_a_cleanup_has_taken_its_
             case "narrowed":
                 await delivery.retry(["c@b.example"])
             case "given back":
-                await delivery.give_back()
+                await delivery.requeue()
             case _:
                 await delivery.reject("nobody wants it")
         with pytest.raises(TimeoutError):
@@ -194,7 +194,7 @@ async def test_a_process_that_dies_as_it_renews_or_settles_a_leased_mail_loses_n
         aclosing(worker.deliveries(4)) as deliveries,
     ):
         item = await worker.enqueue(mail(), CONTENT)
-        await (await next_of(deliveries)).give_back()
+        await (await next_of(deliveries)).requeue()
         delivery = await next_of(deliveries)
         assert delivery.redelivered
         await until(lambda: delivery.lease.is_out)

@@ -110,7 +110,7 @@ async def test_who_was_served_before_is_not_in_the_record_nor_set_aside_with_the
             first, (row,) = await anext(deliveries), recorded.rows()
             left = replace(row.item, mail=replace(row.item.mail, recipients=("c@b.example",)))
             recorded.stores.tables.v4.replace_future(replace(row, item=left)).result()
-            await first.give_back()
+            await first.requeue()
             held = await asyncio.wait_for(anext(deliveries), 30)
             assert held.item == left
             await asyncio.sleep(1.1)

@@ -604,7 +604,7 @@ async def test_what_is_given_back_at_the_end_counts_as_no_attempt(spool: Any) ->
         async with aclosing(worker.deliveries(3)) as deliveries:
             waiting = asyncio.ensure_future(anext(deliveries))
             await asyncio.sleep(0.3)
-            await (await waiting).give_back()
+            await (await waiting).requeue()
     assert record(spool, item) is None
     assert spool.coming(spool.names.work_queue, 1) == 1
 

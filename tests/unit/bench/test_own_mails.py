@@ -18,7 +18,7 @@ class _Delivery:
     async def complete(self) -> None:
         self.became.append("completed")
 
-    async def give_back(self) -> None:
+    async def requeue(self) -> None:
         self.became.append("given back")
 
 

@@ -55,7 +55,7 @@ async def test_a_message_that_goes_back_ends_a_lease_that_was_not_confirmed(
     await lease._extend()
     assert not lease.is_out
     link.is_open = not lost
-    await lease.bring_back()
+    await lease.republish()
     assert stores.asked == ["row, and perhaps a copy", *([] if lost else ["closed"])]
 
 
@@ -73,7 +73,7 @@ async def test_a_copy_that_is_brought_back_says_that_the_mail_was_in_a_handler()
         )
         lease = Lease(context, None, message, uuid4())  # type: ignore[arg-type]
         lease.is_out = True
-        await lease.bring_back()
+        await lease.republish()
         assert brought.pop().headers == {HEADER_FAILURES: said}
 
 

@@ -88,7 +88,7 @@ class Stores:
             arrived=0.0,
             link=link,
             ack=self._ack,
-            give_back=self._ack,
+            requeue=self._ack,
         )
         reservation: Any = SimpleNamespace(release=lambda: None)
         record = None
@@ -107,7 +107,7 @@ async def test_it_is_settled_once_by_the_first(second: str) -> None:
     became = await asyncio.gather(delivery.complete(), other)
     assert became == [Disposition.COMPLETED] * 2
     assert stores.asked == ["mark", "ack", "blobs"]
-    assert await delivery.give_back() is Disposition.COMPLETED
+    assert await delivery.requeue() is Disposition.COMPLETED
     assert (stores.state.in_hand, delivery.settled.is_set()) == ({}, True)
 
 
@@ -614,7 +614,7 @@ async def test_only_what_a_handler_had_is_logged_as_given_back(*, handed: bool) 
     events = logged(stores)
     delivery = stores.delivery()
     delivery.handed = asyncio.get_running_loop().time() if handed else None
-    assert await delivery.give_back() is Disposition.GIVEN_BACK
+    assert await delivery.requeue() is Disposition.GIVEN_BACK
     assert [event[0] for event in events] == (["given_back"] if handed else [])
 
 
@@ -677,7 +677,7 @@ async def test_a_handler_that_outlives_its_delivery_sends_nothing_any_more() -> 
     staged(stores)
     first = stores.delivery()
     stage = first.stage_for_coroutine()
-    assert await first.give_back() is Disposition.GIVEN_BACK
+    assert await first.requeue() is Disposition.GIVEN_BACK
     second = stores.delivery()
     await second.stage_for_coroutine().sending()
     with pytest.raises(TakenOver):

@@ -142,7 +142,7 @@ class Marked(Held):
     async def retry(self, *_: Any, **__: Any) -> Disposition:
         raise self.fault
 
-    async def give_back(self) -> Disposition:
+    async def requeue(self) -> Disposition:
         return await super().retry()
 
 

@@ -115,7 +115,7 @@ class FakeDelivery:
     def explain(self, why: str, answer: str) -> None:
         self.explained = (why, answer)
 
-    async def give_back(self) -> Disposition:
+    async def requeue(self) -> Disposition:
         return self._take(Disposition.GIVEN_BACK, "give back")
 
     def stage_for_thread(self) -> BlockingStage:

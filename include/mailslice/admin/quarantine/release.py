@@ -170,7 +170,7 @@ class Releases:
                 self._forget(done)
             return done is not None
         finally:
-            lock.give_back()
+            lock.release()
 
     def _entered(self, mail: QuarantinedMail) -> None:
         """Records that the view has the new entry's row. Publishing waits for this write."""

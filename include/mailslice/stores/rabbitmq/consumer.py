@@ -39,7 +39,7 @@ class Message:
         """Acknowledges. False: the link is gone, and the broker hands the message out again."""
         return self._settle(lambda: self.link.channel.basic_ack(self.tag))
 
-    def give_back(self) -> bool:
+    def requeue(self) -> bool:
         return self._settle(lambda: self.link.channel.basic_nack(self.tag, requeue=True))
 
     def _settle(self, send: Callable[[], object]) -> bool:

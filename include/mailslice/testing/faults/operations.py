@@ -302,7 +302,7 @@ async def send_to_recipients(
             if postponed or recipient != recipients[-1]:
                 await stage.sent([recipient])
     except TakenOver:
-        await delivery.give_back()
+        await delivery.requeue()
         return False
     await _insisting(partial(delivery.retry, recipients[1:]) if postponed else delivery.complete)
     return not postponed

@@ -220,7 +220,7 @@ class Delivery:
         if isinstance(to_serve, Disposition):
             return to_serve
         if to_serve == self._message_recipients and delay is None and not self.lease.is_closed:
-            disposition = await self._give_back(Disposition.RETRIED)
+            disposition = await self._requeue(Disposition.RETRIED)
             self._emit_retry(to_serve, None)
             return disposition
         if await self._is_closed():
@@ -339,13 +339,13 @@ class Delivery:
         self._explanation["why"] = reason
         return await self._finish(Stage.FAILED, Disposition.BOUNCED)
 
-    async def give_back(self) -> Disposition:
+    async def requeue(self) -> Disposition:
         """Returns it to the broker at once and unchanged."""
-        return await self._settled(lambda: self._give_back(Disposition.GIVEN_BACK))
+        return await self._settled(lambda: self._requeue(Disposition.GIVEN_BACK))
 
-    async def _give_back(self, disposition: Disposition) -> Disposition:
-        await self.lease.bring_back()
-        return await self._end(self.lease.give_back, disposition)
+    async def _requeue(self, disposition: Disposition) -> Disposition:
+        await self.lease.republish()
+        return await self._end(self.lease.requeue, disposition)
 
     async def _settled(self, settle: Callable[[], Awaitable[Disposition]]) -> Disposition:
         """Settles once. Concurrent and later callers get the same result."""
@@ -369,7 +369,7 @@ class Delivery:
             try:
                 await self._marks.finish(stage)
             except TakenOver:
-                return await self._give_back(Disposition.GIVEN_BACK)
+                return await self._requeue(Disposition.GIVEN_BACK)
         return await self._done(disposition)
 
     async def _drop(self) -> Disposition:
@@ -406,7 +406,7 @@ class Delivery:
         try:
             to_serve = (await marks.begin_next_attempt(remaining)).remaining
         except TakenOver:
-            return await self._give_back(Disposition.GIVEN_BACK)
+            return await self._requeue(Disposition.GIVEN_BACK)
         if remaining and not to_serve:
             self._explanation = {"why": "every recipient that was left is in doubt"}
             return await self._done(Disposition.DROPPED)

@@ -118,7 +118,7 @@ class Deliveries:
             self._ticking.cancel()
             await self._hop.close()
             await self._consumer.stop()
-        await self._slots.give_back()
+        await self._slots.requeue()
         self._slots.changed.set()
 
     async def disconnect(self) -> None:
@@ -155,7 +155,7 @@ class Deliveries:
             before, self.held = self.held, is_held
             if is_held:
                 await self._consumer.pause()
-                await self._slots.give_back()
+                await self._slots.requeue()
             elif before is not None:
                 await self._consumer.resume()
             if before is None:
@@ -199,7 +199,7 @@ class Deliveries:
 
     def _arrived(self, message: Message) -> None:
         if self.held:  # the message was on its way when the consumer was cancelled
-            message.give_back()
+            message.requeue()
             return
         crash.point("dequeue:arrived")
         slot = self._slots.arrived(message)

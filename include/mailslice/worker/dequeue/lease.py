@@ -84,9 +84,9 @@ class Lease:
     def ack(self) -> bool:
         return self.is_out or self.message.ack()
 
-    def give_back(self) -> bool:
+    def requeue(self) -> bool:
         """Returns the message to the broker, unless a copy is out."""
-        return self.is_out or self.message.give_back()
+        return self.is_out or self.message.requeue()
 
     async def end(self) -> None:
         """Closes the row, so that no copy is delivered. If that fails, a copy may be delivered."""
@@ -96,7 +96,7 @@ class Lease:
             except MailsliceError as error:
                 self._log_warning("a mail may be delivered again when its lease is over: %s", error)
 
-    async def bring_back(self) -> None:
+    async def republish(self) -> None:
         """Publishes a mail whose copy is out. If that fails, the copy brings it back later."""
         if self.is_closed or self.is_lost:  # the row may be that of the message's new holder
             return

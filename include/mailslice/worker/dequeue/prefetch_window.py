@@ -89,7 +89,7 @@ class Slots:
                 slot.ready.abandon()
             self.remove(slot)
 
-    async def give_back(self) -> None:
+    async def requeue(self) -> None:
         """Empties the window: every message goes back to the broker."""
         slots = list(self._slots)
         tasks = [slot.task for slot in slots if slot.task is not None]
@@ -102,9 +102,9 @@ class Slots:
                 continue  # settled by its task as that ended
             self.remove(slot)
             if slot.ready is not None:
-                await slot.ready.give_back()
+                await slot.ready.requeue()
             else:
-                slot.message.give_back()
+                slot.message.requeue()
         if slots:
             await slots[0].message.link.flushed()
 

@@ -322,7 +322,7 @@ class Delays:
                 done += sum(map(bool, await all_ended(work(lock, row) for row in batch)))
         finally:
             if await self.settled() and lease:  # else the lock is left to its TTL
-                await asyncio.to_thread(lock.give_back)
+                await asyncio.to_thread(lock.release)
         return done
 
     async def flush(self, lease: timedelta = LEASE) -> int:

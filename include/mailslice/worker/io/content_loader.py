@@ -33,7 +33,7 @@ class Reservation:
         """Gives it back; a second call does nothing."""
         size, self._size = self._size, 0
         if size:
-            self._budget._give_back(size)  # noqa: SLF001 - as above
+            self._budget._return(size)  # noqa: SLF001 - as above
 
 
 class ContentBudget:
@@ -66,13 +66,13 @@ class ContentBudget:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._give_back(size)
+                self._return(size)
             else:
                 self._wake()  # drops the cancelled turn, and lets those behind it pass
             raise
         return Reservation(self, size)
 
-    def _give_back(self, size: int) -> None:
+    def _return(self, size: int) -> None:
         self._free += size
         self._wake()
 

@@ -132,7 +132,7 @@ async def _return_to_queue(delivery: Delivery) -> None:
     try:
         await delivery.retry()
     except MailsliceError:  # its stage marks cannot be written now
-        await delivery.give_back()
+        await delivery.requeue()
 
 
 async def close_on_stop(

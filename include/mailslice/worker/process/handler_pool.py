@@ -48,7 +48,7 @@ class Figures(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
+class Requeue:
     """Another worker has the mail, by its stage marks: this one only returns it."""
 
 
@@ -79,7 +79,7 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def action_of(
-    delivery: Delivery, outcome: Outcome | GiveBack, policy: Policy
+    delivery: Delivery, outcome: Outcome | Requeue, policy: Policy
 ) -> Callable[[], Awaitable[Disposition]]:
     """Outcome -> the call that settles the delivery. A repeated call has the same pause."""
     match outcome:
@@ -89,8 +89,8 @@ def action_of(
             return lambda: delivery.reject(reason)
         case Bounce(reason=reason, failures=failures):
             return lambda: delivery.bounce(reason, failures)
-        case GiveBack():
-            return delivery.give_back
+        case Requeue():
+            return delivery.requeue
         case Retry():
             return _retry_action(delivery, outcome, policy)
 
@@ -248,14 +248,14 @@ class HandlerPool:
             began = time.monotonic()
             with self._metrics.handling(), self._isolation.in_handler(enqueue_id):
                 outcome = await self._outcome(delivery)
-            if not isinstance(outcome, GiveBack):
+            if not isinstance(outcome, Requeue):
                 delivery.explain(getattr(outcome, "why", ""), outcome.answer)
             action = action_of(delivery, outcome, self._policy)
             disposition = await self._store_outcome(delivery, action)
         if disposition is not None:
             self._metrics.settled(disposition, time.monotonic() - began)
 
-    async def _outcome(self, delivery: Delivery) -> Outcome | GiveBack:
+    async def _outcome(self, delivery: Delivery) -> Outcome | Requeue:
         try:
             return self._checked_outcome(delivery, await self._call(delivery))
         except asyncio.CancelledError:
@@ -266,7 +266,7 @@ class HandlerPool:
         except TakenOver as error:
             text = "%s; its handler has left it"
             log.warning(text, error, extra=about("taken_over", delivery.item.enqueue_id))
-            return GiveBack()
+            return Requeue()
         except DeadLetter as error:
             return Reject(f"{type(error).__name__}: {error}")
         except TryAgain as error:
