@@ -61,9 +61,9 @@ class Runs:
         """Executes the run; returns its id."""
         assert dag == MAIL_ACTIONS
         name = f"manual__{len(self._states) + 1}"
-        deed = {"who": who, "reason": conf.get("reason")}
-        deed["accept_duplicates"] = bool(conf.get("accept_duplicates"))
-        run = ActionRun.of_dag(ActionRequest.of(conf), name, conf.get("digest") or "", **deed)
+        context = {"who": who, "reason": conf.get("reason")}
+        context["accept_duplicates"] = bool(conf.get("accept_duplicates"))
+        run = ActionRun.of_dag(ActionRequest.of(conf), name, conf.get("digest") or "", **context)
         run.select(self._settings)
         self._states[name] = "failed" if run.act(self._settings)["failed"] else "success"
         return name

@@ -30,7 +30,7 @@ _MOST_COUNTED = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Context:
     """Who asked for the action, why, and in which run. Every try has the same `run`."""
 
     who: str
@@ -39,7 +39,7 @@ class Order:
     accept_duplicates: bool = False
 
 
-def perform(stores: Stores, selection: Selection, deed: Order, clock: Clock) -> dict[str, Any]:
+def perform(stores: Stores, selection: Selection, context: Context, clock: Clock) -> dict[str, Any]:
     """Act on the mails of the selection that are still live. Returns JSON: counts, and `failed`.
 
     Idempotent, also after a kill; mails of a preview that are done already count as `gone`. Raises
@@ -51,15 +51,15 @@ def perform(stores: Stores, selection: Selection, deed: Order, clock: Clock) -> 
     if request.to is not None:
         queues.require(stores, request.to)
     ConfigurationGuard(stores.tables, stores.settings).ensure()
-    act = _Act(stores, selection, deed, clock)
+    act = _Act(stores, selection, context, clock)
     try:
         _ACTIONS[request.action](act)
     finally:
         facts = {**act.counts, **act.undo, "filter": request.parsed().as_json()}
-        facts |= {"digest": selection.digest, "dagRun": deed.run, "ids": act.ids}
+        facts |= {"digest": selection.digest, "dagRun": context.run, "ids": act.ids}
         facts |= {name: of for name in ("to", "run", "lasts") if (of := getattr(request, name))}
-        by = {"who": deed.who, "action": f"queue {request.action}", "queue": request.queue}
-        write_decision(stores.settings, clock(), **by, reason=deed.reason, facts=facts)
+        by = {"who": context.who, "action": f"queue {request.action}", "queue": request.queue}
+        write_decision(stores.settings, clock(), **by, reason=context.reason, facts=facts)
     selected = None if selection.ids is None else len(selection.ids)
     head = {"queue": request.queue, "action": request.action.value, "to": request.to}
     result = {**head, "selected": selected, **act.counts, **act.undo, "failed": act.failed}
@@ -72,7 +72,7 @@ class _Act:
 
     stores: Stores
     selection: Selection
-    deed: Order
+    context: Context
     clock: Clock
     counts: dict[str, int] = field(default_factory=dict)
     ids: Any = ()
@@ -92,10 +92,10 @@ class _Act:
 
     @property
     def why(self) -> str:
-        return self.deed.reason or "by hand"
+        return self.context.reason or "by hand"
 
     def delete(self) -> None:
-        queue, deletion = self.queue, Deletion(self.deed.who, self.deed.reason or "")
+        queue, deletion = self.queue, Deletion(self.context.who, self.context.reason or "")
         initial = self._size(queue)
         try:
             queue.delete(self.selection.mail_filter(self.clock()), deletion=deletion)
@@ -109,7 +109,7 @@ class _Act:
             self.information = {"initialCount": initial, "remainingCount": self._size(queue)}
 
     def undelete(self) -> None:
-        request, back, resend = self.request, Undeleted(), self.deed.accept_duplicates
+        request, back, resend = self.request, Undeleted(), self.context.accept_duplicates
         mails = deleted_mails(
             self.stores, request.queue, self.clock(), run=request.run, on_missing=back.missing
         )
@@ -127,7 +127,7 @@ class _Act:
         if self.request.lasts:
             passed = self.clock() - self.selection.at
             lasts = max(parse_duration(self.request.lasts, "lasts") - passed, timedelta(seconds=1))
-        by = {"who": self.deed.who, "reason": self.deed.reason or ""}
+        by = {"who": self.context.who, "reason": self.context.reason or ""}
         queue, domains = self.request.queue, self._domains()
         new = holds.hold(self.stores, queue, self.clock, domains=domains, lasts=lasts, **by)
         self.counts = {"held": len(new)}
@@ -174,8 +174,8 @@ class _Act:
                 self.queue.matching(self.selection.mail_filter(self.clock())),
                 request.to or request.queue,
                 why=self.why,
-                who=self.deed.who,
-                accept_duplicates=self.deed.accept_duplicates,
+                who=self.context.who,
+                accept_duplicates=self.context.accept_duplicates,
                 outcome=moved,
                 due=due,
             )
@@ -193,7 +193,7 @@ class _Act:
         """
         discards = self.request.action is MailAction.DISCARD_STUCK
         quarantine = Quarantine(self.stores, self.request.queue, self.clock)
-        decision = StuckMailDecision(quarantine, discards, self.why, self.deed.who)
+        decision = StuckMailDecision(quarantine, discards, self.why, self.context.who)
         mails, gone = _named(self.request, quarantine.waiting())
         done: dict[str, str | None] = {}
         failures = []
@@ -214,10 +214,10 @@ class _Act:
 
     def republish(self) -> None:
         """Runs queue_audit with a census, then republish_lost on its result, with their gates."""
-        duplicates, age = self.deed.accept_duplicates, self.request.texts.older_than
-        audit = self._run("queue_audit", f"{self.deed.run}-audit", age, census=True)
+        duplicates, age = self.context.accept_duplicates, self.request.texts.older_than
+        audit = self._run("queue_audit", f"{self.context.run}-audit", age, census=True)
         of_audit = {"audit": audit["run"], "accept_duplicates": duplicates}
-        report = self._run("republish_lost", self.deed.run, age, **of_audit)
+        report = self._run("republish_lost", self.context.run, age, **of_audit)
         count = report["earlier"] + int(report["nbRequeuedMails"])  # its plan forgot the last try
         doubtful = 0 if duplicates else int(audit["verdicts"].get("lost or ghost") or 0)
         self.counts = {"republished": count, "mayBeDelivered": doubtful}
@@ -229,7 +229,7 @@ class _Act:
         from mailslice.maintenance.runner import run_all
 
         params |= {"reason": self.why} | ({} if age is None else {"older_than": age})
-        request = RunRequest(duty, self.request.queue, run, who=self.deed.who, params=params)
+        request = RunRequest(duty, self.request.queue, run, who=self.context.who, params=params)
         earlier = Summaries.load(folder_of(request, self.stores.settings), ()).result.applied
         return run_all(request, self.stores.settings, clock=self.clock) | {"earlier": earlier}
 

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from mailslice.actions.perform import Order, perform
+from mailslice.actions.perform import Context, perform
 from mailslice.actions.preview import Selection, keep, preview, previewed
 from mailslice.actions.request import MAIL_ACTIONS, WITHOUT_PREVIEW, ActionRequest
 from mailslice.admin import queues
@@ -32,22 +32,22 @@ class ActionRun:
     """What a run was asked. `digest`: its preview's, ANY, or "" (make a preview, if it has one)."""
 
     request: ActionRequest
-    deed: Order
+    context: Context
     digest: str = ""
     clock: Clock = system_clock
 
     @classmethod
-    def of_dag(cls, request: ActionRequest, dag_run: str, digest: str, **deed: Any) -> Self:
-        """For the Airflow run `dag_run`. `deed`: the fields of Order except `run`."""
+    def of_dag(cls, request: ActionRequest, dag_run: str, digest: str, **context: Any) -> Self:
+        """For the Airflow run `dag_run`. `context`: the fields of Context except `run`."""
         run = run_of_dag(MAIL_ACTIONS, request.queue, dag_run)
-        return cls(request, Order(run=run, **deed), digest)
+        return cls(request, Context(run=run, **context), digest)
 
     def select(self, settings: Settings) -> dict[str, Any]:
         """Store the selection, once for all tries. Returns JSON with `act`: whether to call `act`.
 
         Without a digest: makes a preview, if the action has one. Raises Refused, BadInput.
         """
-        if settings.admin.reason_required and not (self.deed.reason or "").strip():
+        if settings.admin.reason_required and not (self.context.reason or "").strip():
             raise BadInput("reason is missing: MAILSLICE_ADMIN_REASON_REQUIRED asks for one")
         location, folder = artifacts(settings), self._folder(settings)
         if not self.digest and self.request.action not in WITHOUT_PREVIEW:
@@ -76,7 +76,7 @@ class ActionRun:
             raise BadInput(f"{folder.uri} has no {_SELECTION}: begin with the task select")
         try:
             with open_stores(settings) as stores:
-                result = perform(stores, selection, self.deed, self.clock)
+                result = perform(stores, selection, self.context, self.clock)
         except MailsliceError as error:
             folder.write_json(_RESULT, {**self.request.as_json(), "failed": str(error)})
             raise
@@ -94,11 +94,11 @@ class ActionRun:
         stored = folder.read_json(_SELECTION)
         selection = None if stored is None else Selection.of(stored)
         if selection is not None and selection.request != self.request:
-            raise Refused(f"run {self.deed.run} was of another request: start a new run")
+            raise Refused(f"run {self.context.run} was of another request: start a new run")
         return selection
 
     def _folder(self, settings: Settings) -> RunFolder:
-        return RunFolder(artifacts(settings), MAIL_ACTIONS, self.request.queue, self.deed.run)
+        return RunFolder(artifacts(settings), MAIL_ACTIONS, self.request.queue, self.context.run)
 
 
 def result_of(settings: Settings, queue: QueueName, dag_run: str) -> dict[str, Any] | None:

@@ -59,9 +59,9 @@ class Queue:
     def request(self, action="delete", **fields):
         return ActionRequest.of({"queue": self.name, "action": action, **fields})
 
-    def run(self, request, digest="", dag_run="manual__1", **deed):
-        deed = {"who": "ada", "reason": "flood", **deed}
-        return ActionRun.of_dag(request, dag_run, digest, **deed)
+    def run(self, request, digest="", dag_run="manual__1", **context):
+        context = {"who": "ada", "reason": "flood", **context}
+        return ActionRun.of_dag(request, dag_run, digest, **context)
 
     def previewed(self, request):
         return self.run(request, dag_run=f"p-{uuid4()}").select(self.stores.settings)

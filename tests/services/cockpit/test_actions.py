@@ -36,8 +36,8 @@ class Runs:
         assert dag == "mail_actions"
         self.confs.append((conf, who))
         name = f"manual__{len(self.confs)}"
-        deed = {"who": who, "reason": conf.get("reason")}
-        run = ActionRun.of_dag(ActionRequest.of(conf), name, conf.get("digest") or "", **deed)
+        context = {"who": who, "reason": conf.get("reason")}
+        run = ActionRun.of_dag(ActionRequest.of(conf), name, conf.get("digest") or "", **context)
         run.select(self.settings)
         run.act(self.settings)
         return name

@@ -35,10 +35,10 @@ class Scheduler:
             raise Refused(f"the DAG {dag} is paused in Airflow: unpause it first")
         run = run or f"manual__{len(self.runs)}"
         began = system_clock()
-        deed = {"who": who, "reason": conf["reason"]}
+        context = {"who": who, "reason": conf["reason"]}
         state = "success"
         try:
-            todo = ActionRun.of_dag(ActionRequest.of(conf), run, conf["digest"], **deed)
+            todo = ActionRun.of_dag(ActionRequest.of(conf), run, conf["digest"], **context)
             todo.select(self.settings)
             todo.act(self.settings)
         except MailsliceError:

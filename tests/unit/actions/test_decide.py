@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from mailslice.actions import perform
-from mailslice.actions.perform import Order, StuckMailDecision
+from mailslice.actions.perform import Context, StuckMailDecision
 from mailslice.actions.preview import Selection
 from mailslice.actions.request import ActionRequest
 from mailslice.maintenance import runner
@@ -119,8 +119,8 @@ def decide(monkeypatch, settings):
         monkeypatch.setattr(perform, "Quarantine", rows)
         request = ActionRequest.of({"queue": "spool", "action": action, "ids": ids})
         kept_selection = Selection(request, NOW, selected, before=NOW).as_json()
-        deed = Order(who="ada", run="r")
-        result = perform.perform(stores, Selection.of(kept_selection), deed, lambda: NOW)
+        context = Context(who="ada", run="r")
+        result = perform.perform(stores, Selection.of(kept_selection), context, lambda: NOW)
         return result, kept[-1]
 
     return decide
