@@ -39,7 +39,7 @@ def exporter(
 
     One an installation. It reads the broker's management API, the ledger and workers' records.
     """
-    from mailslice.cli.exporter_figures import JAMES, POSTAL_ALONE, Exporter
+    from mailslice.cli.exporter_samples import JAMES, POSTAL_ALONE, Exporter
     from mailslice.stores import has_cassandra, open_stores
     from mailslice.worker.health import HealthServer
 

@@ -37,8 +37,8 @@ def value_in(text: bytes, metric: str, queue: str, default: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """One sample of a gauge. Figures of one name have the same text and the same labels."""
+class Sample:
+    """One sample of a gauge. Samples of one name have the same text and the same labels."""
 
     name: str
     text: str
@@ -46,58 +46,58 @@ class Figure:
     value: float
 
 
-def families(figures: Iterable[Figure]) -> Iterator[GaugeMetricFamily]:
+def families(samples: Iterable[Sample]) -> Iterator[GaugeMetricFamily]:
     """One family of prometheus-client for each name, in the order of first appearance."""
     from prometheus_client.core import GaugeMetricFamily
 
     by_name: dict[str, GaugeMetricFamily] = {}
-    for figure in figures:
-        name, labels = figure.name, figure.labels
+    for sample in samples:
+        name, labels = sample.name, sample.labels
         if name not in by_name:
-            by_name[name] = GaugeMetricFamily(name, figure.text, labels=list(labels))
-        by_name[name].add_metric(list(labels.values()), figure.value)
+            by_name[name] = GaugeMetricFamily(name, sample.text, labels=list(labels))
+        by_name[name].add_metric(list(labels.values()), sample.value)
     yield from by_name.values()
 
 
-def exposition(figures: Iterable[Figure]) -> bytes:
-    """The figures as Prometheus text."""
+def exposition(samples: Iterable[Sample]) -> bytes:
+    """The samples as Prometheus text."""
     from prometheus_client import generate_latest
 
-    registry: Any = SimpleNamespace(collect=lambda: families(figures))
+    registry: Any = SimpleNamespace(collect=lambda: families(samples))
     return generate_latest(registry)
 
 
-def duty_figures(
+def duty_samples(
     report: Mapping[str, Any], readings: Sequence[Reading], alerts: Iterable[Alert]
-) -> Iterator[Figure]:
+) -> Iterator[Sample]:
     """A run's end and counts, and every figure that has a limit. `alerts`: those that fire."""
     labels = {"duty": str(report["duty"]), "queue": str(report["queue"] or "")}
 
-    def figure(name: str, text: str, value: float, **more: str) -> Figure:
-        return Figure(f"mailslice_{name}", text, labels | more, value)
+    def sample(name: str, text: str, value: float, **more: str) -> Sample:
+        return Sample(f"mailslice_{name}", text, labels | more, value)
 
     finished = datetime.fromisoformat(report["finished"]).timestamp()
-    yield figure("duty_finished_timestamp_seconds", "When the last run ended", finished)
+    yield sample("duty_finished_timestamp_seconds", "When the last run ended", finished)
     ended_well = report.get("status") not in {FAILED, REFUSED}
-    yield figure("duty_succeeded", "1 when the last run neither failed nor was refused", ended_well)
+    yield sample("duty_succeeded", "1 when the last run neither failed nor was refused", ended_well)
     if seconds := [value for value in (report.get("seconds") or {}).values() if value is not None]:
-        yield figure("duty_duration_seconds", "Seconds that its steps took", float(sum(seconds)))
+        yield sample("duty_duration_seconds", "Seconds that its steps took", float(sum(seconds)))
     for name in ("planned", "applied", "skipped", "failed"):
         value = report.get(name) or 0
-        yield figure("duty_items", "Items of the last run", value, outcome=name)
+        yield sample("duty_items", "Items of the last run", value, outcome=name)
     over = "1 when a figure is over its limit (MAILSLICE_ALERT_...)"
     text = "The figure; seconds where it is a time"
     firing = dict.fromkeys((alert["name"] for alert in alerts), True)
     for name, fires in (firing | {one.name: one.firing for one in readings}).items():
-        yield figure("alert", over, int(fires), alert=name)
+        yield sample("alert", over, int(fires), alert=name)
     for reading in readings:
-        yield figure("alert_value", text, reading.value, alert=reading.name)
-        yield figure("alert_limit", "Its limit", reading.limit, alert=reading.name)
+        yield sample("alert_value", text, reading.value, alert=reading.name)
+        yield sample("alert_limit", "Its limit", reading.limit, alert=reading.name)
 
 
-def verdict_figures(queue: str, verdicts: Mapping[str, int]) -> Iterator[Figure]:
+def verdict_samples(queue: str, verdicts: Mapping[str, int]) -> Iterator[Sample]:
     """Old live mails by the verdict of an audit."""
     for verdict, count in verdicts.items():
         labels = {"queue": queue, "verdict": str(verdict)}
         text = "Old live mails by the verdict of the last audit"
-        yield Figure("mailslice_audit_mails", text, labels, count)
+        yield Sample("mailslice_audit_mails", text, labels, count)

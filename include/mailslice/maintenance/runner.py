@@ -298,7 +298,7 @@ def _end(run: Run, report: dict[str, Any], ledger: Iterable[dict[str, Any]]) -> 
         return  # the metrics stay those of the last real run
     with suppress(MailsliceError, OSError):
         file = metrics.file_of(run.request.duty, report["queue"])
-        text = metrics.exposition(metrics.duty_figures(report, readings, new))
+        text = metrics.exposition(metrics.duty_samples(report, readings, new))
         run.folder.artifacts.write(file, text)
 
 

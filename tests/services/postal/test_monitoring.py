@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mailslice.cli.exporter_figures import POSTAL_ALONE, Exporter
+from mailslice.cli.exporter_samples import POSTAL_ALONE, Exporter
 from mailslice.model.settings import clone_root
 from mailslice.stores import open_stores
 from mailslice.testing.postal.databases import FreshPostal

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from mailslice.cli.exporter_figures import Exporter
+from mailslice.cli.exporter_samples import Exporter
 from mailslice.cli.extras import EXTRAS
-from mailslice.maintenance.metrics import Figure
+from mailslice.maintenance.metrics import Sample
 from mailslice.model.errors import StoreUnavailable
 
 
@@ -38,8 +38,8 @@ class World:
         self.closed += 1
 
     def _source(self, name: str) -> Any:
-        def figures(_stores: object) -> Iterator[Figure]:
-            yield Figure(f"mailslice_{name}", "Text", {"queue": "q"}, 5)
+        def figures(_stores: object) -> Iterator[Sample]:
+            yield Sample(f"mailslice_{name}", "Text", {"queue": "q"}, 5)
             if name in self.away:
                 raise StoreUnavailable(f"{name} at 127.0.0.1:1 does not answer")
 

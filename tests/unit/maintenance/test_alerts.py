@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mailslice.duties.stuck_mails.duty import DUTY as STUCK_MAILS
 from mailslice.maintenance.alerts import alerts, new_alerts, past_alerts, readings
 from mailslice.maintenance.artifacts import Artifacts, RunFolder, iso
-from mailslice.maintenance.metrics import duty_figures, exposition, file_of
+from mailslice.maintenance.metrics import duty_samples, exposition, file_of
 from mailslice.maintenance.result import Summaries
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import AlertSettings, S3Settings, load_settings
@@ -311,7 +311,7 @@ def test_metrics_say_every_figure_also_when_all_is_well():
         "deadLetters": 11,
     }
     text = exposition(
-        duty_figures(report, readings(report, AlertSettings(), NOW), report.get("alerts") or ())
+        duty_samples(report, readings(report, AlertSettings(), NOW), report.get("alerts") or ())
     ).decode()
     samples = {
         (each.name, each.labels.get("alert"), each.labels.get("outcome")): each

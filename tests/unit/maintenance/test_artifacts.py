@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.maintenance.artifacts import Artifacts, RunFolder, iso, queue_folder
-from mailslice.maintenance.metrics import Figure, exposition
+from mailslice.maintenance.metrics import Sample, exposition
 from mailslice.maintenance.retention import prune, prune_metrics, prune_sometimes
 from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
 from mailslice.model.settings import S3Settings, load_settings
@@ -307,7 +307,7 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 def with_figures(world):
     for name, labels in FIGURES.items():
-        text = exposition([Figure("mailslice_f", 'queue="x"', labels, 1)])
+        text = exposition([Sample("mailslice_f", 'queue="x"', labels, 1)])
         world.write(f"metrics/{name}.prom", text)
     world.write("metrics/node.prom", b'other_program{queue="gone"} 1\n')
     return set(world.files("metrics"))

@@ -16,7 +16,7 @@ from mailslice.duties.queue_audit.scans import AuditSpec, OldMails, classify_all
 from mailslice.maintenance.audits import CENSUS_PATIENCE, AuditPlan, AuditReads
 from mailslice.maintenance.duty import ReportDuty
 from mailslice.maintenance.gates import Reads, planned_rows
-from mailslice.maintenance.metrics import exposition, queue_file, verdict_figures
+from mailslice.maintenance.metrics import exposition, queue_file, verdict_samples
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
@@ -64,7 +64,7 @@ class QueueAudit(ReportDuty[AuditPlan]):
         if not run.params(Params).ranged:
             location, file = run.folder.artifacts, file_of(run.queue)
             plan.prove(location)
-            location.write(file, exposition(verdict_figures(run.queue, plan.verdicts)))
+            location.write(file, exposition(verdict_samples(run.queue, plan.verdicts)))
             run.report(metrics=location.uri(file))
 
     def verify(self, run: Run, plan: AuditPlan, result: Result) -> Iterable[Frame]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.queue_size.measurement import take
-from mailslice.duties.queue_size.metrics import figures
+from mailslice.duties.queue_size.metrics import samples
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.duty import ReportDuty
 from mailslice.maintenance.gates import Reads
@@ -65,7 +65,7 @@ class QueueSize(ReportDuty[MeasurementPlan]):
         """Writes metrics, picture and sample. Touches no mail and none of James' tables."""
         measured, location = plan.measured, run.folder.artifacts
         files = {
-            "metrics": (file_of(run.queue), exposition(figures(run.queue, measured))),
+            "metrics": (file_of(run.queue), exposition(samples(run.queue, measured))),
             "plot": (run.folder.file(SLICES_PICTURE), slices_svg(run.queue, measured)),
         }
         for name, (file, data) in files.items():

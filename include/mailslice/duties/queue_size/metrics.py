@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from mailslice.codec.shown import shown
-from mailslice.maintenance.metrics import Figure
+from mailslice.maintenance.metrics import Sample
 
 _GAUGES = {
     "size": ("size", "Live mails"),
@@ -36,7 +36,7 @@ _GAUGES = {
 """Names and texts of gauges, by the field of the measurement. Times are ISO 8601 there."""
 
 
-def figures(queue: str, measured: Mapping[str, Any], *, domains: bool = True) -> Iterator[Figure]:
+def samples(queue: str, measured: Mapping[str, Any], *, domains: bool = True) -> Iterator[Sample]:
     """The figures of one measurement. An unknown value has none: absent means unknown, never zero.
 
     `domains`: mails by recipient domain, too; their values are unbounded over time.
@@ -45,13 +45,13 @@ def figures(queue: str, measured: Mapping[str, Any], *, domains: bool = True) ->
     for field, (name, text) in _GAUGES.items():
         if (value := values.get(field)) is not None:
             number = datetime.fromisoformat(value).timestamp() if isinstance(value, str) else value
-            yield Figure(f"mailslice_queue_{name}", text, {"queue": queue}, number)
+            yield Sample(f"mailslice_queue_{name}", text, {"queue": queue}, number)
     shape = measured["shape"]
     by_age = "Live mails by age: up to so many minutes, each mail in one"
     for minutes, count in zip(shape["columns"], shape["total"], strict=True):
         labels = {"queue": queue, "minutes": str(minutes)}
-        yield Figure("mailslice_queue_mails_by_age", by_age, labels, count)
+        yield Sample("mailslice_queue_mails_by_age", by_age, labels, count)
     by_domain = "Live mails by recipient domain, the busiest"
     for row in shape["domains"] if domains else ():
         labels = {"queue": queue, "domain": shown(row["domain"])}
-        yield Figure("mailslice_queue_mails_by_domain", by_domain, labels, row["total"])
+        yield Sample("mailslice_queue_mails_by_domain", by_domain, labels, row["total"])

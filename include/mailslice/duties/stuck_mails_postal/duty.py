@@ -10,7 +10,7 @@ from typing import Any
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.stuck_mails_postal.identity import agree, existing_entries, require_same
 from mailslice.duties.stuck_mails_postal.keeping import copy_file
-from mailslice.duties.stuck_mails_postal.metrics import METRICS_FILE, figures
+from mailslice.duties.stuck_mails_postal.metrics import METRICS_FILE, samples
 from mailslice.duties.stuck_mails_postal.params import Params
 from mailslice.duties.stuck_mails_postal.planned import PlannedRow, PostalAction, PostalPlan
 from mailslice.duties.stuck_mails_postal.quarantined import in_quarantine
@@ -143,7 +143,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
         )
         fields = {**steps.fields(self.bulky), **self.report_fields(steps)}
         with suppress(MailsliceError, OSError):
-            run.folder.artifacts.write(METRICS_FILE, exposition(figures(fields)))
+            run.folder.artifacts.write(METRICS_FILE, exposition(samples(fields)))
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
         """The message also has the alert, and the servers that could not be read in full."""

@@ -38,7 +38,7 @@ DRAIN_SECONDS = DRAIN.total_seconds()
 _LEAST_WAIT = 0.05
 
 
-class Figures(Protocol):
+class HandlerMetrics(Protocol):
     """What is counted of handled mails (`metrics.ConsumerMetrics`)."""
 
     def handling(self) -> AbstractContextManager[None]: ...
@@ -152,7 +152,7 @@ class HandlerPool:
         self,
         handler: LoadedHandler,
         concurrency: int,
-        metrics: Figures,
+        metrics: HandlerMetrics,
         policy: Policy,
         isolation: Isolation | None = None,
     ) -> None:

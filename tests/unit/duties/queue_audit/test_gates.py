@@ -10,7 +10,7 @@ from mailslice.duties.queue_audit.duty import DUTY, file_of
 from mailslice.duties.queue_audit.params import Params
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance.audits import AuditPlan, AuditReads
-from mailslice.maintenance.metrics import exposition, verdict_figures
+from mailslice.maintenance.metrics import exposition, verdict_samples
 from mailslice.maintenance.plan import digest_of, read_plan
 from mailslice.maintenance.result import Summaries
 from mailslice.maintenance.runner import partial_report, step_of
@@ -163,7 +163,7 @@ def test_what_is_published_is_what_was_judged(run):
     step(run, "check")
     assert step(run, "apply")["applied"] == 3
     location = run.folder.artifacts
-    assert location.read(file_of("spool")) == exposition(verdict_figures("spool", VERDICTS))
+    assert location.read(file_of("spool")) == exposition(verdict_samples("spool", VERDICTS))
     step(run, "verify")
     assert DUTY.outcome(run, Summaries.load(run.folder, ())) == ("done", "3 mails")
 
@@ -192,7 +192,7 @@ def test_a_report_counts_every_verdict_once_the_run_has_a_plan(run):
 
 
 def test_metrics_tell_every_verdict_and_are_a_file_a_queue():
-    text = exposition(verdict_figures("spool", VERDICTS)).decode()
+    text = exposition(verdict_samples("spool", VERDICTS)).decode()
     assert 'mailslice_audit_mails{queue="spool",verdict="lost"} 1.0' in text
     assert 'mailslice_audit_mails{queue="spool",verdict="ghost"} 0.0' in text
     assert (file_of("spool"), file_of("a b.c")) == (

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from mailslice.duties.queue_size.duty import DUTY, MeasurementPlan, size_in
-from mailslice.duties.queue_size.metrics import figures
+from mailslice.duties.queue_size.metrics import samples
 from mailslice.maintenance.metrics import exposition
 from mailslice.maintenance.result import Result
 from mailslice.maintenance.runner import step_of
@@ -114,7 +114,7 @@ def test_a_measurement_that_was_changed_is_refused_whatever_was_changed(name, tm
 
 
 def test_the_size_is_read_back_by_the_queues_own_name():
-    text = exposition(figures('a"b', measured()))
+    text = exposition(samples('a"b', measured()))
     assert size_in(text, 'a"b') == 3
     assert size_in(text, "other") == -1
     assert size_in(b"", "spool") == -1

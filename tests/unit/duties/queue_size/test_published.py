@@ -7,7 +7,7 @@ import pytest
 from mailslice.duties.queue_audit.duty import file_of as audit_file_of
 from mailslice.duties.queue_size.age_histogram import AgeHistogram
 from mailslice.duties.queue_size.duty import DUTY, bars, file_of, slices_svg
-from mailslice.duties.queue_size.metrics import figures
+from mailslice.duties.queue_size.metrics import samples
 from mailslice.duties.stuck_mails_postal.metrics import METRICS_FILE
 from mailslice.maintenance.artifacts import Artifacts, RunFolder
 from mailslice.maintenance.metrics import exposition
@@ -40,7 +40,7 @@ def measured(**more):
 
 
 def test_the_text_has_a_sample_for_what_is_known_and_none_for_what_is_not():
-    text = exposition(figures("spool", measured())).decode()
+    text = exposition(samples("spool", measured())).decode()
     assert 'mailslice_queue_size{queue="spool"} 3.0\n' in text
     assert 'mailslice_queue_dead_rows{queue="spool"} 7.0\n' in text
     assert 'mailslice_queue_survivors{queue="spool"} 2.0\n' in text
@@ -51,7 +51,7 @@ def test_the_text_has_a_sample_for_what_is_known_and_none_for_what_is_not():
 
 def test_an_empty_queue_says_zero_and_has_no_oldest_mail():
     text = exposition(
-        figures("spool", measured(size=0, live=0, oldest=None, oldestAgeSeconds=None))
+        samples("spool", measured(size=0, live=0, oldest=None, oldestAgeSeconds=None))
     ).decode()
     assert 'mailslice_queue_size{queue="spool"} 0.0\n' in text
     assert "oldest" not in text
@@ -62,7 +62,7 @@ def test_a_hostile_domain_cannot_break_the_text():
         **AgeHistogram().top(1),
         "domains": [{"domain": 'a"} 1\nevil_metric 7\x1b', "total": 2, "counts": [2] + [0] * 9}],
     }
-    text = exposition(figures("spool", measured(shape=shape))).decode()
+    text = exposition(samples("spool", measured(shape=shape))).decode()
     assert not any(line.startswith("evil") for line in text.splitlines())
     assert "\x1b" not in text
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from mailslice.admin import queues
-from mailslice.cli.exporter_figures import ledger_figures
+from mailslice.cli.exporter_samples import ledger_samples
 from mailslice.maintenance.artifacts import iso
 from mailslice.model.mail import QueueName
 from mailslice.stores import open_stores
@@ -30,7 +30,7 @@ def add_run(stores, duty, ago, **fields):
 
 def values(stores, name):
     return {
-        tuple(one.labels.values()): one.value for one in ledger_figures(stores) if one.name == name
+        tuple(one.labels.values()): one.value for one in ledger_samples(stores) if one.name == name
     }
 
 
