@@ -26,7 +26,7 @@ from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
 from mailslice.view.configuration import ConfigurationGuard
 
-_MOST_COUNTED = 100_000
+_MAX_COUNTED = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class _Act:
 
     def _size(self, queue: MailQueue) -> int | None:
         """The queue's size, for scripts, which have no preview. None if counting takes too long."""
-        summary = queue.live_summary(_MOST_COUNTED) if self.selection.ids is None else None
+        summary = queue.live_summary(_MAX_COUNTED) if self.selection.ids is None else None
         return None if summary is None else summary.size
 
     def _gone(self, handled: int) -> dict[str, int]:

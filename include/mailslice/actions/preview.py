@@ -25,12 +25,12 @@ from mailslice.view.live_rows import BrowseDeadline
 
 PREVIEWS = "previews"
 """The folder of previews, in the artifacts."""
-MOST_PREVIEWED = 100_000
+MAX_PREVIEWED = 100_000
 """Mails in one preview, at most. If more match, it has the oldest."""
 SAMPLE = 10
 GOOD_FOR = timedelta(hours=1)
 """How old a preview may be when a run uses it."""
-MOST_KEPT = 200
+MAX_KEPT = 200
 _OLDEST = timedelta(days=36_500)
 _MEASURED = 200
 """Mails whose content is measured. The size of more mails is extrapolated."""
@@ -109,7 +109,7 @@ def preview(
     request: ActionRequest,
     clock: Clock,
     *,
-    most: int = MOST_PREVIEWED,
+    most: int = MAX_PREVIEWED,
     seconds: float = 10.0,
 ) -> Preview:
     """The oldest mails that match: at most `most`, and only those found within `seconds`.
@@ -158,7 +158,7 @@ def keep(location: Artifacts, selection: Selection) -> str:
     newest = sorted(times, key=lambda name: times[name], reverse=True)
     for name in newest:
         old = times[name] < selection.at - timedelta(days=1)
-        if old or name in newest[MOST_KEPT - 1 :]:
+        if old or name in newest[MAX_KEPT - 1 :]:
             location.remove(name)
     location.write(_file(selection.digest), json.dumps(selection.as_json()).encode())
     return selection.digest

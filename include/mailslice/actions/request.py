@@ -18,7 +18,7 @@ from mailslice.model.names import is_broken, queue_name
 
 MAIL_ACTIONS = "mail_actions"
 """Id of the DAG, and name of its folder of runs."""
-MOST_GIVEN = 10_000
+MAX_GIVEN = 10_000
 """Ids that one request may name."""
 _LONGEST_TEXT = 1000
 _ATTEMPT = re.compile(r"[0-9]{1,9}")
@@ -64,8 +64,8 @@ class MailTexts:
     ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.ids) > MOST_GIVEN:
-            raise BadInput(f"{len(self.ids)} ids are not allowed; at most {MOST_GIVEN} are")
+        if len(self.ids) > MAX_GIVEN:
+            raise BadInput(f"{len(self.ids)} ids are not allowed; at most {MAX_GIVEN} are")
 
     @property
     def filled(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, Mail, ViewRow
 
-MOST_IDS = 1_000_000
+MAX_IDS = 1_000_000
 _SHOWN_IDS = 100
 _Text = str | Wildcard
 
@@ -30,7 +30,7 @@ class MailFilter:
 
     `sender` `<>`, or the empty text, is the null sender; no pattern matches it. `domain` is that of
     one of the recipients. With empty `ids` no mail passes. `older_than` counts from the enqueued
-    time. Raises BadInput for a text that is no address, a negative age, over MOST_IDS ids.
+    time. Raises BadInput for a text that is no address, a negative age, over MAX_IDS ids.
     """
 
     sender: _Text | None = None
@@ -47,8 +47,8 @@ class MailFilter:
             object.__setattr__(self, "recipient", checked_address(self.recipient, "recipient"))
         if self.older_than is not None and self.older_than < timedelta(0):
             raise BadInput(f"older than {self.older_than}: a duration is not negative")
-        if self.ids is not None and len(self.ids) > MOST_IDS:
-            raise BadInput(f"{len(self.ids)} enqueue ids are not allowed; at most {MOST_IDS} are")
+        if self.ids is not None and len(self.ids) > MAX_IDS:
+            raise BadInput(f"{len(self.ids)} enqueue ids are not allowed; at most {MAX_IDS} are")
 
     @classmethod
     def of_texts(

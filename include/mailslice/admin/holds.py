@@ -18,9 +18,9 @@ from mailslice.model.mail import QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import Holds
 
-MOST_DOMAINS = 500
+MAX_DOMAINS = 500
 """Holds of one queue, at most: workers read all of them every few seconds."""
-MOST_REASON = 1000
+MAX_REASON = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,16 @@ def hold(
     where a concurrent change overwrote this one.
     """
     names = _names(domains)
-    if not reason.strip() or len(reason) > MOST_REASON:
-        raise BadInput(f"a hold needs a reason (--reason) of 1 to {MOST_REASON} characters")
+    if not reason.strip() or len(reason) > MAX_REASON:
+        raise BadInput(f"a hold needs a reason (--reason) of 1 to {MAX_REASON} characters")
     queues.require(stores, queue)
     stores.cassandra.require_clock(clock)
     table = stores.own.holds
     now = instant(epoch_ms(clock()))  # as it is stored
     known = {one.domain: one.since for one in table.list(queue) if one.is_active(now)}
-    if len(known.keys() | names) > MOST_DOMAINS:
+    if len(known.keys() | names) > MAX_DOMAINS:
         raise Refused(
-            f"queue {queue} has {len(known)} holds; at most {MOST_DOMAINS} are allowed: hold the "
+            f"queue {queue} has {len(known)} holds; at most {MAX_DOMAINS} are allowed: hold the "
             "whole queue, or release some"
         )
     terms = None if lasts is None else now + lasts, who, reason.strip()

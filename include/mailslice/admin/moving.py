@@ -35,7 +35,7 @@ from mailslice.stores.cassandra.own import MailStages, QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import Content, State
 from mailslice.stores.rabbitmq.publishing import has_consumers
 
-_MOST_NAMES = 100
+_MAX_NAMES = 100
 T = TypeVar("T")
 U = TypeVar("U")
 _Mails = list[QuarantinedMail]
@@ -96,7 +96,7 @@ class MoveOutcome:
     def doubt(self, mail: QuarantinedMail) -> None:
         """Count and name a mail in doubt: a person looks its name up in the next hop's log."""
         self.doubtful += 1
-        if len(self.doubtful_names) < _MOST_NAMES:
+        if len(self.doubtful_names) < _MAX_NAMES:
             self.doubtful_names.append(mail.name)
 
     def without_holder(

@@ -7,7 +7,7 @@ from mailslice.model.names import queue_name
 from mailslice.stores import Stores
 from mailslice.view.configuration import ConfigurationGuard
 
-_MOST_NAMES = 20
+_MAX_NAMES = 20
 
 
 def create(stores: Stores, name: str) -> QueueName:
@@ -32,8 +32,8 @@ def require(stores: Stores, name: str) -> QueueName:
     if stores.rabbitmq.exists(queue):
         return queue
     names = stores.rabbitmq.names()
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    hint = f"known are: {', '.join(names[:_MOST_NAMES])}{more}" if names else "there is none"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    hint = f"known are: {', '.join(names[:_MAX_NAMES])}{more}" if names else "there is none"
     raise UnknownQueue(
         f"RabbitMQ has no mail queue {queue!r}; {hint}. "
         f"`{command_line('queue create', queue)}` creates it"

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context, task
 
-from mailslice.actions.request import MAIL_ACTIONS, MOST_GIVEN, WITHOUT_PREVIEW, MailAction
+from mailslice.actions.request import MAIL_ACTIONS, MAX_GIVEN, WITHOUT_PREVIEW, MailAction
 from mailslice.airflow.dag_doc import with_params
 from mailslice.airflow.dag_duty import DagDuty, final_errors
 from mailslice.airflow.dag_settings import DagSettings
@@ -19,7 +19,7 @@ from mailslice.airflow.run_request import who
 from mailslice.airflow.versions import AirflowFailException, AirflowSkipException
 from mailslice.model.errors import BadInput
 
-MOST_RUNS = 8
+MAX_RUNS = 8
 """Runs at the same time: a delete need not wait for a long move."""
 _TEXT = {"type": ["null", "string"], "maxLength": 1000}
 _DELAYED = "; delayed mails alone are flushed and retried"
@@ -37,7 +37,7 @@ PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {
     "older_than": (None, _TEXT, "least age, such as 2h or 30d"),
     "ids": (
         [],
-        {"type": ["null", "array"], "items": {"type": "string"}, "maxItems": MOST_GIVEN},
+        {"type": ["null", "array"], "items": {"type": "string"}, "maxItems": MAX_GIVEN},
         "enqueue ids, one a line",
     ),
     "to": (None, _TEXT, "queue that gets the mails of a move"),
@@ -114,7 +114,7 @@ def _build(
         tags=[*(tag.value for tag in declaration.tags), *own.tags],
         is_paused_upon_creation=bool(own.paused),
         **dag_arguments(declaration, own, DutyNotifier(deployment.connection))
-        | {"max_active_runs": MOST_RUNS},
+        | {"max_active_runs": MAX_RUNS},
     ) as dag:
         wire(_task(duty, select), _task(duty, act))
     return dag

@@ -22,7 +22,7 @@ from mailslice.webadmin.tasks import DUTIES, Status, Task, TaskRequest, TaskType
 
 SUBMITTED_FROM = "airflow"
 CANCELED = "canceled by DELETE /tasks"
-MOST_TASKS, MOST_WHOLE = 1000, 100
+MAX_TASKS, MAX_WHOLE = 1000, 100
 _UUID = "________-____-____-____-____________"
 _TEXTS = ("sender", "name", "recipient")
 _ACTIONS = {
@@ -68,8 +68,8 @@ class DagTasks:
     def newest(self) -> Sequence[Task]:
         """See `tasks.Tasks`. The first hundred have their figures while the stores answer."""
         tasks: list[Task] = []
-        whole = MOST_WHOLE
-        for run in self._runs.newest(list(self._names), _UUID, MOST_TASKS):
+        whole = MAX_WHOLE
+        for run in self._runs.newest(list(self._names), _UUID, MAX_TASKS):
             try:
                 task = self._task(run, whole=len(tasks) < whole)
             except TryAgain:

@@ -32,7 +32,7 @@ _AT_ONCE, _IN_FLIGHT = 5000, 64
 _ORPHAN_ONE_IN = 4
 _OLD_ENOUGH_S = 3.0
 """Longer than the grace of a second plus the rounding of S3, which has whole seconds."""
-_LIMIT, _MOST_LIMIT = 2000, 10_000
+_LIMIT, _MAX_LIMIT = 2000, 10_000
 """Least and most objects to measure S3 alone; between them, as many as there are orphans."""
 _GROUPS_AT_ONCE = 4
 """As many as apply uses on two cores."""
@@ -170,7 +170,7 @@ def _limits(stores: Stores, orphans: int) -> dict[str, int]:
 
     Uses the same folders and the same requests as apply.
     """
-    keys = [_key(number) for number in range(min(max(orphans, _LIMIT), _MOST_LIMIT))]
+    keys = [_key(number) for number in range(min(max(orphans, _LIMIT), _MAX_LIMIT))]
     asyncio.run(_put(stores, keys))
     groups = list(batches(keys, KEYS_A_DELETE))
     with Trash(stores.settings) as trash, ThreadPoolExecutor(_GROUPS_AT_ONCE) as pool:

@@ -38,7 +38,7 @@ BENCH_PARTS = (
     "marks",
 )
 """Parts of `bench all`, in the order in which they are measured."""
-_MOST_ROWS, _MOST_MAILS = 100_000_000, 10_000_000
+_MAX_ROWS, _MAX_MAILS = 100_000_000, 10_000_000
 
 
 class Parts(tuple[str, ...]):
@@ -66,7 +66,7 @@ def _number(
     text: str,
     *,
     least: int = 1,
-    most: int = _MOST_ROWS,
+    most: int = _MAX_ROWS,
     metavar: str = "N",
 ) -> Any:
     parser = count(name.partition(" ")[0], least=least, most=most)
@@ -93,7 +93,7 @@ _QUEUE = _option(
     queue_name,
     "Made when missing, and removed then; refused when it holds mails.",
 )
-_MAILS = _number("--count", 2000, "Mails.", most=_MOST_MAILS)
+_MAILS = _number("--count", 2000, "Mails.", most=_MAX_MAILS)
 _SIZE = _option("--size", 4096, "BYTES", size("--size"), "Bytes of a mail: 4096, 200k, 25M.")
 _IN_FLIGHT = _number("--in-flight", 64, "Mails in flight.", most=4096, metavar="K")
 _SLICES = _number("--slices", 100, "Slices that hold the dead rows.", most=100_000)
@@ -172,7 +172,7 @@ _measuring(
         0,
         "With N mails waiting, too, and a drain of them all; 0 = not.",
         least=0,
-        most=_MOST_MAILS,
+        most=_MAX_MAILS,
     ),
     curve=typer.Option(
         False,
@@ -208,7 +208,7 @@ _measuring(
     "counters:measure_counters",
     "A counter_repair over mailboxes in a keyspace of its own: messages a second compared and "
     "counted, mailboxes a second corrected, peak memory.",
-    mailboxes=_number("--mailboxes", 1000, "Mailboxes.", most=_MOST_MAILS),
+    mailboxes=_number("--mailboxes", 1000, "Mailboxes.", most=_MAX_MAILS),
     messages=_number("--messages", 100_000, "Messages, dealt evenly."),
 )
 _measuring(
@@ -270,7 +270,7 @@ _measuring(
     "Delayed mails: hops through delay levels, how late they are, CPU; hops of long delays are "
     "computed.",
     queue=_QUEUE,
-    mails=_number("--count", 500, "Mails of each delay.", most=_MOST_MAILS),
+    mails=_number("--count", 500, "Mails of each delay.", most=_MAX_MAILS),
 )
 _measuring(
     "marks",

@@ -35,7 +35,7 @@ from mailslice.worker.io.copies import own_headers
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
 
-_MOST_UNDER_WAY = 2048
+_MAX_UNDER_WAY = 2048
 """Most operations at once. A due operation that waits for this counts its wait as latency."""
 _HEAD_START = 0.05
 """Seconds from now to the first message: time to tell both processes."""
@@ -86,7 +86,7 @@ def _figures(way: str, measured: Measurement) -> dict[str, Any]:
 async def _at_pace(
     count: int, rate: float, measured: Measurement, operation: Callable[[int], Awaitable[object]]
 ) -> None:
-    room = asyncio.Semaphore(_MOST_UNDER_WAY)
+    room = asyncio.Semaphore(_MAX_UNDER_WAY)
 
     async def one(number: int, due: float) -> None:
         try:

@@ -18,7 +18,7 @@ from mailslice.stores.postal.rows import PostalQueue
 from mailslice.stores.postal.schema import check_main, check_messages
 
 EVERY, CHANGING = "every mode", "close and retry"
-_MOST_SKEW = 10.0
+_MAX_SKEW = 10.0
 """Seconds."""
 _IS_STATEMENT_BINLOG = "@@log_bin = 1 AND @@binlog_format = 'STATEMENT'"
 _BINLOG = "binlog_format STATEMENT refuses READ COMMITTED. Remedy: MIXED or ROW"
@@ -88,7 +88,7 @@ def _connection(check: str, db: MariaDb) -> Iterator[PostalCheck]:
 def _clock(main: MariaDb, clock: Clock) -> PostalCheck:
     skew = (PostalQueue(main).now() - clock().replace(tzinfo=None)).total_seconds()
     words = f"{abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
-    return PostalCheck("clock", abs(skew) <= _MOST_SKEW, EVERY, f"the database's is {words}")
+    return PostalCheck("clock", abs(skew) <= _MAX_SKEW, EVERY, f"the database's is {words}")
 
 
 def _schema(check: str, ask: Callable[[], None]) -> PostalCheck:

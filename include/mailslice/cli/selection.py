@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from mailslice.admin.filters import MOST_IDS, MailFilter
+from mailslice.admin.filters import MAX_IDS, MailFilter
 from mailslice.cli.arguments import OlderThan, option
 from mailslice.cli.examples import ExampleCommand
 from mailslice.model.errors import BadInput
@@ -81,7 +81,7 @@ def _all_ids(texts: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueI
 def _ids_in(lines: Iterable[str]) -> Iterator[EnqueueId]:
     """Ids, one a line; skips empty lines. Every line is read before a command acts."""
     for number, line in enumerate(lines, 1):
-        if number > MOST_IDS:
-            raise BadInput(f"--id -: more than {MOST_IDS} lines; at most {MOST_IDS} are allowed")
+        if number > MAX_IDS:
+            raise BadInput(f"--id -: more than {MAX_IDS} lines; at most {MAX_IDS} are allowed")
         if text := line[:_LONGEST_LINE].strip():
             yield parse_enqueue_id(text, f"--id -: line {number}")

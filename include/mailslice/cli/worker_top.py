@@ -28,7 +28,7 @@ from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
 from mailslice.view.live_rows import LiveSummary
 
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 """Most rows, with dead ones, that one read of a view may cost (0.1 s). Else `size` is null."""
 _INTERVAL = 10.0
 _LARGE_VIEW_INTERVAL = 60.0
@@ -101,7 +101,7 @@ class Top:
         depth, dead_depth = work.depth if work else None, dead.depth if dead else None
         view = MailQueue(self._stores, queue, system_clock)
         summary: LiveSummary | None = self._ask_cassandra(
-            lambda: self._cached(("size", queue), lambda: view.live_summary(MOST_ROWS))
+            lambda: self._cached(("size", queue), lambda: view.live_summary(MAX_ROWS))
         )
         oldest = summary.oldest if summary is not None else work.oldest if work else None
         return {

@@ -67,9 +67,9 @@ POSTS = frozenset({"/preview", "/act"})
 """Routes that are asked by POST; the others by GET."""
 BUTTONS = frozenset({"/", "/queue", "/mail", "/maintenance", "/preview", "/result"})
 """Routes whose pages show buttons by right: they get all rights of the user."""
-MOST_ROUNDS = 30
+MAX_ROUNDS = 30
 """Pages without a mail that a list loads by itself, one after the other: about 20 s."""
-_MOST_COUNTED = 100_000
+_MAX_COUNTED = 100_000
 """Rows that `count now` reads at most: a second or two."""
 _STATUSES = {TryAgain: 503, BadSetting: 500, ContentMissing: 404, RequestValidationError: 422}
 Text = Annotated[str, Query(max_length=320)]
@@ -202,7 +202,7 @@ class Pages:
             verdicts=list(Verdict),
             about={"queue": one.queue, **about},
             whom=whom,
-            next_round=rounds + 1 if rounds < MOST_ROUNDS else None,
+            next_round=rounds + 1 if rounds < MAX_ROUNDS else None,
             **tab_values,
         )
 
@@ -247,7 +247,7 @@ class Pages:
     def count(self, name: Text) -> JSONResponse:
         """The exact size, now; null where more than 100,000 rows would have to be read."""
         one, _ = self._require(name)
-        size = views.count(self._facts, one.queue, _MOST_COUNTED)
+        size = views.count(self._facts, one.queue, _MAX_COUNTED)
         return JSONResponse({"queue": name, "size": size})
 
     def spark(self, name: Text) -> HTMLResponse:

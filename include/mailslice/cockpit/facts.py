@@ -35,7 +35,7 @@ PATIENCE = timedelta(seconds=5)
 _TREND_FRESH = timedelta(minutes=5)
 _TREND_RUNS = 96
 """A day of measurements, one each 15 minutes."""
-_MOST_CACHED = 5000
+_MAX_CACHED = 5000
 """Most answers in the cache; beyond it the cache is cleared."""
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ class Facts:
                 value = ask(stores)
         except STORE_ERRORS as error:
             return CachedAnswer(value, at, str(error))
-        if len(self._cache) > _MOST_CACHED:
+        if len(self._cache) > _MAX_CACHED:
             self._cache.clear()
         self._cache[key] = now, value
         return CachedAnswer(value, now)

@@ -37,7 +37,7 @@ PAGE = 100
 _SECONDS = 0.1
 """Seconds for which a page may search; then it says that it did not read all."""
 EXPORT_SECONDS = 10.0
-MOST_EXPORTED = 10_000
+MAX_EXPORTED = 10_000
 """Most mails of one file. A filter by verdict knows only so many mails of the verdict, too."""
 _LONGEST_CELL = 2000
 COLUMNS = "id enqueued name sender recipients state due attempts answer".split()
@@ -171,10 +171,10 @@ def export(facts: Facts, one: QueueOverview, filters: MailsFilter) -> MailsFile:
             chosen = (row for row, passes in chunk if passes)
             matching = [row for row in chosen if slice_start in {None, row.partition.slice_start}]
             lines += mail_lines(stores, one.queue, matching)
-            if len(lines) > MOST_EXPORTED:
+            if len(lines) > MAX_EXPORTED:
                 break
-    is_cut = max(len(lines), len(row_filter.ids or ())) > MOST_EXPORTED or deadline.stopped_at
-    del lines[MOST_EXPORTED:]
+    is_cut = max(len(lines), len(row_filter.ids or ())) > MAX_EXPORTED or deadline.stopped_at
+    del lines[MAX_EXPORTED:]
     text = io.StringIO()
     table = csv.writer(text)
     table.writerow(COLUMNS)
@@ -253,7 +253,7 @@ def _audited(facts: Facts, queue: QueueName, verdict: str) -> tuple[datetime, Co
             return None
         audited_mails = audit.mails(artifacts(facts.settings))
         ids = (mail.enqueue_id for mail in audited_mails if mail.verdict == verdict)
-        return audit.made_at, frozenset(islice(ids, MOST_EXPORTED + 1))
+        return audit.made_at, frozenset(islice(ids, MAX_EXPORTED + 1))
 
     known = facts.cached(("verdict", queue, verdict), ask, timedelta(minutes=1))
     if known.value is None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from fastapi import Request
 
-MOST_BODY = 1024 * 1024
+MAX_BODY = 1024 * 1024
 FOREIGN = "a write needs application/json and the Origin of this site; proxies must pass Host on"
-TOO_LARGE = f"a request has at most {MOST_BODY} bytes, and says how many"
+TOO_LARGE = f"a request has at most {MAX_BODY} bytes, and says how many"
 
 
 class Right(StrEnum):
@@ -50,7 +50,7 @@ def refusal(request: Request, *, bounded: bool = False) -> tuple[int, str] | Non
     if token and bounded:
         return None
     length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > MOST_BODY or "transfer-encoding" in request.headers:
+    if not length.isdecimal() or int(length) > MAX_BODY or "transfer-encoding" in request.headers:
         return 413, TOO_LARGE
     if token:
         return None

@@ -21,7 +21,7 @@ _JAMES = re.compile(
     r'(?!""|.*(?:\.\.|\\,))[\x00-\x7f]+@'
     rf"(?:{_IPV4}|\[{_IPV4}\]|(?!.{{254}})(?:{_NAME}\.)*(?![0-9]){_NAME})"
 )
-_MOST_BYTES = 320
+_MAX_BYTES = 320
 """64 for the local part, 255 for the domain, one for the @."""
 
 
@@ -30,7 +30,7 @@ def is_address(text: str) -> bool:
     return (
         text.isprintable()
         and "\ufffd" not in text
-        and len(text.encode("utf-8", "replace")) <= _MOST_BYTES
+        and len(text.encode("utf-8", "replace")) <= _MAX_BYTES
         and _ADDRESS.fullmatch(text) is not None
     )
 

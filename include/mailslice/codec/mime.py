@@ -20,7 +20,7 @@ _BOM = b"\xef\xbb\xbf"
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 _FIELD_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:|From ")
 _ODD_LINE = re.compile(rb"(?:\A|[\r\n])(?!From (?![ \t]*:)|[!-9;-~]*:|[ \t\r\n]|\Z)")
-_MOST_MENDED = 8 << 20
+_MAX_MENDED = 8 << 20
 """Bytes of a header that are mended, at most. No real mail has a longer header with odd lines."""
 
 
@@ -63,7 +63,7 @@ def _mended(header: bytes) -> bytes:
         return header
     retained = []
     inside = odd = False
-    for line in _LINE.findall(header[:_MOST_MENDED]):
+    for line in _LINE.findall(header[:_MAX_MENDED]):
         if line[:1] in (b" ", b"\t"):
             if inside:
                 retained.append(line)

@@ -18,7 +18,7 @@ from mailslice.codec.content import split
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import Mail
 
-_MOST_HEADER_BYTES = 64 * 1024
+_MAX_HEADER_BYTES = 64 * 1024
 _POLICY = email.policy.SMTPUTF8.clone(max_line_length=None)
 """Leaves a non-ASCII address as it is (RFC 6532): a sender that has one supports SMTPUTF8."""
 _STATUS = re.compile(r"[245](?:\.\d{1,3}){2}", re.ASCII)
@@ -133,7 +133,7 @@ def _header(content: bytes | None) -> EmailMessage:
     if content is None:
         return _text("The content of the mail is lost.\n")
     part = EmailMessage(_POLICY)
-    lines = bytes(split(content)[0])[:_MOST_HEADER_BYTES].splitlines()
+    lines = bytes(split(content)[0])[:_MAX_HEADER_BYTES].splitlines()
     header = b"".join(line[:998] + b"\n" for line in lines)  # RFC 5322 2.1.1
     cte = "7bit" if header.isascii() else "8bit"
     part.set_content(header, maintype="text", subtype="rfc822-headers", cte=cte)

@@ -39,9 +39,9 @@ from mailslice.stores.cassandra.own.quarantine import State
 
 CASSANDRA, RABBITMQ, ARTIFACTS, BUCKET = "Cassandra", "RabbitMQ", "artifacts", "own bucket"
 YES, NO, UNKNOWN, NOT_ASKED = "yes", "no", "unknown", "not asked"
-MOST_READ = 64 * 2**20
+MAX_READ = 64 * 2**20
 """Bytes of logs that are read."""
-MOST_DELETED = 100_000
+MAX_DELETED = 100_000
 """Deleted mails of a queue that are read: at most 500 in an object of the bucket."""
 _EVENT_WORDS = ("worker", "attempt", "recipients", "answer", "why", "next", "due")
 
@@ -272,14 +272,14 @@ class Trace:
                 yield SourceAnswer(says, mail.decided, mail.enqueue_id, mail.name)
 
     def _deleted(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
-        """Mails that a delete keeps. The newest runs are read, up to MOST_DELETED mails."""
+        """Mails that a delete keeps. The newest runs are read, up to MAX_DELETED mails."""
         now, read, unread = system_clock(), 0, 0
         chosen = MailFilter(
             name=wanted.name, ids=None if wanted.name is not None else frozenset(wanted.ids)
         )
         for run in list(deleted_runs(self._stores, queue, now)):
             count = int(str(run["mails"]))
-            if read + count > MOST_DELETED:
+            if read + count > MAX_DELETED:
                 unread += count
                 continue
             read += count
@@ -389,7 +389,7 @@ def events_of(wanted: TracedMail, files: Sequence[str]) -> Iterator[Mapping[str,
         raise FileNotFoundError(f"no file is named {', '.join(files)} (MAILSLICE_LOG_FILES)")
     texts = map(str, wanted.ids) if wanted.name is None else [wanted.name]
     words = [json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in texts]
-    remaining = MOST_READ
+    remaining = MAX_READ
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
         with path.open("rb") as stream:
             size = stream.seek(0, SEEK_END)

@@ -18,7 +18,7 @@ from mailslice.model.slices import bucket_of, slice_start
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.tables import QueueTables
 
-_MOST_RACES = 10
+_MAX_RACES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class ConfigurationGuard:
         An append fails if another writer appended since the read; `apply` then decides anew.
         """
         self._create_missing()
-        for _ in range(_MOST_RACES):
+        for _ in range(_MAX_RACES):
             event_id, stored = self._last()
             target = requested if requested is not None else self._requested(stored)
             if stored == target:
@@ -130,7 +130,7 @@ class ConfigurationGuard:
                 raise Refused(f"config apply: {why}")
             if self._append(event_id + 1, target):
                 return True
-        why = f"others changed the stored configuration {_MOST_RACES} times meanwhile; try again"
+        why = f"others changed the stored configuration {_MAX_RACES} times meanwhile; try again"
         raise Refused(f"config apply: {why}")
 
     def _create_missing(self) -> None:

@@ -40,7 +40,7 @@ from mailslice.webadmin.tasks import Status, Task, TaskRequest, Tasks, TaskType,
 log = logging.getLogger(__name__)
 REPUBLISH, BROWSE_START = "RepublishNotProcessedMails", "updateBrowseStart"
 COUNTERS = "RecomputeMailboxCounters"
-_MOST_BODY = 64 * 1024
+_MAX_BODY = 64 * 1024
 _BLOOM = (1_000_000, 0.01, 1000)
 """James' defaults for its Bloom filter. mailslice needs no filter: it compares exactly."""
 Text = Annotated[str | None, Query(max_length=2000)]
@@ -359,8 +359,8 @@ async def _body(request: Request) -> bytes:
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _MOST_BODY:
-            raise invalid(ARGUMENTS, f"a body has at most {_MOST_BODY} bytes")
+        if len(body) > _MAX_BODY:
+            raise invalid(ARGUMENTS, f"a body has at most {_MAX_BODY} bytes")
     return body
 
 

@@ -22,7 +22,7 @@ from mailslice.webadmin.work import Canceled, RunningTask, failed
 
 log = logging.getLogger(__name__)
 TASKS_FOLDER = "webadmin"
-MOST_TASKS, MOST_WAITING = 1000, 100
+MAX_TASKS, MAX_WAITING = 1000, 100
 Perform = Callable[[TaskRequest, RunningTask], None]
 _TASK = TypeAdapter(Task)
 
@@ -43,7 +43,7 @@ class InProcessTasks:
         task = Task(request.id, request.type, Status.WAITING, request.submitted, self._host)
         entry = RunningTask(task)
         with self._lock:
-            if len(self._entries) >= MOST_WAITING:
+            if len(self._entries) >= MAX_WAITING:
                 raise Refused(f"{len(self._entries)} tasks wait already; cancel some, or wait")
             self._entries[request.id] = entry
             self._thread.submit(self._do, request, entry)
@@ -56,7 +56,7 @@ class InProcessTasks:
     def newest(self) -> Sequence[Task]:
         with self._lock:
             tasks = [*self._ended.values(), *(entry.task for entry in self._entries.values())]
-        return sorted(tasks, key=lambda task: task.submitted, reverse=True)[:MOST_TASKS]
+        return sorted(tasks, key=lambda task: task.submitted, reverse=True)[:MAX_TASKS]
 
     def cancel(self, task: UUID) -> None:
         with self._lock:
@@ -93,7 +93,7 @@ class InProcessTasks:
             entry.change(status=status, ended=system_clock())
             self._ended[request.id] = entry.task
             del self._entries[request.id]
-            excess = range(len(self._ended) - MOST_TASKS)
+            excess = range(len(self._ended) - MAX_TASKS)
             forgotten = [self._ended.popitem(last=False)[1] for _ in excess]
         try:
             self._location.write(_file(entry.task), _TASK.dump_json(entry.task))
@@ -110,7 +110,7 @@ def _file(task: Task) -> str:
 def _saved(location: Artifacts) -> list[tuple[UUID, Task]]:
     """The tasks that ended, the oldest first. Skips a file that is no task, with a warning."""
     tasks = []
-    for name in location.files(TASKS_FOLDER)[-MOST_TASKS:]:
+    for name in location.files(TASKS_FOLDER)[-MAX_TASKS:]:
         try:
             task = _TASK.validate_json(location.read(name) or b"")
             tasks.append((task.id, task))

@@ -9,7 +9,7 @@ from mailslice.codec.addresses import NULL_SENDER, checked_address
 from mailslice.model.errors import BadInput
 from mailslice.webadmin.answers import ARGUMENTS, Halt, invalid
 
-MOST_MAILS = 10_000
+MAX_MAILS = 10_000
 """A listing is cut there, and says so in a header."""
 LONGEST_AWAIT = timedelta(days=365)
 _MAX_INT = 2**31 - 1
@@ -73,15 +73,15 @@ def await_timeout(text: str | None) -> timedelta:
 
 
 def limit(text: str | None) -> int:
-    """`limit` of a listing, at most MOST_MAILS; MOST_MAILS when not given."""
+    """`limit` of a listing, at most MAX_MAILS; MAX_MAILS when not given."""
     if not text:
-        return MOST_MAILS
+        return MAX_MAILS
     number = _whole(text, invalid("Can not parse limit", _unparsed(text)))
     if number < 0:
         raise invalid("limit can not be negative")
     if number == 0:
         raise invalid("limit can not be equal to zero")
-    return min(number, MOST_MAILS)
+    return min(number, MAX_MAILS)
 
 
 def _whole(text: str, wrong: Halt) -> int:

@@ -21,9 +21,9 @@ from mailslice.stores import Stores
 from mailslice.view.live_rows import BrowseDeadline
 from mailslice.webadmin.answers import instant, no_queue
 
-MOST_COUNTED = 100_000
+MAX_COUNTED = 100_000
 """Most rows that a request counts: a second or two. Else the last measurement answers."""
-MOST_SECONDS = 10.0
+MAX_SECONDS = 10.0
 """Longest time of a listing: where few mails are live it reads many dead rows."""
 _DUE_TIMES_AT_ONCE = 100
 
@@ -68,13 +68,13 @@ class Queues:
         """
         with self._facts.stores() as stores:
             queue = _known(stores, name)
-            summary = MailQueue(stores, queue, lambda: self._facts.now).live_summary(MOST_COUNTED)
+            summary = MailQueue(stores, queue, lambda: self._facts.now).live_summary(MAX_COUNTED)
             if summary is not None:
                 return Size(summary.size, self._facts.now)
             report = newest_report(stores, queue, "queue_size") or {}
         if report.get("size") is None:  # raised out here: within `stores()` it would close them
             raise StoreUnavailable(
-                f"{queue} has more than {MOST_COUNTED} rows and was never measured: "
+                f"{queue} has more than {MAX_COUNTED} rows and was never measured: "
                 f"`{command_line('duty run queue_size --queue', queue)}` measures it"
             )
         return Size(report["size"], datetime.fromisoformat(report["measuredAt"]), measured=True)
@@ -84,7 +84,7 @@ class Queues:
 
         Truncated when there are more than `limit`, or when ten seconds did not read all rows.
         """
-        deadline = BrowseDeadline.in_seconds(MOST_SECONDS)
+        deadline = BrowseDeadline.in_seconds(MAX_SECONDS)
         with self._facts.stores() as stores:
             queue, now = _known(stores, name), self._facts.now
             mail_queue = MailQueue(stores, queue, lambda: now)

@@ -30,7 +30,7 @@ _ATOMIC = 4096
 """PIPE_BUF: bytes that a pipe takes whole, however many processes write to it."""
 _FULL = {errno.EAGAIN, errno.ENOSPC, errno.EDQUOT}  # lines wait for room
 _LONGEST_TEXT = 500
-_MOST_ADDRESSES = 50
+_MAX_ADDRESSES = 50
 _RUN = r"[^\s<>()\[\]\",;:]"
 _ADDRESS = re.compile(rf'(?:(?<!{_RUN}){_RUN}+|"(?:[^"\\]|\\.){{,128}}")@[^\s<>()",;:]+')
 """Matches only where such a run of characters begins: else a long run takes quadratic time."""
@@ -149,7 +149,7 @@ class MailEvents:
         fields: dict[str, object] = {"enqueueId": item.enqueue_id, "name": mail.name}
         fields["recipients"] = len(mail.recipients)
         if self._addresses:
-            fields |= {"from": mail.sender or "", "to": mail.recipients[:_MOST_ADDRESSES]}
+            fields |= {"from": mail.sender or "", "to": mail.recipients[:_MAX_ADDRESSES]}
         return fields
 
 

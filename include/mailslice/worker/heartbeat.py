@@ -24,13 +24,13 @@ from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 
 log = logging.getLogger(__name__)
 
-MOST_LISTED = 1000
+MAX_LISTED = 1000
 """Mails in one record. Those in handlers come first."""
 LEAST_DONE = 500
 """Newest completed mails in one record; more if more were completed since the last but one."""
 _LONG = 1.0
 """Seconds in a handler from which on the record has a mail's message."""
-_MOST_MESSAGE_BYTES = 1024 * 1024
+_MAX_MESSAGE_BYTES = 1024 * 1024
 _IDLE = 60.0
 """Seconds between the heartbeats of an idle worker."""
 _CLOSE_S = 2.0
@@ -152,7 +152,7 @@ class Recorder:
             (_of_delivery(delivery, now) for delivery in chain(begun, waiting)),
             (_of_message(item, message, now) for item, message in self._received()),
         )
-        return tuple(_lightened(islice(mails, MOST_LISTED)))
+        return tuple(_lightened(islice(mails, MAX_LISTED)))
 
 
 def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
@@ -181,7 +181,7 @@ def _of_message(item: QueuedMail, message: Message, now: float) -> InFlightMail:
 
 def _lightened(mails: Iterable[InFlightMail]) -> Iterator[InFlightMail]:
     """Leaves out message bodies beyond 1 MiB in all: the mails' rows have them."""
-    room = _MOST_MESSAGE_BYTES
+    room = _MAX_MESSAGE_BYTES
     for mail in mails:
         room -= len(mail.message or b"")
         yield mail if room >= 0 else replace(mail, message=None)

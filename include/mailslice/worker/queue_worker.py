@@ -35,7 +35,7 @@ from mailslice.worker.io.context import QueueContext, Tuning
 from mailslice.worker.io.destination_throttle import DestinationThrottle
 from mailslice.worker.io.hold_watch import HoldWatch
 from mailslice.worker.stages.stage_log import Stages
-from mailslice.worker.validation import MOST_PREFETCH, check_count, check_span
+from mailslice.worker.validation import MAX_PREFETCH, check_count, check_span
 
 _MIB = 1024 * 1024
 
@@ -77,7 +77,7 @@ class QueueWorker:
         Connects at the first `anext`. Reconnects with back-off whenever a store goes away, until
         that has lasted for `give_up_after`. Raises BadInput for a prefetch that is not allowed.
         """
-        check_count("prefetch", prefetch, MOST_PREFETCH)
+        check_count("prefetch", prefetch, MAX_PREFETCH)
         check_span("give_up_after", give_up_after)
         deliveries = Deliveries(
             self.state, prefetch, give_up_after, on_disconnected=self._open_deliveries.discard

@@ -6,7 +6,7 @@ from typing import Any
 
 from mailslice.model.errors import BadInput
 
-MOST_PREFETCH = 65_535
+MAX_PREFETCH = 65_535
 """The largest prefetch of AMQP."""
 
 

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from mailslice.admin import queues
 from mailslice.cockpit import mails, views
-from mailslice.cockpit.app import MOST_ROUNDS, cockpit
+from mailslice.cockpit.app import MAX_ROUNDS, cockpit
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
 from mailslice.maintenance.artifacts import iso
@@ -128,10 +128,10 @@ def test_a_list_that_finds_nothing_stops_by_itself_and_goes_on_at_a_click(cli, c
     for number in range(5):
         add(cli, f"m{number}")
     monkeypatch.setattr(mails, "PageReading", partial(mails.PageReading, marks=1))
-    answer = client.get(f"/queue?name=spool&sender=nobody@x&rounds={MOST_ROUNDS - 1}").text
+    answer = client.get(f"/queue?name=spool&sender=nobody@x&rounds={MAX_ROUNDS - 1}").text
     assert "so far; the page looks further" in answer
     further = re.search(r' hx-get="(queue\?name=spool&amp;tab[^"]+)"', answer)[1]
-    assert further.endswith(f"&amp;rounds={MOST_ROUNDS}")
+    assert further.endswith(f"&amp;rounds={MAX_ROUNDS}")
     answer = client.get("/" + html.unescape(further)).text
     assert "No mail matches so far." in answer
     assert 'hx-trigger="load' not in answer
@@ -227,7 +227,7 @@ def test_what_matches_is_exported_as_a_file_that_no_spreadsheet_runs(cli, client
     ]
     assert rows[4]["recipients"] == "r@mills.org"
     for most, page, name in ((3, 3, "first-3"), (3, 2, "first-3"), (7, 7, "7"), (7, 2, "7")):
-        monkeypatch.setattr(mails, "MOST_EXPORTED", most)
+        monkeypatch.setattr(mails, "MAX_EXPORTED", most)
         monkeypatch.setattr(mails, "PAGE", page)
         answer = client.get("/export?name=spool")
         assert f'"spool-{name}-mails.csv"' in answer.headers["content-disposition"]

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from mailslice.actions.preview import Selection, keep, previewed
-from mailslice.actions.request import MOST_GIVEN, ActionRequest, literal, of_literal
+from mailslice.actions.request import MAX_GIVEN, ActionRequest, literal, of_literal
 from mailslice.codec.wildcards import Wildcard
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import BadInput, Refused
@@ -58,7 +58,7 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
             {
                 "action": "discard_stuck",
                 "sender": None,
-                "ids": [f"{ONE}/{number}" for number in range(MOST_GIVEN + 1)],
+                "ids": [f"{ONE}/{number}" for number in range(MAX_GIVEN + 1)],
             },
             "at most 10000",
         ),
@@ -74,7 +74,7 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
         ({"domain": "a@example.net"}, "domain: 'a@example.net' is not a domain"),
         ({"ids": ["x"]}, "ids: 'x' is not an enqueue id"),
         ({"ids": "x"}, "ids: allowed is a list"),
-        ({"ids": [str(UUID(int=one)) for one in range(MOST_GIVEN + 1)]}, "at most 10000"),
+        ({"ids": [str(UUID(int=one)) for one in range(MAX_GIVEN + 1)]}, "at most 10000"),
         ({"sender": "  "}, "sender: '  ' is not a sender; allowed: local@domain, a pattern"),
         ({"sender": "a" * 1001}, "sender: allowed is a text of at most 1000"),
         ({"sender": ["a"]}, "sender: allowed is a text"),
@@ -163,7 +163,7 @@ def test_an_old_an_edited_and_an_unknown_preview_are_refused(location, tmp_path)
 
 
 def test_of_previews_200_are_kept(location, monkeypatch):
-    monkeypatch.setattr("mailslice.actions.preview.MOST_KEPT", 3)
+    monkeypatch.setattr("mailslice.actions.preview.MAX_KEPT", 3)
     digests = [keep(location, selection(queue=f"q{number}")) for number in range(5)]
     files = location.files("previews")
     assert len(files) == 3

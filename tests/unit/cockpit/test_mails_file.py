@@ -49,6 +49,6 @@ def test_the_name_of_an_export_says_that_a_verdict_has_more_mails_than_a_file(
     judged = [SimpleNamespace(enqueue_id=one, verdict=Verdict.LOST) for one in ids]
     audit = SimpleNamespace(made_at=NOW, mails=lambda _location: iter(judged))
     monkeypatch.setattr(audits, "newest_audit", lambda *_: audit)
-    monkeypatch.setattr(mails, "MOST_EXPORTED", 1)
+    monkeypatch.setattr(mails, "MAX_EXPORTED", 1)
     asked = mails.MailsFilter(verdict="lost")
     assert mails.export(facts, SimpleNamespace(queue="spool"), asked).name == f"{name}-mails.csv"

@@ -79,7 +79,7 @@ def test_files_of_the_settings_are_read_by_their_patterns(text: str, tmp_path: P
 def test_the_newest_part_of_large_logs_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mail_trace, "MOST_READ", 500)
+    monkeypatch.setattr(mail_trace, "MAX_READ", 500)
     lines = [json.dumps({"event": "attempt", "enqueueId": str(ID), "attempt": n}) for n in range(9)]
     for age, name in enumerate(("new", "old")):
         (tmp_path / name).write_text("\n".join(lines) + "\n")
@@ -272,11 +272,11 @@ def test_a_mail_that_a_delete_keeps_is_known_with_its_run_and_end(
 def test_deletes_of_too_many_mails_are_unknown_and_the_others_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    deleted(monkeypatch, mails=mail_trace.MOST_DELETED + 1)
+    deleted(monkeypatch, mails=mail_trace.MAX_DELETED + 1)
     ((answer, _, said),) = answers_of(monkeypatch, str(ID), "deleted")
     assert answer == "unknown"
     assert said.startswith("100001 mails that deletes keep were not read")
-    deleted(monkeypatch, mails=mail_trace.MOST_DELETED)
+    deleted(monkeypatch, mails=mail_trace.MAX_DELETED)
     answers = [answer for answer, _, _ in answers_of(monkeypatch, str(ID), "deleted")]
     assert answers == ["yes", "unknown"]
 

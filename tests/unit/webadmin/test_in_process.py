@@ -10,7 +10,7 @@ import pytest
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.settings import S3Settings
-from mailslice.webadmin.in_process import MOST_WAITING, InProcessTasks
+from mailslice.webadmin.in_process import MAX_WAITING, InProcessTasks
 from mailslice.webadmin.tasks import Status, TaskRequest, TaskType
 
 START = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -129,7 +129,7 @@ def test_ended_tasks_are_known_after_a_restart(location):
 def test_no_more_than_a_hundred_wait(location):
     work = Work()
     tasks = InProcessTasks(work, location, "here")
-    for number in range(MOST_WAITING):
+    for number in range(MAX_WAITING):
         tasks.submit(request(number))
     with pytest.raises(Refused, match="wait already"):
         tasks.submit(request(999))

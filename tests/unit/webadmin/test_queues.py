@@ -46,7 +46,7 @@ def test_a_listing_that_came_to_the_end_is_whole(client):
 
 
 def test_a_listing_ends_in_time_among_dead_rows_and_says_that_it_is_not_whole(client, monkeypatch):
-    monkeypatch.setattr(queues, "MOST_SECONDS", -1.0)
+    monkeypatch.setattr(queues, "MAX_SECONDS", -1.0)
     assert listed(client) == (200, [], "10000")
     assert listed(client, "?limit=7") == (200, [], "7")
 
@@ -59,7 +59,7 @@ def test_a_size_that_nobody_knows_closes_no_stores_that_other_requests_use(store
         return stores
 
     facts = Facts(lambda: stores.settings, lambda: NOW, open_stores=open_stores)
-    monkeypatch.setattr(queues, "MOST_COUNTED", 1)
+    monkeypatch.setattr(queues, "MAX_COUNTED", 1)
     monkeypatch.setattr(queues, "newest_report", lambda *_: None)
     client = TestClient(webadmin(queues.Queues(facts), None, dict.fromkeys(Right, lambda: None)))
     answers = [client.get("/mailQueues/spool") for _ in range(2)]

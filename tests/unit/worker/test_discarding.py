@@ -10,7 +10,7 @@ import pytest
 
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId
-from mailslice.worker.io.blob_deleter import KEYS_A_REQUEST, MOST_PENDING, BlobDiscarder
+from mailslice.worker.io.blob_deleter import KEYS_A_REQUEST, MAX_PENDING, BlobDiscarder
 
 
 class Blobs:
@@ -60,7 +60,7 @@ async def test_completions_wait_while_too_many_blobs_are_pending() -> None:
     blobs = Blobs()
     blobs.gate.clear()
     discarder = BlobDiscarder(blobs)  # type: ignore[arg-type]
-    for _ in range(MOST_PENDING // 2):
+    for _ in range(MAX_PENDING // 2):
         await asyncio.wait_for(discarder.add(ids(2)), 1)
     one_more = asyncio.create_task(discarder.add(ids(2)))
     await asyncio.sleep(0.1)
@@ -68,7 +68,7 @@ async def test_completions_wait_while_too_many_blobs_are_pending() -> None:
     blobs.gate.set()
     await asyncio.wait_for(one_more, 1)
     await discarder.close()
-    assert sum(len(request) for request in blobs.requests) == MOST_PENDING + 2
+    assert sum(len(request) for request in blobs.requests) == MAX_PENDING + 2
 
 
 async def test_deletes_that_hang_leave_orphans_and_hold_no_completion_up_for_long() -> None:
@@ -76,7 +76,7 @@ async def test_deletes_that_hang_leave_orphans_and_hold_no_completion_up_for_lon
     blobs.gate.clear()
     discarder = BlobDiscarder(blobs, room_timeout=0.05)  # type: ignore[arg-type]
     began = asyncio.get_running_loop().time()
-    for _ in range(2 * MOST_PENDING):
+    for _ in range(2 * MAX_PENDING):
         await discarder.add(ids(2))
     assert asyncio.get_running_loop().time() - began < 25, (
         "it waited once, and not a thousand times"
@@ -84,7 +84,7 @@ async def test_deletes_that_hang_leave_orphans_and_hold_no_completion_up_for_lon
     blobs.gate.set()
     await discarder.close()
     deleted = sum(len(request) for request in blobs.requests)
-    assert MOST_PENDING <= deleted <= MOST_PENDING + 2
+    assert MAX_PENDING <= deleted <= MAX_PENDING + 2
     await discarder.add(ids(2))
     await discarder.close()
     assert sum(len(request) for request in blobs.requests) == deleted + 2

@@ -11,7 +11,7 @@ import pytest
 from mailslice.model.errors import BadInput
 from mailslice.worker import mail_of
 from mailslice.worker.enqueue.delayed_mails import checked_delay
-from mailslice.worker.validation import MOST_PREFETCH, check_content, check_count, check_span
+from mailslice.worker.validation import MAX_PREFETCH, check_content, check_count, check_span
 
 
 @pytest.mark.parametrize("content", ["text", None, 5, memoryview(b"x"), ["x"]])
@@ -25,10 +25,10 @@ def test_content_that_is_taken(content: object) -> None:
     check_content(content)
 
 
-@pytest.mark.parametrize("value", [0, -1, MOST_PREFETCH + 1, 1.5, "16", True, None])
+@pytest.mark.parametrize("value", [0, -1, MAX_PREFETCH + 1, 1.5, "16", True, None])
 def test_a_prefetch_is_a_number_that_amqp_can_say(value: object) -> None:
     with pytest.raises(BadInput, match=r"prefetch=.*from 1 to 65535"):
-        check_count("prefetch", value, MOST_PREFETCH)
+        check_count("prefetch", value, MAX_PREFETCH)
 
 
 def test_a_number_without_an_end() -> None:

@@ -42,7 +42,7 @@ _CHUNKS = 4
 """Chunks in flight at the same time."""
 _BYTES = 16 * 1024 * 1024
 """Content in memory; a single mail may be larger."""
-_MOST_NAMED = 100
+_MAX_NAMED = 100
 
 
 @dataclass(slots=True)
@@ -312,7 +312,7 @@ class _Undelete:
         }
         self._change(done)
         self.outcome.undeleted += len(done)
-        named = list(done.values())[: _MOST_NAMED - len(self.outcome.ids)]
+        named = list(done.values())[: _MAX_NAMED - len(self.outcome.ids)]
         self.outcome.ids.update((claim.enqueue_id, claim.new_id) for claim in named)
 
     def _change(self, changes: Mapping[UndeletedMail, UndeletedMail]) -> None:

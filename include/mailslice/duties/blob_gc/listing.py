@@ -38,8 +38,8 @@ COLUMNS = {"key": "string", "size": "long", "modified_s": "long"}
 _HEX = "0123456789abcdef"
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """First characters of hashes and UUIDs. Base64 has two more: the ranges between cover them."""
-_KEYS_A_RANGE, _MOST_RANGES, _MAX_DEPTH = 1500, 3000, 3
-_MOST_GENERATIONS, _MOST_STRANGE = 2000, 10
+_KEYS_A_RANGE, _MAX_RANGES, _MAX_DEPTH = 1500, 3000, 3
+_MAX_GENERATIONS, _MAX_STRANGE = 2000, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def key_ranges(blobs: BlobStore, keys_a_range: float = _KEYS_A_RANGE) -> list[Ke
     if not more or not blobs.lists_ranges:
         return [("", "")]
     groups = [*_plain([blob.key for blob in page]), *_generations(blobs)]
-    most = max(keys_a_range, sum(group.keys for group in groups) // _MOST_RANGES)
+    most = max(keys_a_range, sum(group.keys for group in groups) // _MAX_RANGES)
     edges = {edge for group in groups for edge in _edges(group, most)} - {""}
     return list(pairwise(["", *sorted(edges), ""]))
 
@@ -101,7 +101,7 @@ def _generations(blobs: BlobStore) -> Iterator[_Group]:
     for family in (f"{digit}{mark}" for digit in range(10) for mark in "_/"):
         page, more = blobs.first_page(family, behind(family))
         strange = generations = 0
-        while page and strange < _MOST_STRANGE and generations < _MOST_GENERATIONS:
+        while page and strange < _MAX_STRANGE and generations < _MAX_GENERATIONS:
             generation = parse(page[0].key).generation
             prefix = f"{family}{generation}"
             start = prefix + family[-1]

@@ -35,7 +35,7 @@ _AGES = (
 )
 _OLDEST = "over 1 year"
 _DAY = 86400
-_MOST_GENERATIONS = 1000
+_MAX_GENERATIONS = 1000
 _OTHERS = "others"
 SAMPLE = 20
 
@@ -134,7 +134,7 @@ def _shares(counts: dict[str, list[int]]) -> dict[str, dict[str, int]]:
 def _count(into: dict[str, list[int]], name: str, blobs: int, size: int) -> None:
     # Keys are arbitrary: a bucket full of invented generations must not fill a report.
     totals = into.setdefault(
-        name if name in into or len(into) < _MOST_GENERATIONS else _OTHERS, [0, 0]
+        name if name in into or len(into) < _MAX_GENERATIONS else _OTHERS, [0, 0]
     )
     totals[0] += blobs
     totals[1] += size

@@ -48,7 +48,7 @@ OWN_WITHOUT_REFERENCES = frozenset(
 """Own tables whose blob ids are no references: a report only samples ids, and a deleted mail has
 its own copy of the content.
 """
-_MOST_RANGES, _PARTITIONS_A_RANGE, _BYTES_A_RANGE = 4096, 25_000, 2**24
+_MAX_RANGES, _PARTITIONS_A_RANGE, _BYTES_A_RANGE = 4096, 25_000, 2**24
 _NOT_ESTIMATED = (8 * _PARTITIONS_A_RANGE, 0)
 """(partitions, bytes) until Cassandra's estimate, made every five minutes. A range is a request."""
 _ABSENT = "MAILSLICE_GC_ABSENT_SOURCES"
@@ -169,7 +169,7 @@ def sources_of(stores: Stores) -> tuple[list[ReferenceSource], list[str]]:
     def ranges(keyspace: str, table: str) -> tuple[TokenRange, ...]:
         partitions, size = estimates(keyspace).get(table, _NOT_ESTIMATED)
         count = max(partitions // _PARTITIONS_A_RANGE, size // _BYTES_A_RANGE)
-        return tuple(token_ranges(session, min(count, _MOST_RANGES)))
+        return tuple(token_ranges(session, min(count, _MAX_RANGES)))
 
     with open_patient_store(settings.s3, settings.own.bucket) as own_blobs:
         bucket = OwnBucket(parts=int(own_blobs.bucket_exists()))

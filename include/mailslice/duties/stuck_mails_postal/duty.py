@@ -30,7 +30,7 @@ from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from mailslice.stores.postal.rows import PostalQueue
 
 _SECOND = timedelta(seconds=1)
-_MOST_AHEAD = timedelta(minutes=1)
+_MAX_AHEAD = timedelta(minutes=1)
 """How far the clock of the person who gives `restarted` may be ahead of the database's."""
 _MAX_ROWS = 200
 """Rows in a report."""
@@ -55,7 +55,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
         mode = params.mode or run.settings.postal.mode
         seen = survey(run.stores.postal, params.lock_timeout)
         surveyed_at = seen.now.replace(tzinfo=UTC)
-        if params.restarted is not None and params.restarted > surveyed_at + _MOST_AHEAD:
+        if params.restarted is not None and params.restarted > surveyed_at + _MAX_AHEAD:
             raise BadInput(
                 f"restarted={iso(params.restarted)} is in the future; allowed: a moment before "
                 f"{iso(surveyed_at)}, since when every worker of Postal runs"

@@ -30,7 +30,7 @@ from mailslice.stores.cassandra.failures import translated
 from mailslice.stores.cassandra.packed import PackedReader
 
 PAGE_ROWS = 5000
-_MOST_SKEW = timedelta(seconds=30)
+_MAX_SKEW = timedelta(seconds=30)
 _SKEWED = "allowed are 30s, as workers go by the time that is given: set the clocks right"
 _OF_THE_SCHEMA = ("CREATE ", "ALTER ", "DROP ")
 _SCHEMA_TIME_OUTS = 6
@@ -219,7 +219,7 @@ class CassandraSession:
         return sorted(skews, key=lambda skew: abs(skew[0]))
 
     def require_clock(
-        self, clock: Clock, allowed: timedelta = _MOST_SKEW, remedy: str = _SKEWED, share: float = 1
+        self, clock: Clock, allowed: timedelta = _MAX_SKEW, remedy: str = _SKEWED, share: float = 1
     ) -> None:
         """Raises ClockSkew unless a `share` of the nodes is within `allowed`; `remedy` ends it."""
         skews = self.skews(clock)

@@ -18,7 +18,7 @@ from mailslice.testing.postal.records import Hook, Outcome, PlayerRecords, Step
 from mailslice.testing.postal.schema import Version
 from mailslice.testing.postal.statements import count, destroy, utc_now
 
-_MOST_ATTEMPTS = 18
+_MAX_ATTEMPTS = 18
 _FRIENDS = 100
 _LOCK_ERRORS = (ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK)
 
@@ -161,7 +161,7 @@ class Worker:
         if message is None:
             self._destroy(row)
             return
-        if row["attempts"] >= _MOST_ATTEMPTS:
+        if row["attempts"] >= _MAX_ATTEMPTS:
             self._end_with(row, "HardFail", "Tried too often.")
             return
         raw = self._headers(row, message)

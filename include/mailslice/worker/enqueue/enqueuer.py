@@ -25,7 +25,7 @@ from mailslice.worker.io.copies import Copy
 from mailslice.worker.validation import check_content
 
 _SMALL = 1024 * 1024
-_MOST_MESSAGE_BYTES = 16 * 1024 * 1024
+_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """RabbitMQ 4 closes the channel at a larger message, and all publishes under way on it fail."""
 
 
@@ -75,10 +75,10 @@ class Enqueuer:
         header, body, header_id, body_id = parted
         item = QueuedMail(EnqueueId(uuid4()), mail, header_id, body_id)
         encoded = message.encode(item)
-        if len(encoded) > _MOST_MESSAGE_BYTES:
+        if len(encoded) > _MAX_MESSAGE_BYTES:
             raise BadInput(
                 f"mail {mail.name!r} has an envelope of {len(encoded)} bytes, attributes included; "
-                f"allowed are {_MOST_MESSAGE_BYTES}"
+                f"allowed are {_MAX_MESSAGE_BYTES}"
             )
         put = self._context.blobs.put
         try:

@@ -41,7 +41,7 @@ from mailslice.worker.stages.handler_stage import UNMARKED, BlockingStage
 
 log = logging.getLogger(__name__)
 
-_MOST_RECIPIENTS = 50
+_MAX_RECIPIENTS = 50
 """The limit of Amazon SES, and Postfix's default (default_destination_recipient_limit)."""
 
 
@@ -178,7 +178,7 @@ def transactions(mail: Mail) -> Iterator[Transaction]:
         own.setdefault(header.recipient.lower(), []).append(header)
     recipients = tuple(dict.fromkeys(mail.recipients))
     plain = tuple(recipient for recipient in recipients if recipient.lower() not in own)
-    for together in batches(plain, _MOST_RECIPIENTS):
+    for together in batches(plain, _MAX_RECIPIENTS):
         yield Transaction(tuple(together))
     for recipient in recipients:
         if headers := own.get(recipient.lower()):

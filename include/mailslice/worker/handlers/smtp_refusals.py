@@ -14,7 +14,7 @@ NO_REFUSAL = frozenset({NO_ANSWER, 530, 534, 535, 538})
 """The codes that refuse no mail: without an answer, or the next hop wants AUTH or TLS of us."""
 NO_UTF8, BAD_RECIPIENT, BAD_SENDER = "5.6.7", "5.1.3", "5.1.7"
 _BAD_ADDRESS = 553
-_MOST_ANSWERS, _LONGEST_ANSWER = 3, 200
+_MAX_ANSWERS, _LONGEST_ANSWER = 3, 200
 _STATUS = re.compile(r"(5\.\d{1,3}\.\d{1,3})\b", re.ASCII)
 _LOCAL_REFUSALS = {
     NO_UTF8: (
@@ -86,8 +86,8 @@ class Refusals:
         """The answers with the server's words, for the log: without addresses, three at most."""
         texts = (redacted(f"{name} {words}") for _, name, words in self._answers())
         named = Counter(text[:_LONGEST_ANSWER] for text in texts)
-        shown = [f"{answer} (for {count})" for answer, count in named.most_common(_MOST_ANSWERS)]
-        return "; ".join([*shown, *(["..."] if len(named) > _MOST_ANSWERS else [])])
+        shown = [f"{answer} (for {count})" for answer, count in named.most_common(_MAX_ANSWERS)]
+        return "; ".join([*shown, *(["..."] if len(named) > _MAX_ANSWERS else [])])
 
     def _answers(self) -> Iterator[tuple[int, str, str]]:
         """For each recipient: the code, its name, the server's words."""

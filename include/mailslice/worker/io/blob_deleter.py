@@ -13,7 +13,7 @@ from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
 KEYS_A_REQUEST = 100
-MOST_PENDING = 1000
+MAX_PENDING = 1000
 """Keys that may wait or be under way before completions wait for them."""
 _EVERY = 0.05
 _FLUSHERS = 2
@@ -44,12 +44,12 @@ class BlobDiscarder:
     async def add(self, blob_ids: Iterable[BlobId]) -> None:
         """Takes the ids of a done mail. Waits for slow deletes, not for those that hang."""
         keys = [blob_id for blob_id in blob_ids if is_random(blob_id)]
-        if self._dropped and len(self._pending) + self._under_way + len(keys) > MOST_PENDING:
+        if self._dropped and len(self._pending) + self._under_way + len(keys) > MAX_PENDING:
             self._dropped += len(keys)
             return
         self._pending += keys
         self._flush_soon()
-        if len(self._pending) + self._under_way > MOST_PENDING:
+        if len(self._pending) + self._under_way > MAX_PENDING:
             self._room.clear()
             try:
                 await asyncio.wait_for(self._room.wait(), self._room_timeout)
@@ -57,7 +57,7 @@ class BlobDiscarder:
                 self._drop()
 
     def _drop(self) -> None:
-        count = min(len(self._pending), len(self._pending) + self._under_way - MOST_PENDING)
+        count = min(len(self._pending), len(self._pending) + self._under_way - MAX_PENDING)
         if count > 0:
             del self._pending[:count]
             self._dropped += count
@@ -112,6 +112,6 @@ class BlobDiscarder:
             text = "%d blobs of done mails stayed behind, for blob_gc: deletes hung"
             log.warning(text, self._dropped, extra=about("discard_failed", blobs=self._dropped))
             self._dropped = 0
-        if len(self._pending) + self._under_way <= MOST_PENDING:
+        if len(self._pending) + self._under_way <= MAX_PENDING:
             self._room.set()
         self._flush_soon()

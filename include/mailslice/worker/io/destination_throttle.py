@@ -23,8 +23,8 @@ from mailslice.stores.loop_thread import call_from_thread
 from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
-_MOST_DOMAINS = 1000
-_MOST_WRITES = 100
+_MAX_DOMAINS = 1000
+_MAX_WRITES = 100
 """Conditional writes that others may win before such a busy store counts as unavailable."""
 _DOMAINS_AT_ONCE = 64
 _NO_ANSWER_US = 30_000_000
@@ -91,7 +91,7 @@ class DestinationThrottle:
                 self._table = await self._context.opened(Destinations.created)
         entry = self._domains.pop(name, None) or _Domain(self._context, self._table, name, limit)
         self._domains[name] = entry
-        if len(self._domains) > _MOST_DOMAINS:
+        if len(self._domains) > _MAX_DOMAINS:
             others = (key for key, other in self._domains.items() if other.idle and key != name)
             if (idle := next(others, None)) is not None:
                 del self._domains[idle]
@@ -177,7 +177,7 @@ class _Domain:
 
     async def _agreed(self, asks: list[Claim], freed: list[Freed]) -> list[int | None]:
         bridge, queue = self._context.bridge, self._context.queue
-        for lost in range(_MOST_WRITES):
+        for lost in range(_MAX_WRITES):
             if (before := self._book) is None:
                 rows = await bridge.rows(self._table.read_future(queue, self._domain))
                 before = self._table.book(rows)
@@ -194,7 +194,7 @@ class _Domain:
             await asyncio.sleep(random.uniform(0, 0.002 * min(lost + 1, 20)))
         raise StoreUnavailable(
             f"a destination of queue {queue!r} changes faster than it can be asked: "
-            f"{_MOST_WRITES} conditional writes were lost to others"
+            f"{_MAX_WRITES} conditional writes were lost to others"
         )
 
 

@@ -15,7 +15,7 @@ from mailslice.worker.outcome import Disposition
 from mailslice.worker.process.handler_pool import DRAIN_SECONDS, HandlerPool, Policy, policy_of
 from mailslice.worker.process.handler_spec import checked_handler
 from mailslice.worker.queue_worker import QueueWorker
-from mailslice.worker.validation import MOST_PREFETCH, check_count, check_span
+from mailslice.worker.validation import MAX_PREFETCH, check_count, check_span
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ async def consume(
     """
     if most is not None:
         check_count("most", most)
-    check_count("prefetch", prefetch, MOST_PREFETCH)
+    check_count("prefetch", prefetch, MAX_PREFETCH)
     check_count("concurrency", concurrency)
     check_span("idle", idle)
     consumed = Consumed()

@@ -29,7 +29,7 @@ from mailslice.worker.smtp_server.policy import SmtpPolicy, client_address
 log = logging.getLogger(__name__)
 
 _NO_STORE = "451 4.3.0 The mail cannot be stored now, try again later"
-_MOST_HOPS = 100
+_MAX_HOPS = 100
 """Received lines above which a mail is taken for one that loops (RFC 5321 6.3)."""
 _FREE_RECIPIENTS = 100
 """Recipients that every server takes (RFC 5321 4.5.3.1.8); further ones count as memory."""
@@ -119,7 +119,7 @@ class Intake:
         try:
             mail = self._mail(session, envelope)
             content = await receiving(reservation, self._trace(session, envelope, mail.name))
-            if isinstance(content, bytes) and _hops(content) > _MOST_HOPS:
+            if isinstance(content, bytes) and _hops(content) > _MAX_HOPS:
                 content = "554 5.4.6 Too many hops: the mail goes round in circles"
         except BaseException:
             reservation.release()
