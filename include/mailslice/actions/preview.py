@@ -109,10 +109,10 @@ def preview(
     request: ActionRequest,
     clock: Clock,
     *,
-    most: int = MAX_PREVIEWED,
+    limit: int = MAX_PREVIEWED,
     seconds: float = 10.0,
 ) -> Preview:
-    """The oldest mails that match: at most `most`, and only those found within `seconds`.
+    """The oldest mails that match: at most `limit`, and only those found within `seconds`.
 
     Raises BadInput for an action without a preview, Refused for a delay that no worker would end.
     """
@@ -129,9 +129,9 @@ def preview(
         chosen = _eligible(stores, request, [row for row in rows if mail_filter.matches(row, now)])
         ids += (row.enqueue_id for row in chosen)
         first += chosen[: _MEASURED - len(first)]
-        if len(ids) > most:
-            del ids[most:]
-            cut = f"these are the oldest {most:,}"
+        if len(ids) > limit:
+            del ids[limit:]
+            cut = f"these are the oldest {limit:,}"
             break
     else:
         if deadline.stopped_at is not None:
@@ -140,7 +140,7 @@ def preview(
     size = _size(stores, first[: len(ids)])
     if len(ids) > len(first):
         size = size * len(ids) // len(first)
-    summary = queue.live_summary(most)
+    summary = queue.live_summary(limit)
     return Preview(
         Selection(request, now, tuple(sorted(ids))),
         first[0].enqueued_time if first else None,

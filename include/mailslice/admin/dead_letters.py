@@ -81,19 +81,19 @@ class PeekedLetters:
     keeps_order: bool = True
 
 
-def peek(stores: Stores, queue: QueueName, most: int = MAX_CHECKED_OUT) -> PeekedLetters:
-    """Check out at most `most` letters for a moment and return them all to the queue.
+def peek(stores: Stores, queue: QueueName, limit: int = MAX_CHECKED_OUT) -> PeekedLetters:
+    """Check out at most `limit` letters for a moment and return them all to the queue.
 
     A kill at any moment loses nothing. Raises StoreUnavailable when another consumer has the queue,
     Refused for a queue that a checkout would harm.
     """
     names = RabbitNames(queue)
-    with check_out(stores.settings.rabbitmq, names.dead_letter_queue, most) as checkout:
+    with check_out(stores.settings.rabbitmq, names.dead_letter_queue, limit) as checkout:
         if checkout is None:
             return PeekedLetters((), 0, exists=False)
         letters = tuple(
             letter_of(message, position, names.work_queue)
-            for position, message in enumerate(checkout.messages(most))
+            for position, message in enumerate(checkout.messages(limit))
         )
         return PeekedLetters(
             letters,
@@ -145,8 +145,8 @@ def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> lis
 
     def classified(letter: Letter) -> ClassifiedLetter:
         id_, exists = letter.enqueue_id, content.get(letter.key)
-        most = max(letter.redrives, redrives.get(id_, 0) if id_ is not None else 0)
-        return ClassifiedLetter(letter, cause_of(letter, exists), most, id_ in marked, exists)
+        redriven = max(letter.redrives, redrives.get(id_, 0) if id_ is not None else 0)
+        return ClassifiedLetter(letter, cause_of(letter, exists), redriven, id_ in marked, exists)
 
     return [classified(letter) for letter in letters]
 

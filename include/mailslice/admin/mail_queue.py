@@ -87,9 +87,9 @@ class MailQueue:
         """The number of live mails, exact to the last enqueue."""
         return self._remembered_live.count(self._clock())
 
-    def live_summary(self, most: int) -> LiveSummary | None:
-        """Size and oldest mail, as exact as `size`; None if more than `most` rows must be read."""
-        return self._remembered_live.live_summary(self._clock(), most)
+    def live_summary(self, limit: int) -> LiveSummary | None:
+        """Size and oldest mail, as exact as `size`; None if more than `limit` rows must be read."""
+        return self._remembered_live.live_summary(self._clock(), limit)
 
     def slices(self) -> Iterator[SliceCounts]:
         """Live and dead rows of each slice that holds any, oldest first."""

@@ -82,9 +82,9 @@ def find(dags: Iterable[str], run: str) -> DagRunState | None:
     return next(iter(_runs(dags, run, 1, tasks=True)), None)
 
 
-def newest(dags: Iterable[str], like: str, most: int) -> Sequence[DagRunState]:
+def newest(dags: Iterable[str], like: str, limit: int) -> Sequence[DagRunState]:
     """The newest runs whose id matches the SQL LIKE pattern `like`; `began` stays empty."""
-    return _runs(dags, like, most, tasks=False)
+    return _runs(dags, like, limit, tasks=False)
 
 
 def questions(dag: str, session: Any) -> Iterator[PlanQuestion]:
@@ -150,7 +150,7 @@ def _began(tasks: Iterable[Any]) -> frozenset[TaskState]:
     )
 
 
-def _runs(dags: Iterable[str], like: str, most: int, *, tasks: bool) -> Sequence[DagRunState]:
+def _runs(dags: Iterable[str], like: str, limit: int, *, tasks: bool) -> Sequence[DagRunState]:
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -160,7 +160,7 @@ def _runs(dags: Iterable[str], like: str, most: int, *, tasks: bool) -> Sequence
             select(DagRun)
             .where(DagRun.dag_id.in_(list(dags)), DagRun.run_id.like(like))
             .order_by(DagRun.id.desc())
-            .limit(most)
+            .limit(limit)
         )
         return [
             DagRunState(

@@ -19,14 +19,16 @@ def share(option: str) -> Callable[[Any], float]:
     return bounded(option, convert, 0.0, 1.0, "a share from 0 to 1 is (0.8, 80%)")
 
 
-def size(option: str, most: int = MAX_INT) -> Callable[[Any], int]:
+def size(option: str, maximum: int = MAX_INT) -> Callable[[Any], int]:
     """A parser of sizes in bytes: 4096, 4k, 25M."""
 
     def convert(text: str) -> int:
         match = _SIZE.fullmatch(text)
         return int(match[1]) * _SCALE[match[2].lower()] if match else 0
 
-    return bounded(option, convert, 1, most, f"a size from 1 to {most} bytes is (4096, 4k, 25M)")
+    return bounded(
+        option, convert, 1, maximum, f"a size from 1 to {maximum} bytes is (4096, 4k, 25M)"
+    )
 
 
 class CountList(tuple[int, ...]):
@@ -35,7 +37,7 @@ class CountList(tuple[int, ...]):
     __slots__ = ()
 
 
-def counts(option: str, most: int = MAX_INT) -> Callable[[Any], CountList]:
-    """A parser of whole numbers from 1 to `most` with commas between them."""
-    one = count(option, most=most)
+def counts(option: str, maximum: int = MAX_INT) -> Callable[[Any], CountList]:
+    """A parser of whole numbers from 1 to `maximum` with commas between them."""
+    one = count(option, maximum=maximum)
     return lambda text: CountList(one(word) for word in str(text).split(","))

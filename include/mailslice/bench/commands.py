@@ -65,16 +65,16 @@ def _number(
     default: int,
     text: str,
     *,
-    least: int = 1,
-    most: int = _MAX_ROWS,
+    minimum: int = 1,
+    maximum: int = _MAX_ROWS,
     metavar: str = "N",
 ) -> Any:
-    parser = count(name.partition(" ")[0], least=least, most=most)
+    parser = count(name.partition(" ")[0], minimum=minimum, maximum=maximum)
     return _option(name, default, metavar, parser, text)
 
 
-def _time(name: str, default: str, text: str, most: timedelta) -> Any:
-    parser = duration(name, most=most)
+def _time(name: str, default: str, text: str, maximum: timedelta) -> Any:
+    parser = duration(name, maximum=maximum)
     return _option(name, parser(default), "DURATION", parser, text, show_default=default)
 
 
@@ -93,10 +93,10 @@ _QUEUE = _option(
     queue_name,
     "Made when missing, and removed then; refused when it holds mails.",
 )
-_MAILS = _number("--count", 2000, "Mails.", most=_MAX_MAILS)
+_MAILS = _number("--count", 2000, "Mails.", maximum=_MAX_MAILS)
 _SIZE = _option("--size", 4096, "BYTES", size("--size"), "Bytes of a mail: 4096, 200k, 25M.")
-_IN_FLIGHT = _number("--in-flight", 64, "Mails in flight.", most=4096, metavar="K")
-_SLICES = _number("--slices", 100, "Slices that hold the dead rows.", most=100_000)
+_IN_FLIGHT = _number("--in-flight", 64, "Mails in flight.", maximum=4096, metavar="K")
+_SLICES = _number("--slices", 100, "Slices that hold the dead rows.", maximum=100_000)
 _SERVERS = typer.Option(
     [],
     "--server",
@@ -151,7 +151,7 @@ _measuring(
     size=_SIZE,
     in_flight=_IN_FLIGHT,
     repeats=_number(
-        "--repeats --repeat", 1, "Runs; the median of each figure, and the spread.", most=1000
+        "--repeats --repeat", 1, "Runs; the median of each figure, and the spread.", maximum=1000
     ),
     load=_option(
         "--load",
@@ -164,15 +164,15 @@ _measuring(
         "--processes",
         None,
         "N,N",
-        counts("--processes", most=64),
+        counts("--processes", maximum=64),
         "So many processes at once, too: 1,2,4; each has K in flight.",
     ),
     waiting=_number(
         "--waiting",
         0,
         "With N mails waiting, too, and a drain of them all; 0 = not.",
-        least=0,
-        most=_MAX_MAILS,
+        minimum=0,
+        maximum=_MAX_MAILS,
     ),
     curve=typer.Option(
         False,
@@ -191,7 +191,7 @@ _measuring(
     "Size and browse with live mails among dead rows, before and after a cleanup.",
     queue=_QUEUE,
     live=_number("--live", 1000, "Live mails."),
-    dead=_number("--dead", 100_000, "Dead rows among them.", least=0),
+    dead=_number("--dead", 100_000, "Dead rows among them.", minimum=0),
     slices=_SLICES,
 )
 _measuring(
@@ -208,7 +208,7 @@ _measuring(
     "counters:measure_counters",
     "A counter_repair over mailboxes in a keyspace of its own: messages a second compared and "
     "counted, mailboxes a second corrected, peak memory.",
-    mailboxes=_number("--mailboxes", 1000, "Mailboxes.", most=_MAX_MAILS),
+    mailboxes=_number("--mailboxes", 1000, "Mailboxes.", maximum=_MAX_MAILS),
     messages=_number("--messages", 100_000, "Messages, dealt evenly."),
 )
 _measuring(
@@ -227,10 +227,12 @@ _measuring(
     "relay:measure_relay",
     "Relay to a server that waits a round trip: one mail a connection against kept connections and "
     "PIPELINING; no store is used.",
-    mails=_number("--count", 400, "Mails.", most=1_000_000),
+    mails=_number("--count", 400, "Mails.", maximum=1_000_000),
     size=_SIZE,
-    recipients=_number("--recipients", 1, "Recipients of a mail.", most=10_000),
-    concurrency=_number("--concurrency", 8, "Handlers beside each other.", most=1024, metavar="K"),
+    recipients=_number("--recipients", 1, "Recipients of a mail.", maximum=10_000),
+    concurrency=_number(
+        "--concurrency", 8, "Handlers beside each other.", maximum=1024, metavar="K"
+    ),
     rtt=_rtt("Of a round trip to the next server."),
 )
 _measuring(
@@ -246,7 +248,7 @@ _measuring(
         "--in-flight",
         "16,64",
         "K,K",
-        counts("--in-flight", most=4096),
+        counts("--in-flight", maximum=4096),
         "Few mails in flight, for cold servers, too, and many.",
     ),
     rtt=_rtt("Of a far server, by a proxy."),
@@ -261,7 +263,7 @@ _measuring(
     mails=_MAILS,
     size=_SIZE,
     in_flight=_IN_FLIGHT,
-    turns=_number("--turns", 3, "Turns of both; the medians.", most=1000),
+    turns=_number("--turns", 3, "Turns of both; the medians.", maximum=1000),
     warm_up=_warm_up("Of the stores, at most; 0 = not."),
 )
 _measuring(
@@ -270,7 +272,7 @@ _measuring(
     "Delayed mails: hops through delay levels, how late they are, CPU; hops of long delays are "
     "computed.",
     queue=_QUEUE,
-    mails=_number("--count", 500, "Mails of each delay.", most=_MAX_MAILS),
+    mails=_number("--count", 500, "Mails of each delay.", maximum=_MAX_MAILS),
 )
 _measuring(
     "marks",
@@ -287,7 +289,7 @@ def all_(
     out: Output,
     *,
     queue: QueueName = _QUEUE,
-    largest: int = _number("--rows", 1_000_000, "Most dead rows.", least=1000),
+    largest: int = _number("--rows", 1_000_000, "Most dead rows.", minimum=1000),
     page: Path | None = typer.Option(
         None, "--write", metavar="FILE", help="Write the page here, too (docs/performance.md)."
     ),

@@ -21,7 +21,7 @@ MAX_INT = 2**31 - 1
 
 
 def bounded(
-    option: str, convert: Callable[[str], N], least: N, most: N, allowed: str
+    option: str, convert: Callable[[str], N], minimum: N, maximum: N, allowed: str
 ) -> Callable[[Any], N]:
     """A parser of numbers between two bounds. `convert` raises ValueError for other text."""
 
@@ -30,16 +30,16 @@ def bounded(
             value = convert(str(text).strip())
         except ValueError:
             value = None
-        if value is None or not least <= value <= most:
+        if value is None or not minimum <= value <= maximum:
             raise BadInput(f"{option}: {str(text)[:60]!r} is not allowed; {allowed}")
         return value
 
     return parse
 
 
-def count(option: str, least: int = 1, most: int = MAX_INT) -> Callable[[Any], int]:
-    """A parser of whole numbers between `least` and `most`."""
-    return bounded(option, int, least, most, f"a whole number from {least} to {most} is")
+def count(option: str, minimum: int = 1, maximum: int = MAX_INT) -> Callable[[Any], int]:
+    """A parser of whole numbers between `minimum` and `maximum`."""
+    return bounded(option, int, minimum, maximum, f"a whole number from {minimum} to {maximum} is")
 
 
 def factor(option: str) -> Callable[[Any], float]:
@@ -55,17 +55,17 @@ def check_text(option: str, value: object) -> None:
 
 
 def duration(
-    option: str, most: timedelta | None = LONGEST, least: timedelta = timedelta(0)
+    option: str, maximum: timedelta | None = LONGEST, minimum: timedelta = timedelta(0)
 ) -> Callable[[Any], timedelta]:
-    """A parser of durations up to `most`."""
+    """A parser of durations up to `maximum`."""
 
     def parse(text: Any) -> timedelta:
         value = text if isinstance(text, timedelta) else parse_duration(str(text), option)
         refused = f"{option}: {str(text)[:60]!r} is not allowed"
-        if most is not None and value > most:
-            raise BadInput(f"{refused}; at most {format_duration(most)} is")
-        if value < least:
-            raise BadInput(f"{refused}; at least {format_duration(least)} is")
+        if maximum is not None and value > maximum:
+            raise BadInput(f"{refused}; at most {format_duration(maximum)} is")
+        if value < minimum:
+            raise BadInput(f"{refused}; at least {format_duration(minimum)} is")
         return value
 
     return parse
@@ -120,9 +120,9 @@ def moment(option: str, *, ahead: bool = False) -> Callable[[Any], datetime]:
     return parse
 
 
-PORT = partial(count, least=0, most=65535)
-WINDOW = partial(count, most=65535)
-PAUSE = partial(duration, most=timedelta(days=27), least=timedelta(seconds=1))
+PORT = partial(count, minimum=0, maximum=65535)
+WINDOW = partial(count, maximum=65535)
+PAUSE = partial(duration, maximum=timedelta(days=27), minimum=timedelta(seconds=1))
 """A pause between attempts. The bounds are those of MAILSLICE_WORKER_BACK_OFF_CAP."""
 
 
@@ -171,7 +171,7 @@ OlderThan = Annotated[
     option(
         "--older-than DURATION",
         "Enqueued at least so long ago: 90s, 15m, 1h.",
-        partial(duration, most=None),
+        partial(duration, maximum=None),
     ),
 ]
 Limit = Annotated[int | None, option("--limit N", "Stop after this many.", count)]

@@ -39,7 +39,7 @@ class DrainOutcome(StrEnum):
 class DrainOptions:
     """The options of `worker drain`."""
 
-    most: Annotated[
+    limit: Annotated[
         int | None,
         option("--max N", "End after this many mails; without it, when the queue is idle.", count),
     ] = None
@@ -65,7 +65,7 @@ class Draining:
     """One run of `worker drain`.
 
     A retried mail comes back at once. The run postpones it until no new mail has come for a while,
-    so that every mail gets its turn. Without `most` no mail is retried twice.
+    so that every mail gets its turn. Without `limit` no mail is retried twice.
     """
 
     def __init__(self, worker: QueueWorker, options: DrainOptions, out: Output) -> None:
@@ -79,7 +79,7 @@ class Draining:
         self.handled = 0
 
     async def run(self) -> None:
-        """Runs until `most` mails are handled or the queue is idle. The rest goes back to it."""
+        """Runs until `limit` mails are handled or the queue is idle. The rest goes back to it."""
         async with aclosing(
             self._worker.deliveries(self._prefetch(), give_up_after=_PATIENCE)
         ) as deliveries:
@@ -91,17 +91,17 @@ class Draining:
             self._raise_failed()
 
     def _prefetch(self) -> int:
-        """At most `most`, except for retries: postponed mails take room in the window."""
-        if self._options.most is None or self._options.outcome is DrainOutcome.RETRY:
+        """At most `limit`, except for retries: postponed mails take room in the window."""
+        if self._options.limit is None or self._options.outcome is DrainOutcome.RETRY:
             return self._options.prefetch
-        return min(self._options.prefetch, self._options.most)
+        return min(self._options.prefetch, self._options.limit)
 
     async def _take(self, deliveries: Deliveries) -> None:
         loop = asyncio.get_running_loop()
         pending = asyncio.ensure_future(anext(deliveries, None))
         last_new = loop.time()
         try:
-            while self._options.most is None or self._started < self._options.most:
+            while self._options.limit is None or self._started < self._options.limit:
                 self._raise_failed()
                 pause = None if self._running else self._pause(deliveries, loop.time() - last_new)
                 if pause is not None and pause <= 0:
@@ -125,7 +125,7 @@ class Draining:
 
     def _pause(self, deliveries: Deliveries, since_new: float) -> float:
         """Seconds until a postponed mail gets its turn, or the queue counts as idle."""
-        if self._postponed and self._options.most is not None:
+        if self._postponed and self._options.limit is not None:
             return _RETRY_AFTER_QUIET - since_new
         # Postponed mails hold memory that new mails may wait for: `idle_seconds` stays 0 then.
         return self._options.idle.total_seconds() - (
@@ -133,8 +133,8 @@ class Draining:
         )
 
     def _start_postponed(self) -> bool:
-        """Retry a postponed mail; False when there is none, or `most` is None."""
-        if not self._postponed or self._options.most is None:
+        """Retry a postponed mail; False when there is none, or `limit` is None."""
+        if not self._postponed or self._options.limit is None:
             return False
         self._start(self._postponed.popleft())
         return True

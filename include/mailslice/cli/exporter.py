@@ -30,7 +30,7 @@ def exporter(
         option(
             "--interval DURATION",
             "Between two rounds that ask the stores; a scrape never asks.",
-            partial(duration, least=timedelta(seconds=1)),
+            partial(duration, minimum=timedelta(seconds=1)),
             show_default="30s",
         ),
     ] = timedelta(seconds=30),

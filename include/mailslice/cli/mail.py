@@ -152,7 +152,7 @@ def enqueue(
         option(
             "--delay DURATION",
             "Deliver after this much time, at most 30d.",
-            partial(duration, most=LONGEST_DELAY),
+            partial(duration, maximum=LONGEST_DELAY),
         ),
     ] = None,
     reason: Reason = None,

@@ -22,7 +22,7 @@ LockTimeout = Annotated[
         "--lock-timeout DURATION",
         "A message locked for longer is stuck: 90s, 15m. MAILSLICE_POSTAL_LOCK_TIMEOUT when not "
         "given, else 10 times the p99 of what sending takes, at least 10m.",
-        partial(duration, least=timedelta(milliseconds=1)),
+        partial(duration, minimum=timedelta(milliseconds=1)),
     ),
 ]
 _COLUMNS = (

@@ -25,11 +25,11 @@ postal_app.add_typer(app, name="quarantine")
 __all__ = ["app", "postal_app"]
 
 Server = Annotated[
-    int | None, option("--server N", "Postal's id of the mail server.", partial(count, least=0))
+    int | None, option("--server N", "Postal's id of the mail server.", partial(count, minimum=0))
 ]
 Message = Annotated[
     int | None,
-    option("--message ID", "Postal's id of the message in that server.", partial(count, least=0)),
+    option("--message ID", "Postal's id of the message in that server.", partial(count, minimum=0)),
 ]
 Kept = Annotated[bool, option("--all", "Every message in quarantine that is kept.")]
 All = Annotated[bool, option("--all", "Every message in quarantine, kept or not.")]

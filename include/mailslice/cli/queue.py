@@ -207,8 +207,8 @@ def dead(out: Output, queue: Queue, limit: Limit = None) -> None:
     from mailslice.admin.dead_letters import classify, peek
 
     with open_queue(queue) as opened:
-        most = min(limit or MAX_CHECKED_OUT, MAX_CHECKED_OUT)
-        peeked = peek(opened.stores, opened.queue.name, most)
+        max_letters = min(limit or MAX_CHECKED_OUT, MAX_CHECKED_OUT)
+        peeked = peek(opened.stores, opened.queue.name, max_letters)
         if peeked.unseen:
             out.note(f"{peeked.unseen} more lie behind these")
         letters = classify(opened.stores, opened.queue.name, peeked.letters)

@@ -37,7 +37,7 @@ def hold(
         option(
             "--for DURATION",
             "It ends by itself after that: 30m, 2h. Until a release, when not given.",
-            partial(duration, least=timedelta(seconds=1)),
+            partial(duration, minimum=timedelta(seconds=1)),
         ),
     ] = None,
     reason: Reason = None,

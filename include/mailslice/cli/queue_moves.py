@@ -106,7 +106,7 @@ def delay(
         option(
             "--for DURATION",
             "How long they wait from now: 30m, 2h. At least 1m, at most 30d.",
-            partial(duration, most=LONGEST_DELAY, least=timedelta(minutes=1)),
+            partial(duration, maximum=LONGEST_DELAY, minimum=timedelta(minutes=1)),
         ),
     ],
     mails: MailOptions,

@@ -42,14 +42,14 @@ class Shaped:
 
 
 def shape_rows(
-    stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, most: int | None
+    stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, limit: int | None
 ) -> Iterator[dict[str, Any]]:
     """An object for all mails (domain `TOTAL`), one a domain, the fullest first, and `OTHERS`."""
     limits = stores.settings.relay.limits
     shaped = Shaped()
     for row, state in stores.with_delays(queue, rows, _AT_ONCE):
         shaped.add(row, now, state, limits)
-    top = shaped.ages.top(len(shaped.ages.domains) if most is None else most)
+    top = shaped.ages.top(len(shaped.ages.domains) if limit is None else limit)
     yield _line(queue, TOTAL, top["total"], shaped.delayed[TOTAL], shaped.throttled[TOTAL])
     named = [row["domain"] for row in top["domains"] if row["domain"] != OTHERS]
     books = _books(

@@ -66,7 +66,7 @@ def run_(
         option("--handler MODULE:FUNCTION", "Called for each mail; relay and maildir are shipped."),
     ],
     processes: Annotated[
-        int, option("--processes N", "Processes beside each other.", partial(count, most=1024))
+        int, option("--processes N", "Processes beside each other.", partial(count, maximum=1024))
     ] = 1,
     prefetch: Annotated[
         int | None,
@@ -93,7 +93,7 @@ def run_(
     ] = None,
     attempts: Annotated[
         int | None,
-        option("--attempts N", "Failed attempts at a mail; 0 = no end.", partial(count, least=0)),
+        option("--attempts N", "Failed attempts at a mail; 0 = no end.", partial(count, minimum=0)),
     ] = None,
     back_off_base: Annotated[
         timedelta | None,

@@ -71,6 +71,6 @@ def moment(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def heat(count: int, most: int) -> int:
-    """0 for none, else 1 to 9 by the share of the most."""
-    return 0 if not count else max(1, round(count / max(most, 1) * _HEAT))
+def heat(count: int, maximum: int) -> int:
+    """0 for none, else 1 to 9 by the share of the maximum."""
+    return 0 if not count else max(1, round(count / max(maximum, 1) * _HEAT))

@@ -132,7 +132,7 @@ def domains(one: QueueOverview) -> dict[str, Any]:
         "shape": shape,
         "measured_at": moment_of(report.get("measuredAt")),
         "live": report.get("live"),
-        "most": max(counts, default=0),
+        "maximum": max(counts, default=0),
     }
 
 
@@ -203,8 +203,8 @@ def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
     dead_letters. Creates no table.
     """
     letters = newest_report(stores, queue, "dead_letters")
-    mails, most = in_quarantine(stores, queue, system_clock), NEWEST * 50
-    return {"stuck": mails[:most], "more": len(mails[most:]), "letters": letters}
+    mails, limit = in_quarantine(stores, queue, system_clock), NEWEST * 50
+    return {"stuck": mails[:limit], "more": len(mails[limit:]), "letters": letters}
 
 
 def history(stores: Stores, queue: QueueName) -> dict[str, Any]:
@@ -289,12 +289,12 @@ def spark(points: Sequence[TrendPoint]) -> dict[str, Any]:
         return {"line": ""}
     first, last = points[0].at, points[-1].at
     span = max((last - first).total_seconds(), 1.0)
-    most = max(1, *(point.size for point in points))
+    maximum = max(1, *(point.size for point in points))
     line = " ".join(
-        f"{(point.at - first).total_seconds() / span * 96:.1f},{20 - point.size / most * 19:.1f}"
+        f"{(point.at - first).total_seconds() / span * 96:.1f},{20 - point.size / maximum * 19:.1f}"
         for point in points
     )
-    return {"line": line, "first": points[0].size, "last": points[-1].size, "most": most}
+    return {"line": line, "first": points[0].size, "last": points[-1].size, "maximum": maximum}
 
 
 def form(entry: DutyEntry) -> dict[str, Any]:
@@ -323,10 +323,10 @@ def duties(
     ]
 
 
-def count(facts: Facts, queue: QueueName, most: int) -> int | None:
-    """The exact size; None where more than `most` rows would have to be read."""
+def count(facts: Facts, queue: QueueName, limit: int) -> int | None:
+    """The exact size; None where more than `limit` rows would have to be read."""
     with facts.stores() as stores:
-        summary = MailQueue(stores, queue, lambda: facts.now).live_summary(most)
+        summary = MailQueue(stores, queue, lambda: facts.now).live_summary(limit)
     return None if summary is None else summary.size
 
 

@@ -16,11 +16,11 @@ def shown(text: str) -> str:
     return "".join(_escaped(one) if unicodedata.category(one) in _HIDDEN else one for one in text)
 
 
-def shortened(text: object, most: int) -> str:
-    """The first `most` characters of `text`, hidden ones escaped, and `…` if there are more."""
+def shortened(text: object, limit: int) -> str:
+    """The first `limit` characters of `text`, hidden ones escaped, and `…` if there are more."""
     whole = str(text)
-    cut = shown(whole[:most])
-    return f"{cut}…" if len(whole) > most else cut
+    cut = shown(whole[:limit])
+    return f"{cut}…" if len(whole) > limit else cut
 
 
 def several(count: int, noun: str) -> str:

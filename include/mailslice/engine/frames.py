@@ -38,19 +38,19 @@ class InProcess:
 
 @dataclass
 class SmallFirst:
-    """Stands in for a Spark session: work runs in this process until it has read `most` rows.
+    """Stands in for a Spark session: work runs in this process until it has read `limit` rows.
 
     `start` then makes the session that does the rest. Any other attribute is that of this session.
     """
 
-    most: int
+    limit: int
     start: Callable[[], SparkSession]
     done: int = 0
     started: SparkSession | None = None
 
     @property
     def is_small(self) -> bool:
-        return self.done <= self.most
+        return self.done <= self.limit
 
     def large(self) -> SparkSession:
         if self.started is None:

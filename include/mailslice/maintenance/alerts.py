@@ -107,10 +107,10 @@ def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Read
         ("oldest_mail", age, limits.oldest_mail, "the oldest mail waits for {}"),
     ):
         if seconds is not None and limit:
-            value, most = float(seconds), limit.total_seconds()
+            value, limit_s = float(seconds), limit.total_seconds()
             lag = span(timedelta(seconds=value))
             text = f"{words.format(lag)}, more than {format_duration(limit)}"
-            yield Reading(name, round(value, 3), most, value > most, text)
+            yield Reading(name, round(value, 3), limit_s, value > limit_s, text)
 
 
 def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:

@@ -100,7 +100,7 @@ class _MailCount:
 
 
 def overview(
-    stores: Stores, clock: Clock, queues: Sequence[QueueName] | None = None, most: Quota = Quota()
+    stores: Stores, clock: Clock, queues: Sequence[QueueName] | None = None, quota: Quota = Quota()
 ) -> list[QueueOverview]:
     """The queues (None: all), the worst first. Raises StoreUnavailable without RabbitMQ."""
     moving = traffic(stores.management)
@@ -111,7 +111,7 @@ def overview(
     workers = _answered(lambda: stores.workers_of(chosen), unanswered)
     held = _answered(lambda: active_holds(stores, clock), unanswered) or {}
     shape = _answered(lambda: view_shape(stores), unanswered) if chosen else None
-    share = most.per_queue(len(chosen))
+    share = quota.per_queue(len(chosen))
     inputs = _Inputs(stores, clock, moving, reports, workers, held, shape, share, unanswered)
     with ThreadPoolExecutor(_AT_ONCE, "overview") as threads:
         overviews = list(threads.map(lambda queue: _overview(inputs, queue), chosen))
@@ -150,7 +150,7 @@ class _Inputs:
     workers: Mapping[QueueName, Sequence[WorkerRecord]] | None
     held: Mapping[QueueName, ActiveHolds]
     shape: Shape | None
-    most: Quota
+    quota: Quota
     unanswered: dict[str, MailsliceError]
 
 
@@ -166,7 +166,7 @@ def _overview(inputs: _Inputs, queue: QueueName) -> QueueOverview:
     broker = _sum(depth.total if depth else None, delayed_count, parked_count, dead_letters)
     measured = _measured(reports.get("queue_size"))
     rows = measured.rows if measured and now - measured.at <= _MEASURED_LATELY else 0
-    is_small = max(broker or 0, rows) <= inputs.most.rows
+    is_small = max(broker or 0, rows) <= inputs.quota.rows
     counted = _answered(lambda: _count(inputs, queue, broker), unanswered) if is_small else None
     counted = counted or measured
     rate = counted.moving if counted else None
@@ -288,9 +288,9 @@ def as_json(one: QueueOverview) -> dict[str, object]:
 def _count(inputs: _Inputs, queue: QueueName, in_broker: int | None) -> _MailCount | None:
     if inputs.shape is None:
         return None
-    now, most = inputs.clock(), inputs.most
+    now, quota = inputs.clock(), inputs.quota
     rows = LiveRows(inputs.stores.tables, queue, inputs.shape)
-    glance = rows.small_summary(now, most.rows, most.partitions)
+    glance = rows.small_summary(now, quota.rows, quota.partitions)
     return None if glance is None else _MailCount(glance.size, now, glance.oldest, in_broker)
 
 

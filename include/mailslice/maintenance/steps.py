@@ -123,9 +123,9 @@ _STEPS: Mapping[str, Callable[[AnyDuty, Run], dict[str, Any]]] = {
 
 def _age(run: Run, plan: Plan, max_age: timedelta) -> Frame:
     """One row: the plan's age in hours; down to -1, as the clocks of machines differ."""
-    age, most = (run.clock() - plan.made_at) / _HOUR, max_age / _HOUR
-    sentence = f"The plan is not older than {most:g} hours."
-    return Frame.facts("plan", age_hours=(age, -1, most, sentence))
+    age, limit = (run.clock() - plan.made_at) / _HOUR, max_age / _HOUR
+    sentence = f"The plan is not older than {limit:g} hours."
+    return Frame.facts("plan", age_hours=(age, -1, limit, sentence))
 
 
 def _remove_summaries(run: Run, *steps: str) -> None:

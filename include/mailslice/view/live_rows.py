@@ -162,36 +162,36 @@ class LiveRows:
         newer = (candidate[0] for candidate in self._live(self._unordered(last, partitions)))
         return len(earlier_ids) + sum(1 for id_ in newer if id_ not in earlier_ids)
 
-    def live_summary(self, now: datetime, most: int) -> LiveSummary | None:
-        """Size and oldest mail; None if more than `most` rows must be read."""
-        return self._summary(chain.from_iterable(self._streams(self.partitions(now))), most)
+    def live_summary(self, now: datetime, limit: int) -> LiveSummary | None:
+        """Size and oldest mail; None if more than `limit` rows must be read."""
+        return self._summary(chain.from_iterable(self._streams(self.partitions(now))), limit)
 
-    def small_summary(self, now: datetime, most: int, most_partitions: int) -> LiveSummary | None:
+    def small_summary(self, now: datetime, limit: int, max_partitions: int) -> LiveSummary | None:
         """As `live_summary`, for few rows: reads one partition after the other, in few requests.
 
-        Also None if more than `most_partitions` must be read. A queue without browseStart never had
+        Also None if more than `max_partitions` must be read. A queue without browseStart never had
         a mail: nothing is live.
         """
         start = self._start()
         if start is None:
             return LiveSummary(0, None)
         # Counts all partitions, without asking which exist.
-        if ((now - start) // self.shape.window + 2) * self.shape.buckets > most_partitions:
+        if ((now - start) // self.shape.window + 2) * self.shape.buckets > max_partitions:
             return None
         partitions = self._partitions(start, now)
         read = (
             timed
             for table in self.tables.existing_now()
-            for partition, times in table.first_ids(self.queue, partitions, most + 1)
+            for partition, times in table.first_ids(self.queue, partitions, limit + 1)
             for timed in _timed(table, partition, times)
         )
-        return self._summary(read, most)
+        return self._summary(read, limit)
 
-    def _summary(self, chunks: Iterable[_Read], most: int) -> LiveSummary | None:
+    def _summary(self, chunks: Iterable[_Read], limit: int) -> LiveSummary | None:
         rows, read = 0, []
         for chunk, packed in chunks:
             rows += len(packed) // WIDTH
-            if rows > most:
+            if rows > limit:
                 return None
             read.append((chunk, packed))
         live = {candidate[0]: candidate[3] for candidate in self._live(read)}

@@ -140,9 +140,9 @@ class Routes:
 
     def mails(self, queue: str, limit: Text = None, delayed: Text = None) -> JSONResponse:
         """The oldest 10,000, or as many as 10 s find. `Mailslice-Truncated`: there may be more."""
-        most = parsing.limit(limit)
-        listing = self._queues.mails(queue, most, parsing.is_true(delayed))
-        headers = {"Mailslice-Truncated": str(most)} if listing.truncated else {}
+        max_mails = parsing.limit(limit)
+        listing = self._queues.mails(queue, max_mails, parsing.is_true(delayed))
+        headers = {"Mailslice-Truncated": str(max_mails)} if listing.truncated else {}
         return JSONResponse(listing.mails, headers=headers)
 
     async def delete(
@@ -273,13 +273,13 @@ class Routes:
         del completedBefore, completedAfter, failedBefore, failedAfter
         in_time = _in_time(request)
         start = 0 if offset is None else parsing.whole_filter(offset, "offset")
-        most = 1000 if limit is None else parsing.whole_filter(limit, "limit")
+        count = 1000 if limit is None else parsing.whole_filter(limit, "limit")
         matching = [
             task
             for task in self._tasks.newest()
             if chosen in {None, task.status} and type in {None, task.type.value} and in_time(task)
         ]
-        return JSONResponse([task.as_json() for task in matching[start : start + most]])
+        return JSONResponse([task.as_json() for task in matching[start : start + count]])
 
     def task(self, task: str) -> JSONResponse:
         """One task."""

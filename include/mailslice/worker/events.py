@@ -43,14 +43,14 @@ _HEADER_ROOM = 65_536
 class EventLog:
     """Writes lines to a file descriptor, in a thread, in pieces of whole lines.
 
-    While `most` lines wait, new ones are dropped: a log that hangs must not delay mail. `dropped`
+    While `limit` lines wait, new ones are dropped: a log that hangs must not delay mail. `dropped`
     counts them, and a line reports them when the log goes on.
     """
 
-    def __init__(self, descriptor: int | None = None, *, most: int = 100_000) -> None:
-        """`descriptor`: standard error by default. `most` lines take about 50 MB."""
+    def __init__(self, descriptor: int | None = None, *, limit: int = 100_000) -> None:
+        """`descriptor`: standard error by default. `limit` lines take about 50 MB."""
         self._descriptor = sys.stderr.fileno() if descriptor is None else descriptor
-        self._most = most
+        self._limit = limit
         self._lines: deque[bytes] = deque()
         self._waiting = threading.Event()
         self._closed = False
@@ -60,7 +60,7 @@ class EventLog:
         self._thread.start()
 
     def put(self, line: bytes) -> None:
-        if len(self._lines) >= self._most:
+        if len(self._lines) >= self._limit:
             self.dropped += 1
             return
         self._lines.append(line)

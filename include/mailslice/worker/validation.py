@@ -26,9 +26,9 @@ def check_span(name: str, value: object) -> None:
         )
 
 
-def check_count(name: str, value: Any, most: int | None = None) -> None:
-    """BadInput unless it is a whole number from 1 (to `most`): AMQP prefetch 0 is no limit."""
+def check_count(name: str, value: Any, maximum: int | None = None) -> None:
+    """BadInput unless it is a whole number from 1 (to `maximum`): AMQP prefetch 0 is no limit."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    if not is_number or not 1 <= value <= (most or value):
-        limit = "" if most is None else f" to {most}"
+    if not is_number or not 1 <= value <= (maximum or value):
+        limit = "" if maximum is None else f" to {maximum}"
         raise BadInput(f"{name}={value!r} is not allowed; a whole number from 1{limit} is")

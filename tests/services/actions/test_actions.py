@@ -173,7 +173,7 @@ def test_a_preview_has_a_sample_the_share_and_says_where_it_is_cut(queue):
     assert [row.item.mail.name for row in seen.sample] == [f"m-{number:02}" for number in range(10)]
     assert (seen.count, seen.share, seen.cut, seen.measured) == (13, 1.0, None, True)
     assert seen.oldest == seen.sample[0].enqueued_time
-    few = preview(queue.stores, request, system_clock, most=5)
+    few = preview(queue.stores, request, system_clock, limit=5)
     assert (few.count, few.cut, few.size, few.share) == (5, "these are the oldest 5", 5 * 27, None)
     ids = [str(one.enqueue_id) for one in seen.sample[:3]]
     chosen = preview(queue.stores, queue.request(ids=[*ids, str(uuid4())]), system_clock)

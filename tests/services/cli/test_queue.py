@@ -112,12 +112,12 @@ def test_list_scans_no_large_queue_and_says_how_old_its_figure_is(fresh):
     cli("queue", "create", "spool")
     add(cli, 2)
     with open_stores(fresh.settings) as stores:
-        (one,) = overview(stores, system_clock, most=Quota(rows=1))
+        (one,) = overview(stores, system_clock, quota=Quota(rows=1))
         assert (one.size, one.size_at) == (None, None)
     cli("duty", "run", "queue_size", "--queue", "spool")
     add(cli, 1)
     with open_stores(fresh.settings) as stores:
-        (one,) = overview(stores, system_clock, most=Quota(rows=1))
+        (one,) = overview(stores, system_clock, quota=Quota(rows=1))
         assert one.size == 2
         assert one.size_at == datetime.fromisoformat(one.reports["queue_size"]["measuredAt"])
         (one,) = overview(stores, system_clock)
@@ -151,7 +151,7 @@ def test_a_queue_that_was_large_when_it_was_measured_is_not_counted_on_the_spot(
         report = json.dumps({"status": "done", "size": measured, "measuredAt": iso(now)})
         row = RunRow("r", "queue_size", queue, now, "done", report, finished=now)
         stores.own.runs.save(row, timedelta(days=1))
-        (one,) = overview(stores, system_clock, most=Quota(rows=5))
+        (one,) = overview(stores, system_clock, quota=Quota(rows=5))
         assert one.size == shown
 
 
@@ -192,7 +192,7 @@ def test_a_run_that_failed_takes_no_measurement_away(fresh):
             report = json.dumps({"status": "done", "finished": iso(finished), **fields})
             row = RunRow(run, "queue_size", queue, finished, "done", report, finished=finished)
             stores.own.runs.save(row, timedelta(days=1))
-        (one,) = overview(stores, system_clock, most=Quota(rows=5))
+        (one,) = overview(stores, system_clock, quota=Quota(rows=5))
         assert (one.size, one.size_at) == (6, now - timedelta(minutes=30))
         assert [alert["text"] for alert in one.reports["queue_size"]["alerts"]] == ["away"]
         assert newest_report(stores, queue, "queue_size")["size"] == 6
@@ -396,9 +396,9 @@ def test_mails_of_a_dead_worker_are_stuck_only_while_the_broker_has_them_with_it
 
 
 def test_many_queues_together_read_no_more_than_ten():
-    most = Quota(rows=500, partitions=250)
-    assert (most.per_queue(1), most.per_queue(10)) == (most, most)
-    assert most.per_queue(50) == Quota(rows=100, partitions=50)
+    quota = Quota(rows=500, partitions=250)
+    assert (quota.per_queue(1), quota.per_queue(10)) == (quota, quota)
+    assert quota.per_queue(50) == Quota(rows=100, partitions=50)
 
 
 def health(cli, queue):

@@ -53,7 +53,7 @@ def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 def test_what_kills_leave_is_found_by_the_duties(alone: World) -> None:
     outcomes: dict[str, LaneResult] = run_lanes(
-        alone, {name: Lane(name, partial(kills, most=4)) for name in OPERATIONS}, 3
+        alone, {name: Lane(name, partial(kills, limit=4)) for name in OPERATIONS}, 3
     )
     settings, stores = alone.stores.settings, alone.stores
     assert {

@@ -38,7 +38,7 @@ def test_a_store_that_breaks_at_any_point_loses_and_doubles_nothing(
 
 
 def test_a_kill_at_each_of_the_first_times_that_a_point_is_come_to(own_place: World) -> None:
-    lanes = {f"kill-{name}": Lane(name, partial(kills, most=4)) for name in OPERATIONS}
+    lanes = {f"kill-{name}": Lane(name, partial(kills, limit=4)) for name in OPERATIONS}
     outcomes = run_lanes(own_place, lanes, 4)
     wrong = [
         f"{name}: {text}" for name, outcome in outcomes.items() for text in outcome.books.wrong

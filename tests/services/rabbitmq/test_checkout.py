@@ -45,7 +45,7 @@ def test_a_classic_queue_keeps_its_order_and_forgets_what_was_acknowledged(fresh
         checkout.ack(found[1])
     assert [each.body for each in found] == [b"a", b"b", b"c", b"d"]
     assert bodies_of(fresh.settings, "q") == [b"a", b"c", b"d"]
-    with check_out(fresh.settings.rabbitmq, "q", most=2) as checkout:
+    with check_out(fresh.settings.rabbitmq, "q", limit=2) as checkout:
         assert [each.body for each in checkout.messages(2)] == [b"a", b"c"]
         assert checkout.ready_count() == 1
     assert bodies_of(fresh.settings, "q") == [b"a", b"c", b"d"]
@@ -145,7 +145,7 @@ def test_a_look_takes_a_window_at_a_time_whatever_is_acknowledged_meanwhile(fres
             assert (found, checkout.ready_count()) == (bodies, 0)
         left = [body for number, body in enumerate(bodies, 1) if number % 3]
         assert sorted(bodies_of(fresh.settings, name)) == left
-        with check_out(fresh.settings.rabbitmq, name, most=10, windows=windows) as checkout:
+        with check_out(fresh.settings.rabbitmq, name, limit=10, windows=windows) as checkout:
             assert len(list(checkout.messages())) == 10
             assert checkout.ready_count() == len(left) - 10
     assert bodies_of(fresh.settings, "classic") == left

@@ -90,11 +90,11 @@ class FakeDelivery:
         self.broker.rejected.append((self.number, reason))
 
 
-async def drain(broker, most=None, outcome=DrainOutcome.SUCCESS, idle=0.4, prefetch=8):
+async def drain(broker, limit=None, outcome=DrainOutcome.SUCCESS, idle=0.4, prefetch=8):
     await asyncio.wait_for(
         Draining(
             broker,
-            DrainOptions(most, outcome, timedelta(seconds=idle), prefetch, "why"),
+            DrainOptions(limit, outcome, timedelta(seconds=idle), prefetch, "why"),
             Output(as_json=True),
         ).run(),
         20,
@@ -102,11 +102,11 @@ async def drain(broker, most=None, outcome=DrainOutcome.SUCCESS, idle=0.4, prefe
 
 
 @pytest.mark.parametrize(
-    ("mails", "most", "handled"), [(10, 3, 3), (10, 10, 10), (3, 10, 3), (0, 5, 0), (30, None, 30)]
+    ("mails", "limit", "handled"), [(10, 3, 3), (10, 10, 10), (3, 10, 3), (0, 5, 0), (30, None, 30)]
 )
-async def test_at_most_n_are_completed_and_the_rest_stays(mails, most, handled, capsys):
+async def test_at_most_n_are_completed_and_the_rest_stays(mails, limit, handled, capsys):
     broker = FakeBroker(mails)
-    await drain(broker, most)
+    await drain(broker, limit)
     assert sorted(broker.completed) == list(range(handled))
     assert sorted(broker.ready) == list(range(handled, mails))
     assert broker.closed
@@ -116,7 +116,7 @@ async def test_at_most_n_are_completed_and_the_rest_stays(mails, most, handled, 
 async def test_it_ends_without_waiting_for_idle_when_n_are_done():
     broker = FakeBroker(5)
     begun = time.monotonic()
-    await drain(broker, most=5, idle=60)
+    await drain(broker, limit=5, idle=60)
     assert time.monotonic() - begun < 60
 
 
@@ -128,14 +128,14 @@ async def test_an_idle_queue_ends_it_after_idle():
 
 async def test_retry_with_a_number_gives_every_mail_its_turn_first():
     broker = FakeBroker(5)
-    await drain(broker, most=5, outcome=DrainOutcome.RETRY, prefetch=5)
+    await drain(broker, limit=5, outcome=DrainOutcome.RETRY, prefetch=5)
     assert broker.retried == Counter(range(5))
     assert sorted(broker.ready) == list(range(5))
 
 
 async def test_retry_of_one_mail_ends_after_n():
     broker = FakeBroker(1)
-    await drain(broker, most=4, outcome=DrainOutcome.RETRY)
+    await drain(broker, limit=4, outcome=DrainOutcome.RETRY)
     assert broker.retried == {0: 4}
     assert list(broker.ready) == [0]
 
@@ -149,7 +149,7 @@ async def test_retry_without_a_number_takes_each_mail_once_and_ends():
 
 async def test_reject_passes_the_reason():
     broker = FakeBroker(2)
-    await drain(broker, most=2, outcome=DrainOutcome.REJECT)
+    await drain(broker, limit=2, outcome=DrainOutcome.REJECT)
     assert sorted(broker.rejected) == [(0, "why"), (1, "why")]
 
 
@@ -166,7 +166,7 @@ async def test_a_store_that_dies_in_the_middle_is_raised_and_only_what_was_compl
 
 
 async def test_the_line_of_a_mail(capsys):
-    await drain(FakeBroker(1), most=1)
+    await drain(FakeBroker(1), limit=1)
     assert json.loads(capsys.readouterr().out) == {
         "enqueueId": "00000000-0000-0000-0000-000000000000",
         "name": "m0",

@@ -110,7 +110,7 @@ def test_that_lines_were_dropped_is_told_in_a_piece_of_its_own() -> None:
     write_end, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with write_end, end:
         end.settimeout(10)
-        event_log = EventLog(write_end.fileno(), most=4)
+        event_log = EventLog(write_end.fileno(), limit=4)
         for _ in range(20):
             event_log.put(b'{"text":"%s"}' % (b"x" * 1010))
         event_log.close()
@@ -144,7 +144,7 @@ def test_a_log_that_nobody_reads_holds_nobody_up_and_says_what_is_missing(
     *, blocking: bool
 ) -> None:
     """A full disc answers as a full pipe does that does not block: with an error."""
-    pipe = Pipe(most=2000)
+    pipe = Pipe(limit=2000)
     os.set_blocking(pipe._write_end, blocking)
     emitting = events(pipe)
     began = time.monotonic()

@@ -173,9 +173,9 @@ def after(run: Run, plan: GcPlan, result: Result) -> Frame:
 
 def _sample(run: Run, reached: Sequence[RowGroup]) -> list[tuple[RowGroup, list[PlannedBlob]]]:
     groups = reached[:: max(1, len(reached) // _GROUPS)][:_GROUPS]
-    most = max(1, _SAMPLED // max(1, len(groups)))
+    limit = max(1, _SAMPLED // max(1, len(groups)))
     tables = read_groups(run.folder.artifacts, run.folder.name, groups)
-    return [(group, blobs_of(rows[:most])) for group, rows in tables]
+    return [(group, blobs_of(rows[:limit])) for group, rows in tables]
 
 
 def _returned(run: Run, plan: GcPlan, result: Result) -> list[BlobId]:

@@ -61,8 +61,8 @@ def key_ranges(blobs: BlobStore, keys_a_range: float = _KEYS_A_RANGE) -> list[Ke
     if not more or not blobs.lists_ranges:
         return [("", "")]
     groups = [*_plain([blob.key for blob in page]), *_generations(blobs)]
-    most = max(keys_a_range, sum(group.keys for group in groups) // _MAX_RANGES)
-    edges = {edge for group in groups for edge in _edges(group, most)} - {""}
+    limit = max(keys_a_range, sum(group.keys for group in groups) // _MAX_RANGES)
+    edges = {edge for group in groups for edge in _edges(group, limit)} - {""}
     return list(pairwise(["", *sorted(edges), ""]))
 
 
@@ -149,11 +149,11 @@ def _group(prefix: str, start: str, keys: Sequence[BlobId], *, complete: bool) -
     )
 
 
-def _edges(group: _Group, most: float) -> Iterator[str]:
-    """The group's two ends, and the cuts between them that give ranges of about `most` keys."""
+def _edges(group: _Group, limit: float) -> Iterator[str]:
+    """The group's two ends, and the cuts between them that give ranges of about `limit` keys."""
     yield from (group.prefix, behind(group.prefix))
     depth = 0
-    while depth < _MAX_DEPTH and group.keys / len(group.alphabet) ** (depth + 0.5) > most:
+    while depth < _MAX_DEPTH and group.keys / len(group.alphabet) ** (depth + 0.5) > limit:
         depth += 1
     for length in range(1, depth + 1):
         for letters in product(group.alphabet, repeat=length):

@@ -71,7 +71,7 @@ class Rules:
     def age(self, modified_s: int) -> str:
         """The age of a blob as a column name of the report."""
         days = (self.now.timestamp() - modified_s) / _DAY
-        return next((name for name, most in _AGES if days < most), _OLDEST)
+        return next((name for name, limit in _AGES if days < limit), _OLDEST)
 
 
 def generation_of(key: str) -> str:

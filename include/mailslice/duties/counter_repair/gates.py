@@ -132,9 +132,9 @@ def totals(run: Run, plan: CounterPlan) -> Frame:
     comparable = not plan.trust_projection and scan.projected >= MANY
     lost = "means that the truth was lost."
     half = f"imapUidTable holds at least half as many messages as messageIdTable: less {lost}"
-    most = f"At most {share:g} of {{}} (max_share): more {lost}"
-    corrected = most.format("all mailboxes are to be corrected")
-    deleted = most.format("all rows of messageIdTable are to be deleted")
+    allowed = f"At most {share:g} of {{}} (max_share): more {lost}"
+    corrected = allowed.format("all mailboxes are to be corrected")
+    deleted = allowed.format("all rows of messageIdTable are to be deleted")
     truth = scan.messages / scan.projected if comparable else 1.0
     rows = plan.inconsistencies.get(ONLY_PROJECTED, 0) if plan.repair_projection else 0
     return Frame.facts(

@@ -209,9 +209,9 @@ def joined(parts: DataFrame) -> DataFrame:
     from pyspark.sql import functions as fn
 
     sums = [fn.sum(name).alias(name) for name in SUMS]
-    most = [fn.max(name).alias(name) for name in MAXIMA]
+    maxima = [fn.max(name).alias(name) for name in MAXIMA]
     xors = [fn.bit_xor(name).alias(name) for name in XORS]
-    return parts.groupBy("kind", "key").agg(*sums, *most, *xors)
+    return parts.groupBy("kind", "key").agg(*sums, *maxima, *xors)
 
 
 def _exists() -> Column:

@@ -66,7 +66,7 @@ class LetterWork:
         self.progress = progress
         self.params = run.params(Params)
         self.names = names.RabbitNames(run.queue)
-        self.most = checkout_limit(run, letters)
+        self.limit = checkout_limit(run, letters)
         self.lookups = LetterLookups(run.stores, run.queue)
         self.taking = run.throttle("rabbitmq")
         self.redriving = run.throttle("rabbitmq", self.params.rate)
@@ -106,7 +106,7 @@ class LetterWork:
         """Go through the queue once; whether this ended early, so that another pass is needed."""
         self._until = time.monotonic() + MAX_CHECKOUT.total_seconds()
         with check_out(
-            self.run.settings.rabbitmq, self.names.dead_letter_queue, self.most
+            self.run.settings.rabbitmq, self.names.dead_letter_queue, self.limit
         ) as checkout:
             if checkout is None:
                 return False

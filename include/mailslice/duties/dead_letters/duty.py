@@ -88,9 +88,9 @@ class DeadLetters(Duty[LetterPlan]):
     def check(self, run: Run, plan: LetterPlan) -> Iterable[Frame]:
         letters, params = run.read_rows(plan.letters, PlannedLetter), run.params(Params)
         redriven = [letter for letter in letters if letter.action == LetterAction.REDRIVE]
-        most = params.limit if params.redrive else 0
-        sentence = f"At most {most} letters are redriven (limit; none without redrive)."
-        yield Frame.facts("totals", redriven=(len(redriven), 0, most, sentence))
+        limit = params.limit if params.redrive else 0
+        sentence = f"At most {limit} letters are redriven (limit; none without redrive)."
+        yield Frame.facts("totals", redriven=(len(redriven), 0, limit, sentence))
         yield _actions(letters, plan.acted_on)
         if redriven:
             yield _redriven(redriven, params.most_redrives)
@@ -208,15 +208,15 @@ def _actions(letters: Sequence[PlannedLetter], acted_on: int) -> Frame:
     return Frame("actions", rows, expect, may_be_empty=not acted_on)
 
 
-def _redriven(letters: Sequence[PlannedLetter], most: int) -> Frame:
+def _redriven(letters: Sequence[PlannedLetter], max_redrives: int) -> Frame:
     rows = [{"enqueue_id": letter.enqueue_id, "redrives": letter.redrives} for letter in letters]
     expect = [
         Expectation.unique("enqueue_id", "Of each mail at most one letter is redriven."),
         Expectation.between(
             "redrives",
             0,
-            most - 1,
-            f"No mail is redriven that was redriven {most} times already (most_redrives).",
+            max_redrives - 1,
+            f"No mail is redriven that was redriven {max_redrives} times already (most_redrives).",
         ),
     ]
     return Frame("redriven", rows, expect)

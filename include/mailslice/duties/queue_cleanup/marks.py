@@ -194,12 +194,12 @@ def marks_a_round(throttle: Throttle, slots: int) -> float:
 
 
 def rounds(
-    keys: Sequence[tuple[K, int]], most: float, least: int
+    keys: Sequence[tuple[K, int]], limit: float, least: int
 ) -> Iterator[tuple[int, Sequence[tuple[K, int]]]]:
-    """(index of the first key, keys) of each round: at most `most` marks, or else `least` keys."""
+    """(index of the first key, keys) of each round: at most `limit` marks, or else `least` keys."""
     at = count = 0
     for end, (_, marks) in enumerate(keys):
-        if end - at >= least and count + marks > most:
+        if end - at >= least and count + marks > limit:
             yield at, keys[at:end]
             at, count = end, 0
         count += marks

@@ -86,8 +86,8 @@ class _Reading:
             if partition.unmarked and is_live(partition.slice_start, browse, window)
         )
         for number, partition in enumerate(sorted(live, key=_order)):
-            most = _LIVE_IDS if number < _LIVE_PARTITIONS else 1
-            yield from RowKey.of(partition, partition.survivors[:most])
+            limit = _LIVE_IDS if number < _LIVE_PARTITIONS else 1
+            yield from RowKey.of(partition, partition.survivors[:limit])
 
     def orphan_rows(self) -> tuple[RowKey, ...]:
         """The first MAX_ORPHAN_ROWS rows without a mark in the swept slices."""

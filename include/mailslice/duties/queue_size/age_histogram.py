@@ -50,13 +50,13 @@ class AgeHistogram:
         for domain, counts in other.domains.items():
             self.domains[domain] = _sums([self.domains[domain], counts])
 
-    def top(self, most: int) -> dict[str, Any]:
+    def top(self, limit: int) -> dict[str, Any]:
         """`{"columns", "total", "domains": [{"domain", "total", "counts"}]}`.
 
         The busiest domains come first; the rest is summed up as (others).
         """
         ordered = sorted(self.domains.items(), key=lambda entry: (-sum(entry[1]), entry[0]))
-        rows, others = ordered[:most], [counts for _, counts in ordered[most:]]
+        rows, others = ordered[:limit], [counts for _, counts in ordered[limit:]]
         if others:
             rows.append((OTHERS, _sums(others)))
         return {

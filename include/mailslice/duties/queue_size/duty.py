@@ -159,9 +159,9 @@ def _sample_lost(run: Run, passes: list[str] | None) -> bool:
     return sample is None or sample.first_pass + timedelta(milliseconds=1) <= first
 
 
-def bars(slices: Sequence[dict[str, Any]], most: int = _MAX_BARS) -> list[tuple[Any, ...]]:
-    """(start, live, dead, unproven) of at most `most` bars, which sum up neighbouring slices."""
-    a_bar = max(1, -(-len(slices) // most))
+def bars(slices: Sequence[dict[str, Any]], limit: int = _MAX_BARS) -> list[tuple[Any, ...]]:
+    """(start, live, dead, unproven) of at most `limit` bars, which sum up neighbouring slices."""
+    a_bar = max(1, -(-len(slices) // limit))
     parts = [slices[at : at + a_bar] for at in range(0, len(slices), a_bar)]
     return [
         (part[0]["start"], *(sum(row[name] for row in part) for name in _COLORS)) for part in parts

@@ -88,9 +88,9 @@ class StuckMails(Duty[StuckPlan]):
         """Checks every planned mail, and that its holder has a record now."""
         if not plan.planned:
             return
-        most = run.params(Params).most
-        sentence = f"One run decides about {most} mails at most (most)."
-        yield Frame.facts("totals", planned=(plan.planned, None, most, sentence))
+        limit = run.params(Params).most
+        sentence = f"One run decides about {limit} mails at most (most)."
+        yield Frame.facts("totals", planned=(plan.planned, None, limit, sentence))
         records = run.stores.own.worker_records.list(run.queue)
         workers = {record.worker for record in records}
         yield _planned_mails(plan, run.read_rows(plan.mails, PlannedMail), workers)

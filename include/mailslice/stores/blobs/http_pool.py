@@ -24,13 +24,13 @@ class HttpPool:
     """Connections to one host and port, for one event loop. Each running request has its own."""
 
     def __init__(
-        self, host: str, port: int, tls: ssl.SSLContext | None, connect_seconds: float, most: int
+        self, host: str, port: int, tls: ssl.SSLContext | None, connect_seconds: float, limit: int
     ) -> None:
         self._host = host
         self._port = port
         self._tls = tls
         self._connect_seconds = connect_seconds
-        self._most = most
+        self._limit = limit
         """Bytes of the largest body that an answer may have."""
         self._idle: list[_Connection] = []
         """Longest unused first."""
@@ -70,7 +70,7 @@ class HttpPool:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self._connect_seconds):
             _, connection = await loop.create_connection(
-                lambda: _Connection(loop, self._most), self._host, self._port, ssl=self._tls
+                lambda: _Connection(loop, self._limit), self._host, self._port, ssl=self._tls
             )
         return connection
 
@@ -93,11 +93,11 @@ class HttpPool:
 class _Connection(asyncio.Protocol):
     """One connection. The parser (llhttp, of Node.js) calls the `on_` methods."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self.loop = loop
         self.unused_since = 0.0
         self.is_reusable = True
-        self._most = most
+        self._limit = limit
         self._has_body = True
         self._size = 0
         self._pieces: list[bytes] = []
@@ -148,8 +148,8 @@ class _Connection(asyncio.Protocol):
         self._size += len(body)
         if not self._has_body:
             self._fail(ConnectionError("a body behind the answer to a HEAD"))
-        elif self._size > self._most:
-            self._fail(ConnectionError(f"an answer of more than {self._most} bytes"))
+        elif self._size > self._limit:
+            self._fail(ConnectionError(f"an answer of more than {self._limit} bytes"))
         else:
             self._pieces.append(body)
 

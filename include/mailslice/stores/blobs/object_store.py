@@ -215,10 +215,10 @@ class ObjectBlobStore(BlobStore):
         return min((blob.key for page in self.pages(low, high) for blob in page), default=None)
 
     def _pages(
-        self, low: str, high: str, most: int | None = None
+        self, low: str, high: str, limit: int | None = None
     ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:
         """Lists all of the folder that the range's keys share, and keeps the range's."""
-        pages = batches(self._listed(low, high), most or self.page_size)
+        pages = batches(self._listed(low, high), limit or self.page_size)
         page: Sequence[StoredBlob] | None = next(pages, [])
         while page is not None:
             following = next(pages, None)

@@ -232,9 +232,9 @@ class S3BlobStore(BlobStore):
             request["ContinuationToken"] = answer["NextContinuationToken"]
 
     def _pages(
-        self, low: str, high: str, most: int | None = None
+        self, low: str, high: str, limit: int | None = None
     ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:
-        request: dict[str, Any] = {"MaxKeys": most or self.page_size}
+        request: dict[str, Any] = {"MaxKeys": limit or self.page_size}
         if prefix := prefix_of(low, high):
             request["Prefix"] = prefix
         if low != prefix:

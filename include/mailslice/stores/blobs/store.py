@@ -129,7 +129,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def _pages(
-        self, low: str, high: str, most: int | None = None
+        self, low: str, high: str, limit: int | None = None
     ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:
         """Pages of the range, at least one, each with whether another one may follow."""
 

@@ -71,7 +71,7 @@ class Checkout:
 
     channel: BlockingChannel
     name: str
-    most: int
+    limit: int
     windows: Windows
     quiet: float = 0.0
     _consumer: str = field(default="", init=False)
@@ -86,16 +86,16 @@ class Checkout:
     _listened: float = field(default_factory=time.monotonic, init=False)
 
     def messages(
-        self, most: int = MAX_CHECKED_OUT, *, patience: float = _PATIENCE
+        self, limit: int = MAX_CHECKED_OUT, *, patience: float = _PATIENCE
     ) -> Iterator[CheckedOutMessage]:
-        """At most `most` messages, from the head on. Ends when none is ready; on a quorum queue
+        """At most `limit` messages, from the head on. Ends when none is ready; on a quorum queue
         only if none has come for a second, either.
 
         Messages that arrive meanwhile may be among them. Raises StoreUnavailable when a message is
         ready and none comes for `patience` seconds.
         """
         count = 0
-        while count < most:
+        while count < limit:
             if not self._arrived and not self._wait_for_message(patience):
                 return
             if time.monotonic() - self._listened > _DEAF_SECONDS:
@@ -105,7 +105,7 @@ class Checkout:
 
     def _wait_for_message(self, patience: float) -> bool:
         since = time.monotonic()
-        while not self._arrived and self._received < self.most:
+        while not self._arrived and self._received < self.limit:
             if self._unsettled >= self._window:
                 self._next_window()
             self._listen(_SOON)
@@ -161,7 +161,7 @@ class Checkout:
 
     def consume(self) -> None:
         """Starts a consumer for the next window of messages."""
-        self._window = min(self.most - self._received, self._fitting())
+        self._window = min(self.limit - self._received, self._fitting())
         self.channel.basic_qos(prefetch_count=self._window)
         self._consumer = self.channel.basic_consume(self.name, self._arrive, exclusive=True)
 
@@ -198,12 +198,12 @@ class Checkout:
 def check_out(
     settings: RabbitSettings,
     name: str,
-    most: int = MAX_CHECKED_OUT,
+    limit: int = MAX_CHECKED_OUT,
     *,
     patience: float = _PATIENCE,
     windows: Windows = _WINDOWS,
 ) -> Iterator[Checkout | None]:
-    """Checks out up to `most` messages of the queue `name`; gives None if there is no such queue.
+    """Checks out up to `limit` messages of the queue `name`; gives None if there is no such queue.
 
     Messages without an ack go back at the end. Costs the broker 5 KB a message meanwhile. Raises
     StoreUnavailable when another consumer has the queue for `patience` seconds, and at the end when
@@ -215,9 +215,9 @@ def check_out(
             yield None
             return
         management = Management(settings)
-        if (limit := management.delivery_limit(name)) is not None:
+        if (bound := management.delivery_limit(name)) is not None:
             raise Refused(
-                f"queue {name} is a quorum queue with delivery limit {limit}: each look through it "
+                f"queue {name} is a quorum queue with delivery limit {bound}: each look through it "
                 "counts as a delivery, and past the limit its messages are dropped; "
                 "`mailslice config check` shows the command that lifts the limit"
             )
@@ -226,8 +226,8 @@ def check_out(
         deadline = time.monotonic() + patience
         while True:
             try:
-                most = min(most, MAX_CHECKED_OUT)
-                checkout = Checkout(connection.channel(), name, most, windows, quiet)
+                limit = min(limit, MAX_CHECKED_OUT)
+                checkout = Checkout(connection.channel(), name, limit, windows, quiet)
                 checkout.consume()
                 break
             except ChannelClosedByBroker as closed:

@@ -139,23 +139,23 @@ def take_census(
     with blocking_connection(settings.rabbitmq, heartbeat=HEARTBEAT_SECONDS) as connection:
         census = WorkQueueCensus(connection.channel(), names, management)
         is_quorum = not management.keeps_order(names.work_queue)
-        most = MAX_CENSUS_QUORUM if is_quorum else MAX_CENSUS
-        _require_holdable(management, names.work_queue, census.ready(), most)
-        census.begin(most if is_quorum else 0)
+        limit = MAX_CENSUS_QUORUM if is_quorum else MAX_CENSUS
+        _require_holdable(management, names.work_queue, census.ready(), limit)
+        census.begin(limit if is_quorum else 0)
         yield census
 
 
-def _require_holdable(management: Management, name: str, waiting: int, most: int) -> None:
+def _require_holdable(management: Management, name: str, waiting: int, limit: int) -> None:
     """Raises Refused where a census of `waiting` messages would harm mails or prove nothing."""
-    if (limit := management.delivery_limit(name)) is not None:
+    if (bound := management.delivery_limit(name)) is not None:
         raise Refused(
-            f"queue {name} is a quorum queue with delivery limit {limit}: a census counts as a "
+            f"queue {name} is a quorum queue with delivery limit {bound}: a census counts as a "
             "delivery of each mail, and mails at the limit would be dead-lettered; "
             "`rabbitmq-queues peek` looks without touching, and `mailslice config check` shows the "
             "command that lifts the limit"
         )
-    if waiting > most:
-        raise Refused(f"queue {name} holds {waiting} messages: a census holds {most} at most")
+    if waiting > limit:
+        raise Refused(f"queue {name} holds {waiting} messages: a census holds {limit} at most")
     if alarms := management.alarms():
         raise Refused(
             f"the broker has an alarm ({alarms[0]}): what publishers could not send yet comes "

@@ -519,14 +519,14 @@ def _break(proxy: Proxy, fault: Fault) -> None:
     timer.start()
 
 
-def kills(points: Sequence[str], most: int = 1) -> list[Case]:
-    """Kills at each point that the undisturbed child reached, at each of the first `most` times
+def kills(points: Sequence[str], limit: int = 1) -> list[Case]:
+    """Kills at each point that the undisturbed child reached, at each of the first `limit` times
     that it reached it.
     """
     return [
         Case(Stop(point, time))
         for point in dict.fromkeys(points)
-        for time in range(1, min(most, points.count(point)) + 1)
+        for time in range(1, min(limit, points.count(point)) + 1)
     ]
 
 

@@ -51,8 +51,8 @@ async def publish_retry(
     timestamp = message.timestamp or now
     partition = partition_in(message.headers)
     if fewer_recipients or after is not None:
-        most = None if fewer_recipients else _MAX_ROW_READS
-        row = await row_of(context, item, partition, most=most)
+        limit = None if fewer_recipients else _MAX_ROW_READS
+        row = await row_of(context, item, partition, limit=limit)
         if row is not None:
             headers |= headers_of(row.partition)
             if fewer_recipients:

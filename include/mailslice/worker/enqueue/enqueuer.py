@@ -135,10 +135,10 @@ class Enqueuer:
                 self._starts_written = True
 
     def _check_size(self, mail: Mail, size: int) -> None:
-        most = self._context.settings.queue.max_mail_bytes
-        if size > most:
+        limit = self._context.settings.queue.max_mail_bytes
+        if size > limit:
             raise BadInput(
-                f"mail {mail.name!r} has {size} bytes; allowed are {most} "
+                f"mail {mail.name!r} has {size} bytes; allowed are {limit} "
                 "(MAILSLICE_QUEUE_MAX_MAIL_BYTES)"
             )
 

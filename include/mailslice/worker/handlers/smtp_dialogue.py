@@ -77,8 +77,8 @@ class Timeouts:
 
     def of_replies(self, count: int) -> float:
         """Seconds for so many replies, which a server may send together (RFC 2920 3.2)."""
-        most = self.begin_within - (time.monotonic() - self.began)
-        return max(self.step, min(count * self.step, most))
+        remaining = self.begin_within - (time.monotonic() - self.began)
+        return max(self.step, min(count * self.step, remaining))
 
     def check(self) -> None:
         """Called before each reply and piece. Raises Stopping, or TimeoutError (`send_within`)."""

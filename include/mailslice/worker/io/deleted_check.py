@@ -113,16 +113,16 @@ async def _is_in_one(
 
 
 async def row_of(
-    context: QueueContext, item: QueuedMail, partition: Partition | None, *, most: int | None = None
+    context: QueueContext, item: QueuedMail, partition: Partition | None, limit: int | None = None
 ) -> ViewRow | None:
-    """The mail's row in V3 or V4, by `most` reads at most (None: any number). Without a partition
+    """The mail's row in V3 or V4, by `limit` reads at most (None: any number). Without a partition
     it reads slices from the newest to browseStart, in the bucket of the mail's name.
     """
     partitions = [] if partition is None else [partition]
     if partition is None:
         partitions = await asyncio.to_thread(_possible_partitions, context, item)
     queue, enqueue_id = context.queue, item.enqueue_id
-    lookups = islice(((rows, at) for at in partitions for rows in context.tables.existing), most)
+    lookups = islice(((rows, at) for at in partitions for rows in context.tables.existing), limit)
     at_once = 2
     while batch := list(islice(lookups, at_once)):
         at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices

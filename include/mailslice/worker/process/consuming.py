@@ -95,7 +95,7 @@ async def consume(
     stopping = asyncio.create_task(close_on_stop(stop, deliveries, handling.hurry))
     longest: float | None = 0.0
     try:
-        await handling.serve(deliveries, most=most, idle=idle, on_taken=handed.add)
+        await handling.serve(deliveries, limit=most, idle=idle, on_taken=handed.add)
         longest = None
     except Exception:
         # No more mail arrives. Outcomes of running handlers can still be stored: else their mails

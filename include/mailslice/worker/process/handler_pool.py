@@ -188,18 +188,18 @@ class HandlerPool:
         self,
         deliveries: Deliveries,
         *,
-        most: int | None = None,
+        limit: int | None = None,
         idle: timedelta | None = None,
         on_taken: Callable[[Delivery], None] = lambda _delivery: None,
     ) -> None:
         """Starts the handler for each delivery, until there is no more, none came for `idle`, or
-        `most` were taken. It may be cancelled while it waits.
+        `limit` were taken. It may be cancelled while it waits.
 
         It takes a delivery only when a handler can start: a mail that is handed out counts as
         begun, and stuck_mails would close it if it waited.
         """
         taken = 0
-        while taken != most:
+        while taken != limit:
             await self.room()
             delivery = await next_delivery(deliveries, idle, lambda: self.in_flight > 0)
             if delivery is None:

@@ -63,10 +63,10 @@ class Buckets(dict):
             self[bucket].pop(key, None)
         return {}
 
-    def _pages(self, bucket, low="", high="", most=1000):
+    def _pages(self, bucket, low="", high="", limit=1000):
         keys = sorted(key for key in self[bucket] if key >= low and (not high or key < high))
         rows = [StoredBlob(key, self[bucket][key].size, self[bucket][key].modified) for key in keys]
-        yield rows[:most], len(rows) > most
+        yield rows[:limit], len(rows) > limit
 
 
 @dataclass

@@ -38,8 +38,8 @@ class Broker:
             self._deliver(self, SimpleNamespace(delivery_tag=1), properties, b"x")
 
 
-def checked_out(broker: Any, most: int = 9, quiet: float = 0.0) -> Checkout:
-    checkout = Checkout(broker, "q", most, Windows(), quiet)
+def checked_out(broker: Any, limit: int = 9, quiet: float = 0.0) -> Checkout:
+    checkout = Checkout(broker, "q", limit, Windows(), quiet)
     checkout.consume()
     return checkout
 
@@ -56,7 +56,7 @@ def test_what_is_ready_and_never_comes_is_an_error() -> None:
 
 def test_nobody_waits_for_more_than_was_asked_for() -> None:
     broker = Broker(0, ready=3)
-    assert len(list(checked_out(broker, most=2).messages())) == 2
+    assert len(list(checked_out(broker, limit=2).messages())) == 2
     assert (broker.ready, broker.asked) == (1, 0)
 
 
