@@ -30,7 +30,7 @@ from mailslice.model.names import ROUTING_KEY, RabbitNames
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.publisher import james_properties
 from mailslice.worker.dequeue.delivery import Delivery
-from mailslice.worker.io.copies import own_headers
+from mailslice.worker.io.message_copy import own_headers
 
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel

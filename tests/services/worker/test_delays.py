@@ -28,8 +28,8 @@ from mailslice.stores.rabbitmq.management import Management
 from mailslice.worker import Deliveries, Delivery, open_worker
 from mailslice.worker.enqueue.delayed_mails import DelayedRows, Delays
 from mailslice.worker.io.context import Tuning
-from mailslice.worker.io.copies import Copy
 from mailslice.worker.io.deleted_check import was_cleaned
+from mailslice.worker.io.message_copy import MessageCopy
 from tests.services.worker.conftest import at, mail, until
 
 CONTENT = b"A: b\r\n\r\nlater"
@@ -357,7 +357,10 @@ async def test_a_dead_letter_that_a_crash_had_also_delayed_leaves_no_delay(spool
         item = await worker.enqueue(mail(), CONTENT)
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
-            copy, due = Copy(message.encode(item), {}, None), datetime.now(UTC) + timedelta(hours=1)
+            copy, due = (
+                MessageCopy(message.encode(item), {}, None),
+                datetime.now(UTC) + timedelta(hours=1),
+            )
             await Delays(worker.context).schedule(item.enqueue_id, copy, due)
             spool.stores.blobs.delete_many([item.header_blob_id])
             await first.retry()
@@ -377,7 +380,7 @@ async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_ag
             # work queue, and a copy in a level.
             await Delays(worker.context).schedule(
                 item.enqueue_id,
-                Copy(message.encode(item), {}, None),
+                MessageCopy(message.encode(item), {}, None),
                 datetime.now(UTC) + timedelta(seconds=1.5),
             )
             await first.retry()

@@ -17,7 +17,7 @@ from mailslice.worker.dequeue.lease import LAST_RESORT, Lease
 from mailslice.worker.enqueue import delayed_mails
 from mailslice.worker.enqueue.delayed_mails import DelayedRows
 from mailslice.worker.io.context import QueueContext
-from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.io.statistics import WorkerStatistics
 
 
@@ -60,9 +60,9 @@ async def test_a_message_that_goes_back_ends_a_lease_that_was_not_confirmed(
 
 
 async def test_a_copy_that_is_brought_back_says_that_the_mail_was_in_a_handler() -> None:
-    brought: list[Copy] = []
+    brought: list[MessageCopy] = []
 
-    async def publish(copy: Copy) -> None:
+    async def publish(copy: MessageCopy) -> None:
         brought.append(copy)
 
     context: Any = SimpleNamespace(publish=publish)

@@ -13,7 +13,7 @@ import pytest
 from mailslice.model.back_off import BackOff
 from mailslice.model.delay_levels import DELAY_LEVELS, LONGEST_WAIT, level_for, snapped
 from mailslice.worker.enqueue.delayed_mails import LONGEST_DELAY
-from mailslice.worker.io.copies import own_headers
+from mailslice.worker.io.message_copy import own_headers
 
 
 @pytest.mark.parametrize(

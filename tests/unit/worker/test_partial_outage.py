@@ -23,7 +23,7 @@ from mailslice.worker.dequeue.delivery import WorkerState
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.preparer import Preparer
 from mailslice.worker.events import MailEvents
-from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.io.statistics import WorkerStatistics
 
 AT_ONCE, TIME_OUT = 0.002, 10.0
@@ -177,7 +177,7 @@ class Outage:
         delivery.message.ack()
         self._hand_out()
 
-    async def _park(self, copy: Copy, level: int | None) -> None:
+    async def _park(self, copy: MessageCopy, level: int | None) -> None:
         assert level is None
         await asyncio.sleep(0.005)
         number, headers = int(copy.body), dict(copy.headers)

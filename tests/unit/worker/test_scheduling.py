@@ -27,16 +27,16 @@ from mailslice.stores.cassandra.own import DelayedMail
 from mailslice.worker.dequeue.park import LONGEST_UNACKNOWLEDGED
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import Tuning
-from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.io.statistics import WorkerStatistics
 
 MAIL = EnqueueId(UUID(int=1))
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
 ITEM = QueuedMail(MAIL, Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b"))
-COPY = Copy(codec.encode(ITEM), {}, NOW)
+COPY = MessageCopy(codec.encode(ITEM), {}, NOW)
 
 
-def handed_out(copy: Copy) -> Any:
+def handed_out(copy: MessageCopy) -> Any:
     """What the broker delivers of this copy, not for the first time."""
     facts = {"timestamp": copy.timestamp, "redelivered": True, "ack": lambda: True}
     return SimpleNamespace(body=copy.body, headers=copy.headers, **facts)
@@ -51,7 +51,7 @@ class Stores:
         self.row: DelayedMail | None = None
         self.tokens: list[str] = []
         self.queues: list[str] = []
-        self.published: list[Copy] = []
+        self.published: list[MessageCopy] = []
         self.before_close: Callable[[], Awaitable[object]] | None = None
         self.away: set[str] = set()
         self.now = NOW
@@ -94,7 +94,7 @@ class Stores:
     async def _is_marked(self, _: EnqueueId) -> bool:
         return self.is_done
 
-    async def _publish(self, copy: Copy, queue: str | None = None) -> None:
+    async def _publish(self, copy: MessageCopy, queue: str | None = None) -> None:
         self._ask("publish")
         if queue is None:
             self.published.append(copy)
@@ -209,7 +209,7 @@ async def test_a_mail_that_comes_back_while_its_held_row_is_being_closed_is_deli
     async def comes_back() -> None:
         (again,) = stores.published
         if parked:
-            again = Copy.of(handed_out(again)).with_headers({HEADER_PARKED: 1})
+            again = MessageCopy.of(handed_out(again)).with_headers({HEADER_PARKED: 1})
         asked = [stores.delays.is_overtaken(MAIL, handed_out(again)) for _ in range(processes)]
         overtaken.extend(await asyncio.gather(*asked))
 

@@ -27,7 +27,7 @@ from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.events import EventLog, MailEvents
 from mailslice.worker.heartbeat import Recorder
-from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.outcome import Disposition
 
@@ -309,13 +309,13 @@ async def test_a_retry_that_no_store_takes_is_parked_and_frees_its_handler(
 ) -> None:
     """Where its row is open a copy of it may be out, and a lost message is another worker's."""
     stores = Stores()
-    parked: list[Copy] = []
+    parked: list[MessageCopy] = []
     acknowledged: list[int] = []
 
     async def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("a shard of Cassandra does not answer")
 
-    async def put(copy: Copy, level: int | None) -> None:
+    async def put(copy: MessageCopy, level: int | None) -> None:
         assert level is None
         parked.append(copy)
 

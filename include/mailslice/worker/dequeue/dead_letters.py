@@ -9,7 +9,7 @@ from mailslice.model.mail import QueuedMail
 from mailslice.model.names import HEADER_DIED, HEADER_REASON
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.io.context import QueueContext
-from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ async def dead_letter(
     readable = reason.encode("utf-8", "replace").decode()
     now = context.clock()
     death = {HEADER_REASON: readable[:500], HEADER_DIED: int(now.timestamp())}
-    await context.publish_dead_letter(Copy.of(message, x_death(context.names, now) | death))
+    await context.publish_dead_letter(MessageCopy.of(message, x_death(context.names, now) | death))
     crash.point("dead-letter:copied")
     (settle or message.ack)()
     context.events.emit("dead_letter", item, why=reason, **facts)

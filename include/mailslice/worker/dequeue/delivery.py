@@ -27,9 +27,9 @@ from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
 from mailslice.worker.events import message_id_of, redacted
 from mailslice.worker.io.content_loader import Reservation
 from mailslice.worker.io.context import QueueContext
-from mailslice.worker.io.copies import own_headers
 from mailslice.worker.io.destination_throttle import BlockingThrottle, DestinationThrottle
 from mailslice.worker.io.hold_watch import HoldWatch
+from mailslice.worker.io.message_copy import own_headers
 from mailslice.worker.logs import about
 from mailslice.worker.outcome import Disposition
 from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage

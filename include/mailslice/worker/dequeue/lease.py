@@ -22,7 +22,7 @@ from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.dequeue.park import LONGEST_UNACKNOWLEDGED, RETRY_SECONDS, Park, is_counted
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import QueueContext
-from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Lease:
         try:
             if self.is_out:
                 failures = {HEADER_FAILURES: count_in(self.message.headers, HEADER_FAILURES)}
-                await self._context.publish(Copy.of(self.message, failures))
+                await self._context.publish(MessageCopy.of(self.message, failures))
         except MailsliceError as error:
             self._log_warning("a mail comes back when its lease is over: %s", error)
         else:
@@ -131,7 +131,7 @@ class Lease:
                 self.is_closed = True
             else:
                 self._has_row = True
-                copy, due = Copy.of(self.message), self._context.clock() + LENGTH
+                copy, due = MessageCopy.of(self.message), self._context.clock() + LENGTH
                 has_message, schedule = not self.is_out, self._delays.schedule
                 await schedule(self._enqueue_id, copy, due, leased=True, has_message=has_message)
                 self._due = loop.time() + LENGTH.total_seconds() / 2

@@ -20,7 +20,7 @@ from mailslice.model.names import HEADER_DELIVERY_COUNT, HEADER_FAULTS, HEADER_P
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import QueueContext
-from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.io.statistics import WorkerStatistics
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ class Park:
         rounds = count_in(message.headers, HEADER_PARKED) + 1
         counts = {HEADER_PARKED: rounds, **({HEADER_FAULTS: faults} if faults else {})}
         try:
-            await self._delays.put(Copy.of(message, {**(headers or {}), **counts}), level)
+            await self._delays.put(MessageCopy.of(message, {**(headers or {}), **counts}), level)
         except Exception as error:  # noqa: BLE001 - it stays held, whatever the reason
             end_if_cancelled()
             text = "a mail cannot be parked now, and is held: %s"

@@ -26,8 +26,8 @@ from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 from mailslice.worker.dequeue.lease import LAST_RESORT
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.retry_message import narrowed, publish_retry
-from mailslice.worker.io.copies import own_headers
 from mailslice.worker.io.deleted_check import REASON, DeliveryStatus, delivery_status, row_of
+from mailslice.worker.io.message_copy import own_headers
 from mailslice.worker.logs import about
 from mailslice.worker.stages.stage_log import WAIT_SECONDS, Doubt
 

@@ -12,8 +12,8 @@ from mailslice.model.names import HEADER_BUCKET, HEADER_SLICE
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import QueueContext
-from mailslice.worker.io.copies import Copy
 from mailslice.worker.io.deleted_check import is_open, row_of
+from mailslice.worker.io.message_copy import MessageCopy
 
 _MAX_ROW_READS = 64
 """Most reads for a delayed mail's row, newest slice first. After these no partition is named."""
@@ -63,7 +63,7 @@ async def publish_retry(
         elif after is not None:
             headers.pop(HEADER_SLICE, None)
             headers.pop(HEADER_BUCKET, None)
-    copy = Copy(codec.encode(item), headers, timestamp)
+    copy = MessageCopy(codec.encode(item), headers, timestamp)
     if after is None:
         await context.publish(copy)
     else:

@@ -42,8 +42,8 @@ from mailslice.model.names import (
 from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.io.context import QueueContext
-from mailslice.worker.io.copies import Copy
 from mailslice.worker.io.deleted_check import was_cleaned
+from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.logs import about
 from mailslice.worker.validation import check_span
 
@@ -73,11 +73,11 @@ def checked_delay(delay: timedelta | None) -> timedelta | None:
     return delay
 
 
-def _copy_of(row: DelayedMail) -> Copy:
+def _copy_of(row: DelayedMail) -> MessageCopy:
     counts = {HEADER_REDRIVE_COUNT: row.redrives, HEADER_THROTTLED: int(row.throttled)}
     nonzero = {name: value for name, value in counts.items() if value}
     lasting = {HEADER_FAILURES: row.failures, HEADER_DELAY_TOKEN: str(row.token)}
-    return Copy(row.message, headers_of(row.partition) | lasting | nonzero, row.enqueued)
+    return MessageCopy(row.message, headers_of(row.partition) | lasting | nonzero, row.enqueued)
 
 
 class DelayedRows:
@@ -160,7 +160,7 @@ class Delays:
     async def schedule(
         self,
         enqueue_id: EnqueueId,
-        copy: Copy,
+        copy: MessageCopy,
         due: datetime,
         *,
         leased: bool = False,
@@ -233,7 +233,7 @@ class Delays:
             return False
         if str(row.token) == message.headers.get(HEADER_DELAY_TOKEN):
             due = max(row.due, self._context.clock() + _REPEAT_DELAY)
-            await self.schedule(enqueue_id, Copy.of(message), due, held=row.held)
+            await self.schedule(enqueue_id, MessageCopy.of(message), due, held=row.held)
         else:
             await self._publish_copy(_copy_of(row), row.token, row.due - self._context.clock())
         return True
@@ -255,7 +255,7 @@ class Delays:
         row = await self.rows.load(item.enqueue_id)
         marked = await self._context.is_marked(item.enqueue_id)
         crash.point("hop:checked")
-        copy = Copy.of(message)
+        copy = MessageCopy.of(message)
         if marked:
             if row is not None and not row.published:
                 await self.rows.close(row)
@@ -390,7 +390,7 @@ class Delays:
         token = message.headers.get(HEADER_DELAY_TOKEN)
         return any(str(published) == token for published in self._published)
 
-    async def _release(self, row: DelayedMail, copy: Copy) -> None:
+    async def _release(self, row: DelayedMail, copy: MessageCopy) -> None:
         """Publishes the mail and closes its row. A cancelled caller does not stop it."""
         release = self._under_way.get(row.token)
         if release is None:
@@ -404,7 +404,7 @@ class Delays:
         if not release.cancelled():
             release.exception()  # retrieved, for asyncio: nobody may wait for it any more
 
-    async def _published_and_closed(self, row: DelayedMail, copy: Copy) -> None:
+    async def _published_and_closed(self, row: DelayedMail, copy: MessageCopy) -> None:
         if row.token not in self._published:
             if not (row.leased or row.held or HEADER_FAILURES in copy.headers):
                 copy = replace(copy, timestamp=row.due)  # its age begins with its first attempt
@@ -416,11 +416,11 @@ class Delays:
                 del self._published[next(iter(self._published))]
         await self.rows.close(row)
 
-    async def _publish_copy(self, copy: Copy, token: UUID, wait: timedelta) -> None:
+    async def _publish_copy(self, copy: MessageCopy, token: UUID, wait: timedelta) -> None:
         await self.put(copy.with_headers({HEADER_DELAY_TOKEN: str(token)}), level_for(wait))
         self._context.statistics.hops += 1
 
-    async def put(self, copy: Copy, level: int | None) -> None:
+    async def put(self, copy: MessageCopy, level: int | None) -> None:
         """Publishes into a delay level (seconds) or the park queue (None), declared if missing."""
         await self.declare(level)
         names = self._context.names

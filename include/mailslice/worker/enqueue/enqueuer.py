@@ -21,7 +21,7 @@ from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
 from mailslice.worker.enqueue.undoing import Undoing
 from mailslice.worker.events import message_id_of
 from mailslice.worker.io.context import QueueContext
-from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.validation import check_content
 
 _SMALL = 1024 * 1024
@@ -114,7 +114,7 @@ class Enqueuer:
         except BadInput as error:
             raise type(error)(f"mail {item.mail.name!r}: {error}") from error
         crash.point("enqueue:row-inserted")
-        copy = Copy(encoded, headers_of(partition), now)
+        copy = MessageCopy(encoded, headers_of(partition), now)
         try:
             if delay is None:
                 await context.publish(copy)

@@ -21,7 +21,7 @@ from mailslice.worker.events import EventLog, MailEvents
 from mailslice.worker.io.blob_deleter import BlobDiscarder
 from mailslice.worker.io.cassandra_bridge import Bridge, DeletedChecks
 from mailslice.worker.io.content_loader import ContentBudget, Loader
-from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.io.statistics import WorkerStatistics, worker_name
 
 T = TypeVar("T")
@@ -100,12 +100,12 @@ class QueueContext:
         """One of mailslice's own tables, by its class method, in a thread: it asks Cassandra."""
         return await asyncio.to_thread(table, self.stores.cassandra, self.settings)
 
-    async def publish(self, copy: Copy, queue: str | None = None) -> None:
+    async def publish(self, copy: MessageCopy, queue: str | None = None) -> None:
         """Publishes to the work queue or mailslice's `queue`; returns when the broker confirmed."""
         exchange, key = (self.names.exchange, ROUTING_KEY) if queue is None else ("", queue)
         await self.publisher.publish(exchange, copy.body, copy.headers, copy.timestamp, key)
 
-    async def publish_dead_letter(self, copy: Copy) -> None:
+    async def publish_dead_letter(self, copy: MessageCopy) -> None:
         """Returns when stored. Declares a deleted queue, retries once. Raises StoreUnavailable."""
         letter = (self.names.dead_letter_exchange, copy.body, copy.headers, copy.timestamp)
         queue = self.names.dead_letter_queue

@@ -34,7 +34,7 @@ def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class MessageCopy:
     """A message to publish. `timestamp`: when the mail was enqueued, if that is known."""
 
     body: bytes
