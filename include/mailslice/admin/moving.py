@@ -159,7 +159,7 @@ class Moves:
         )
         self._threads: ThreadPoolExecutor
         self._into: QueueName
-        self._kept_anew: set[EnqueueId] = set()
+        self._requarantined: set[EnqueueId] = set()
 
     def move(
         self,
@@ -283,10 +283,10 @@ class Moves:
         """Marks the mail; in doubt if withdrawn meanwhile. Not `taken` if another run brings it."""
         self._stores.tables.deleted.mark_many(self._queue, [decided.enqueue_id])
         crash.point("move:marked")
-        marked, anew = self._quarantine.keep_marked(decided)
+        marked, alarms = self._quarantine.keep_marked(decided)
         crash.point("move:kept")
-        if anew:
-            self._kept_anew.add(marked.enqueue_id)
+        if alarms:
+            self._requarantined.add(marked.enqueue_id)
         if marked.state is State.KEPT:
             taken.append(marked)
 
@@ -319,7 +319,7 @@ class Moves:
         closed = {id_ for id_, record in stages.items() if record.closed}
         sending = {id_ for id_, record in stages.items() if record.recipients_at(Stage.SENDING)}
         done = marked & (self._history.done | closed)
-        unknown = marked if self._history.missed else marked & (sending | self._kept_anew)
+        unknown = marked if self._history.missed else marked & (sending | self._requarantined)
         doubtful = set() if accept_duplicates else unknown - in_flight - done
         outcome.pending += len(in_flight - done)
         outcome.gone += len(done)

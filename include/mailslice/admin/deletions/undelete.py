@@ -241,12 +241,12 @@ class _Undelete:
             elif claim.new_id != new_ids[id_]:
                 cut_off.append(claim)
         if cut_off:
-            claims |= self._claimed_anew(cut_off, ready, new_ids)
+            claims |= self._new_claims(cut_off, ready, new_ids)
         return [
             _New(*ready[id_], claims[id_]) for id_ in new_ids if claims[id_].new_id == new_ids[id_]
         ]
 
-    def _claimed_anew(
+    def _new_claims(
         self,
         cut_off: Sequence[UndeletedMail],
         ready: _Ready,

@@ -122,9 +122,9 @@ class Quarantine(Releases):
             if row.state not in {State.CLOSING, State.KEPT}:
                 return row, []
             kept = self.advance(row, State.KEPT)  # else another move sees the mark and withdraws it
-        return kept, self.kept_anew(mail, kept, "marked")
+        return kept, self.alarm_for(mail, kept, "marked")
 
-    def kept_anew(self, mail: QuarantinedMail, kept: QuarantinedMail, doing: str) -> list[str]:
+    def alarm_for(self, mail: QuarantinedMail, kept: QuarantinedMail, doing: str) -> list[str]:
         """An alarm if the row `mail` was withdrawn and the mail has the row `kept` now."""
         if kept.copy_id == mail.copy_id:
             return []

@@ -86,6 +86,6 @@ def _quarantine_row(run: Run, row: ViewRow, alarms: list[str]) -> bool:
         return False
     run.stores.tables.deleted.mark_many(run.queue, [row.enqueue_id])
     crash.point("aside:marked")
-    _, anew = quarantine.keep_marked(quarantined_mail)
-    alarms.extend(anew)
+    _, withdrawn = quarantine.keep_marked(quarantined_mail)
+    alarms.extend(withdrawn)
     return True

@@ -181,7 +181,7 @@ class StuckMailActions:
         claimed = self.quarantine.advance(row, State.RECOVERING)
         if claimed is None:
             quarantined = self.quarantine.keep_failed(in_doubt.item, in_doubt.holder, decided)
-            self.alarms.extend(self.quarantine.kept_anew(row, quarantined, "taken from its holder"))
+            self.alarms.extend(self.quarantine.alarm_for(row, quarantined, "taken from its holder"))
         crash.point("apply:taken")
         if decision.left:
             self._publish(stuck_mail.to(decision.left))

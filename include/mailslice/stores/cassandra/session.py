@@ -81,7 +81,7 @@ class CassandraSession:
     @cached_property
     def packed(self) -> PackedReader:
         """Reads rows as bytes, by its own driver session, which connects at the first use."""
-        return PackedReader(self._connected_anew, self._pages)
+        return PackedReader(self._new_connection, self._pages)
 
     def prepare(
         self, cql: str, *, idempotent: bool = True, paged: bool = True, serial: bool = False
@@ -192,7 +192,7 @@ class CassandraSession:
             pages = parallel.pages(jobs, in_flight, patience, ordered=ordered)
             yield from pages  # type: ignore[misc]
 
-    def _connected_anew(self) -> Session:
+    def _new_connection(self) -> Session:
         with self.translating():
             return self.cluster.connect()
 
