@@ -52,26 +52,26 @@ class Dataset:
         self.release()
 
 
-def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns) -> Dataset:
+def read_once(session: Session, keys: Sequence[K], work: Work[K], columns: Columns) -> Dataset:
     """Have workers read `keys`, and persist the rows.
 
     `work` yields RowBatch, and summaries as JSON objects. Raises the mailslice error that a worker
     raised.
     """
-    if isinstance(spark, InProcess):
+    if isinstance(session, InProcess):
         results = list(work(iter([keys]))) if keys else []
         parts = [part.columns.values() for part in results if isinstance(part, RowBatch)]
         values = (row for part in parts for row in zip(*part, strict=True))
         rows = [dict(zip(columns, row, strict=True)) for row in values]
         return Dataset(rows, [part for part in results if not isinstance(part, RowBatch)])
     if not keys:
-        return Dataset(spark.createDataFrame([], _schema(columns)), [])
+        return Dataset(session.createDataFrame([], _schema(columns)), [])
     from pyspark import StorageLevel
 
     def read(batches: Iterator[Sequence[K]]) -> Iterator[pa.RecordBatch]:
         return (_batch(result, columns) for result in work(batches))
 
-    frame = frame_of_keys(spark, keys, read, f"{_schema(columns)}, {_SUMMARY} string").persist(
+    frame = frame_of_keys(session, keys, read, f"{_schema(columns)}, {_SUMMARY} string").persist(
         StorageLevel.DISK_ONLY
     )
     try:

@@ -64,11 +64,11 @@ class SmallFirst:
 Session: TypeAlias = "SparkSession | InProcess | SmallFirst"
 
 
-def slots_of(spark: Session) -> int:
+def slots_of(session: Session) -> int:
     """How many tasks run at once. Requested executors count, even those that did not start yet."""
-    if isinstance(spark, InProcess):
+    if isinstance(session, InProcess):
         return 1
-    context = spark.sparkContext
+    context = session.sparkContext
     conf = context.getConf()
     executors, cores = (
         int(conf.get(f"spark.executor.{name}", default))
@@ -79,7 +79,7 @@ def slots_of(spark: Session) -> int:
 
 
 def run_on_keys(
-    spark: Session, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int] = lambda _: 1
+    session: Session, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int] = lambda _: 1
 ) -> list[R]:
     """Run `work` on all keys, in batches of a few hundred; return its results, in no order.
 
@@ -89,12 +89,12 @@ def run_on_keys(
     """
     if not keys:
         return []
-    if isinstance(spark, InProcess):
+    if isinstance(session, InProcess):
         return list(work(iter([keys])))
-    if isinstance(spark, SmallFirst):
-        return _small_first(spark, keys, work, rows)
+    if isinstance(session, SmallFirst):
+        return _small_first(session, keys, work, rows)
     with translated_errors():
-        results = frame_of_keys(spark, keys, _pickled(work), "result binary").collect()
+        results = frame_of_keys(session, keys, _pickled(work), "result binary").collect()
     return [pickle.loads(row[0]) for row in results]  # noqa: S301 - see the import
 
 
@@ -127,13 +127,13 @@ def _small_first(
 
 
 def frame_of_keys(
-    spark: SparkSession | SmallFirst,
+    session: SparkSession | SmallFirst,
     keys: Sequence[K],
     work: Work[K, pa.RecordBatch],
     schema: str | StructType,
 ) -> DataFrame:
     """As `run_on_keys`, but a frame that Spark evaluates later. `keys` must not be empty."""
-    slots = max(2, slots_of(spark))
+    slots = max(2, slots_of(session))
     tasks = tasks_of(len(keys), slots)
     dealt = [keys[task::tasks] for task in range(tasks)]
 
@@ -146,7 +146,7 @@ def frame_of_keys(
                 for first in range(0, len(dealt[task]), 256)
             )
 
-    return spark.range(0, tasks, 1, tasks).mapInArrow(read, schema)
+    return session.range(0, tasks, 1, tasks).mapInArrow(read, schema)
 
 
 def tasks_of(keys: int, slots: int) -> int:
@@ -155,12 +155,12 @@ def tasks_of(keys: int, slots: int) -> int:
 
 
 @contextmanager
-def shared(spark: Session, value: V) -> Iterator[Callable[[], V]]:
+def shared(session: Session, value: V) -> Iterator[Callable[[], V]]:
     """Yields a function by which workers get `value`. Spark sends it to each executor once."""
-    if isinstance(spark, InProcess):
+    if isinstance(session, InProcess):
         yield lambda: value
         return
-    sent = spark.sparkContext.broadcast(value)
+    sent = session.sparkContext.broadcast(value)
     try:
         yield lambda: sent.value
     finally:

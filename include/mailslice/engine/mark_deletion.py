@@ -63,10 +63,10 @@ class DropCounts:
 
 
 def list_marks(
-    spark: Session, spec: DropSpec, ranges: Sequence[TokenRange], rows: Halves
+    session: Session, spec: DropSpec, ranges: Sequence[TokenRange], rows: Halves
 ) -> list[RowGroup]:
     """Write the ids of all marks in these token ranges that are not among `rows`."""
-    with shared(spark, rows) as row_halves:
+    with shared(session, rows) as row_halves:
 
         def read(batches: Iterator[Sequence[TokenRange]]) -> Iterator[RowGroup]:
             deleted = stores_of(spec.settings).tables.deleted
@@ -80,32 +80,32 @@ def list_marks(
                 _write(writer, waiting, 1)
             yield from writer.groups  # only now is the file complete
 
-        return run_on_keys(spark, ranges, read)
+        return run_on_keys(session, ranges, read)
 
 
 def drop_listed(
-    spark: Session, spec: DropSpec, groups: Sequence[RowGroup], retained: Retained
+    session: Session, spec: DropSpec, groups: Sequence[RowGroup], retained: Retained
 ) -> DropCounts:
     """Drop the marks that row groups of `list_marks` name and that still exist.
 
     Marks of `retained` ids stay. Raises PlanRefused for a file that was changed.
     """
-    return _drop(spark, spec, groups, lambda batches: _listed(spec, batches), retained)
+    return _drop(session, spec, groups, lambda batches: _listed(spec, batches), retained)
 
 
 def drop_planned(
-    spark: Session, spec: DropSpec, parts: Sequence[PlanPart], retained: Retained
+    session: Session, spec: DropSpec, parts: Sequence[PlanPart], retained: Retained
 ) -> DropCounts:
     """As `drop_listed`, for the ids of a plan's rows. Their marks were read twice already."""
 
     def ids(batches: Iterator[Sequence[PlanPart]]) -> Iterator[Ids]:
         return (of_texts(table.column(_COLUMN)) for table in _tables(spec, batches))
 
-    return _drop(spark, spec, parts, ids, retained)
+    return _drop(session, spec, parts, ids, retained)
 
 
 def _drop(
-    spark: Session,
+    session: Session,
     spec: DropSpec,
     keys: Sequence[RowGroup] | Sequence[PlanPart],
     read: Callable[..., Iterator[Ids]],
@@ -123,7 +123,7 @@ def _drop(
                 deleted.drop_packed(spec.queue, id_batches(pack(batch)), READS_IN_FLIGHT)
             yield DropCounts(len(droppable), int((blocked & ~with_row).sum()))
 
-    return sum(run_on_keys(spark, keys, drop), DropCounts())
+    return sum(run_on_keys(session, keys, drop), DropCounts())
 
 
 def halves_of(pages: Sequence[bytes]) -> Halves:

@@ -151,7 +151,7 @@ class Scan:
     latest_us: int
 
 
-def scan(spark: Session, spec: Scan, keys: Sequence[tuple[int, bool]]) -> list[PartitionScan]:
+def scan(session: Session, spec: Scan, keys: Sequence[tuple[int, bool]]) -> list[PartitionScan]:
     """Read every table and bucket of the slices `keys`. Only aggregates come back.
 
     A key: (slice start in ms, whether its dead rows may be planned). A slice is planned whole or
@@ -172,7 +172,7 @@ def scan(spark: Session, spec: Scan, keys: Sequence[tuple[int, bool]]) -> list[P
             ]
         yield from partitions
 
-    return run_on_keys(spark, keys, read, attrgetter("rows"))
+    return run_on_keys(session, keys, read, attrgetter("rows"))
 
 
 def pages_by_partition(

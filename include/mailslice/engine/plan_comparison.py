@@ -65,7 +65,7 @@ class PartitionNow(PartitionKey):
     digest: Digest
 
 
-def compare(spark: Session, spec: PlanFiles, keys: Sequence[PlanKey]) -> list[PartitionNow]:
+def compare(session: Session, spec: PlanFiles, keys: Sequence[PlanKey]) -> list[PartitionNow]:
     """Each partition as it is now, compared with its planned rows."""
 
     def count(
@@ -73,11 +73,11 @@ def compare(spark: Session, spec: PlanFiles, keys: Sequence[PlanKey]) -> list[Pa
     ) -> PartitionNow:
         return PartitionNow(*key.name, **_before(map(of_packed, pages), reader, key.part, marks))
 
-    return _on_partitions(spark, spec, keys, lambda rows: rows.packed_ids_of, count)
+    return _on_partitions(session, spec, keys, lambda rows: rows.packed_ids_of, count)
 
 
 def _on_partitions(
-    spark: Session,
+    session: Session,
     spec: PlanFiles,
     keys: Sequence[PlanKey],
     method: Callable[[EnqueuedMails], Callable[..., Iterator[tuple[Partition, P]]]],
@@ -100,7 +100,7 @@ def _on_partitions(
                     for key, (_, pages) in zip(of_table, read_pages, strict=True):
                         yield count(key, pages, marks, reader)
 
-    return run_on_keys(spark, keys, read)
+    return run_on_keys(session, keys, read)
 
 
 def _before(
@@ -146,7 +146,7 @@ class RemainingSpec(PlanFiles):
 
 
 def read_after(
-    spark: Session, spec: RemainingSpec, keys: Sequence[PlanKey]
+    session: Session, spec: RemainingSpec, keys: Sequence[PlanKey]
 ) -> list[UnmarkedPartition]:
     """Each partition after the deletes."""
 
@@ -155,7 +155,7 @@ def read_after(
     ) -> UnmarkedPartition:
         return _after(key, written_ids(pages), marks, reader, spec.made_us)
 
-    return _on_partitions(spark, spec, keys, lambda rows: rows.packed_written_ids_of, count)
+    return _on_partitions(session, spec, keys, lambda rows: rows.packed_written_ids_of, count)
 
 
 def _after(

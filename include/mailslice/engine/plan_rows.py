@@ -21,7 +21,7 @@ _ROWS_A_BATCH = 50_000
 
 
 def plan_rows(
-    spark: Session,
+    session: Session,
     location: Location,
     files: Sequence[str],
     schema: pa.Schema,
@@ -38,11 +38,11 @@ def plan_rows(
         for name in (name for batch in batches for name in batch):
             yield from _batches(location, name, schema, derive)
 
-    if isinstance(spark, InProcess):
+    if isinstance(session, InProcess):
         return pa.Table.from_batches(read(iter([files])), schema)
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return frame_of_keys(spark, files, read, from_arrow_schema(schema))
+    return frame_of_keys(session, files, read, from_arrow_schema(schema))
 
 
 def _batches(

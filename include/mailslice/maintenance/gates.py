@@ -51,7 +51,7 @@ def planned_rows(
     if not files:  # do not start Spark for no rows
         return schema.empty_table()
     names = [context.folder.file(file) for file in files]
-    return plan_rows(context.spark(), context.folder.artifacts, names, schema, derive)
+    return plan_rows(context.session(), context.folder.artifacts, names, schema, derive)
 
 
 class Reads(NamedTuple):

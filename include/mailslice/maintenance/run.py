@@ -88,7 +88,7 @@ class Run:
         """Whether the param `time_limit` is over: apply then begins no new item."""
         return self.time_left() <= 0
 
-    def spark(self) -> Session:
+    def session(self) -> Session:
         """The session that computes frames: Spark, or the process for small work."""
         if self.engine is None:
             raise RuntimeError(f"{self.request.duty} computes frames without an engine")

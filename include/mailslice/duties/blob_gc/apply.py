@@ -75,11 +75,11 @@ def group_name(group: RowGroup) -> str:
 
 
 def delete_groups(
-    spark: Session, spec: DeleteSpec, groups: Sequence[RowGroup], rereferenced: frozenset[str]
+    session: Session, spec: DeleteSpec, groups: Sequence[RowGroup], rereferenced: frozenset[str]
 ) -> dict[str, GroupOutcome]:
     """Delete the blobs of these groups, except the keys in `rereferenced`. Outcomes by group."""
-    tasks = 1 if isinstance(spark, InProcess) else min(len(groups), slots_of(spark))
-    with shared(spark, rereferenced) as rereferenced_keys:
+    tasks = 1 if isinstance(session, InProcess) else min(len(groups), slots_of(session))
+    with shared(session, rereferenced) as rereferenced_keys:
 
         def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[tuple[str, GroupOutcome]]:
             turns = spec.throttle.share(tasks).take
@@ -94,7 +94,7 @@ def delete_groups(
                 for batch in batches:
                     yield from pool.map(outcome, read_groups(spec.location, spec.folder, batch))
 
-        return dict(run_on_keys(spark, groups, work))
+        return dict(run_on_keys(session, groups, work))
 
 
 def _delete(
@@ -166,7 +166,7 @@ class _Collection:
     ) -> None:
         self._sleep = sleep
         self._run, self._plan, self._progress, self._trash = run, plan, progress, trash
-        self._spark = run.spark()
+        self._session = run.session()
         self._restored = int(progress.earlier.get("restored", 0))
         self._problems: dict[BlobId, str] = {}
         """Referenced blobs that could not be restored, with the reason."""
@@ -252,12 +252,12 @@ class _Collection:
         Reads all files of the plan and checks their digests before apply acts on any of them.
         """
         with ExitStack() as frames:
-            plan, spark = self._plan, self._spark
-            session = InProcess() if len(plan.candidates) <= _SMALL_PLAN else spark
-            self._planned(session, frames, plan.candidates)
+            plan, session = self._plan, self._session
+            small = InProcess() if len(plan.candidates) <= _SMALL_PLAN else session
+            self._planned(small, frames, plan.candidates)
             if not plan.deletes:
                 return frozenset()
-            planned = self._planned(spark, frames, plan.deletes)
+            planned = self._planned(session, frames, plan.deletes)
             rows = collected(referenced(planned, self._references(frames)))
             return frozenset(row[KEY] for row in rows)
 
@@ -276,19 +276,19 @@ class _Collection:
         self._progress.save()
 
     def _delete(self, rereferenced: frozenset[str]) -> None:
-        run, spark = self._run, self._spark
+        run, session = self._run, self._session
         folder, throttle = run.folder, run.throttle("s3")
         spec = DeleteSpec(
             run.settings, self._plan.run, folder.artifacts, folder.name, self._expires, throttle
         )
         waiting = [group for group in self._plan.deletes if group_name(group) not in self._groups]
-        size = 1 if isinstance(spark, InProcess) else _GROUPS_A_SLOT * slots_of(spark)
+        size = 1 if isinstance(session, InProcess) else _GROUPS_A_SLOT * slots_of(session)
         while waiting and not run.out_of_time():
             run.require_lock()
             groups, waiting = waiting[:size], waiting[size:]
             began = elapsed_seconds()
-            outcomes = delete_groups(spark, spec, groups, rereferenced)
-            if not isinstance(spark, InProcess):
+            outcomes = delete_groups(session, spec, groups, rereferenced)
+            if not isinstance(session, InProcess):
                 size = next_round(size, elapsed_seconds() - began)
             self._groups |= {name: asdict(outcome) for name, outcome in outcomes.items()}
             self._count([*outcomes.values()])
@@ -309,31 +309,31 @@ class _Collection:
 
         If the run keeps no copies, report the referenced blobs that are missing.
         """
-        run, plan, spark, trash = self._run, self._plan, self._spark, self._trash
+        run, plan, session, trash = self._run, self._plan, self._session, self._trash
         with ExitStack() as frames:
             references = self._references(frames)
             folders = [
                 *expired_folders,
                 *(copy.folder for copy in trash.runs() if copy.run == plan.run),
             ]
-            copies = frames.enter_context(read_copies(spark, run.settings, folders))
+            copies = frames.enter_context(read_copies(session, run.settings, folders))
             missed = collected(referenced(copies, references))
             uncopied: list[dict[str, Any]] = []
             if self._groups and not plan.keep:
-                planned = self._planned(spark, frames, plan.deletes)
+                planned = self._planned(session, frames, plan.deletes)
                 uncopied = collected(referenced(planned, references))
         stored = trash.james.heads([row[KEY] for row in uncopied if row[KEY] not in rereferenced])
         why = "referred to again, and no copy was kept"
         self._note({key: why for key, blob in stored.items() if blob is None})
         self._put_back(row["place"] for row in missed)
 
-    def _planned(self, spark: Session, frames: ExitStack, groups: Sequence[RowGroup]) -> Dataset:
+    def _planned(self, session: Session, frames: ExitStack, groups: Sequence[RowGroup]) -> Dataset:
         folder = self._run.folder
-        return frames.enter_context(read_planned(spark, folder.artifacts, folder.name, groups))
+        return frames.enter_context(read_planned(session, folder.artifacts, folder.name, groups))
 
     def _references(self, frames: ExitStack) -> list[Dataset]:
         sources, _ = sources_of(self._run.stores)
-        return read_references(frames, self._spark, self._run.settings, sources)
+        return read_references(frames, self._session, self._run.settings, sources)
 
 
 def next_round(groups: int, seconds: float) -> int:

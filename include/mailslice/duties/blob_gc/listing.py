@@ -66,7 +66,7 @@ def key_ranges(blobs: BlobStore, keys_a_range: float = _KEYS_A_RANGE) -> list[Ke
     return list(pairwise(["", *sorted(edges), ""]))
 
 
-def read_listing(spark: Session, settings: Settings, ranges: Sequence[KeyRange]) -> Dataset:
+def read_listing(session: Session, settings: Settings, ranges: Sequence[KeyRange]) -> Dataset:
     """List the ranges. Each has one summary, `{"range", "blobs", "bytes"}`."""
 
     def work(batches: Iterator[Sequence[tuple[int, KeyRange]]]) -> Iterator[RowBatch | Summary]:
@@ -86,7 +86,7 @@ def read_listing(spark: Session, settings: Settings, ranges: Sequence[KeyRange])
                         )
                 yield {"range": number, "blobs": count, "bytes": size}
 
-    return read_once(spark, list(enumerate(ranges)), work, COLUMNS)
+    return read_once(session, list(enumerate(ranges)), work, COLUMNS)
 
 
 def _plain(page: Sequence[BlobId]) -> Iterator[_Group]:
@@ -210,7 +210,7 @@ def find_inventory(settings: Settings, where: str) -> Inventory:
     return Inventory(place, tuple(files), _USUAL)
 
 
-def read_inventory(spark: Session, settings: Settings, inventory: Inventory) -> Dataset:
+def read_inventory(session: Session, settings: Settings, inventory: Inventory) -> Dataset:
     """The bucket's objects. Summaries as in `read_listing`. Raises BadInput for other files."""
     bucket = settings.s3.bucket
 
@@ -223,7 +223,7 @@ def read_inventory(spark: Session, settings: Settings, inventory: Inventory) -> 
                 yield RowBatch(dict(zip(COLUMNS, zip(*page, strict=True), strict=True)))
             yield {"range": number, "blobs": count, "bytes": size}
 
-    return read_once(spark, list(enumerate(inventory.files)), work, COLUMNS)
+    return read_once(session, list(enumerate(inventory.files)), work, COLUMNS)
 
 
 def _of_manifest(settings: Settings, place: Artifacts, name: str, where: str) -> Inventory:

@@ -77,23 +77,23 @@ _UNCHANGED = (KEY, "size", "modified_s")
 
 
 def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_ranges) -> GcPlan:
-    params, spark, timings = run.params(Params), run.spark(), Timings()
+    params, session, timings = run.params(Params), run.session(), Timings()
     with Trash(run.settings) as trash:
         require_bucket(run, trash.james, params.grace)
     sources, absent = sources_of(run.stores)
     earlier = recorded_candidates(run.folder.artifacts)
     now = run.clock()
     with ExitStack() as frames:
-        ranges, blobs, folders = _listed(run, spark, frames, key_ranges)
+        ranges, blobs, folders = _listed(run, session, frames, key_ranges)
         timings.on("listing")
         # Counted before the references are read: the scan may miss mails that arrive later.
         live = live_mails(run.stores.own.runs.newest(REPORTS), run.clock())
-        references = read_references(frames, spark, run.settings, sources)
+        references = read_references(frames, session, run.settings, sources)
         timings.on("references")
         crash.point("plan:after-scan")
-        known, forgotten = _known(run, earlier, spark)
+        known, forgotten = _known(run, earlier, session)
         frames.enter_context(known)
-        restores = _missed(run, spark, frames, folders, references, blobs)
+        restores = _missed(run, session, frames, folders, references, blobs)
         orphans = unreferenced(blobs, references)
         blob = run.settings.blob
         generation = BlobIds(blob, lambda: now).generation()
@@ -162,23 +162,23 @@ def require_bucket(run: Run, blobs: BlobStore, grace: timedelta) -> None:
 
 
 def _listed(
-    run: Run, spark: Session, frames: ExitStack, key_ranges: Callable[[BlobStore], list[KeyRange]]
+    run: Run, session: Session, frames: ExitStack, key_ranges: Callable[[BlobStore], list[KeyRange]]
 ) -> tuple[list[KeyRange] | None, Dataset, list[str]]:
     """Key ranges (None for an inventory), the bucket's blobs, the folders of copies."""
     settings, inventory_path = run.settings, run.params(Params).inventory
     with Trash(settings) as trash:
         ranges = None if inventory_path is not None else key_ranges(trash.james)
         blobs = (
-            read_inventory(spark, settings, find_inventory(settings, inventory_path or ""))
+            read_inventory(session, settings, find_inventory(settings, inventory_path or ""))
             if ranges is None
-            else read_listing(spark, settings, ranges)
+            else read_listing(session, settings, ranges)
         )
         frames.enter_context(blobs)
         runs = trash.runs() if trash.own.bucket_exists() else ()
         return ranges, blobs, [copy.folder for copy in runs]
 
 
-def _known(run: Run, earlier: CandidateRecord | None, spark: Session) -> tuple[Dataset, str]:
+def _known(run: Run, earlier: CandidateRecord | None, session: Session) -> tuple[Dataset, str]:
     """The candidates of earlier runs, and why there are none (empty if there are)."""
     location, why = run.folder.artifacts, "no earlier run recorded candidates"
     if earlier is not None and earlier.forgotten:
@@ -186,15 +186,15 @@ def _known(run: Run, earlier: CandidateRecord | None, spark: Session) -> tuple[D
     elif earlier is not None:
         recorded_ms = round(earlier.recorded.timestamp() * 1000)
         try:
-            return read_planned(spark, location, earlier.folder, earlier.groups, recorded_ms), ""
+            return read_planned(session, location, earlier.folder, earlier.groups, recorded_ms), ""
         except PlanRefused as error:
             why = f"the candidates of run {earlier.run} are forgotten and wait anew: {error}"
-    return read_planned(spark, location, "", []), why
+    return read_planned(session, location, "", []), why
 
 
 def _missed(  # noqa: PLR0917 - the frames to join
     run: Run,
-    spark: Session,
+    session: Session,
     frames: ExitStack,
     folders: Sequence[str],
     references: Sequence[Dataset],
@@ -206,7 +206,7 @@ def _missed(  # noqa: PLR0917 - the frames to join
     """
     if not folders:
         return []
-    copies = frames.enter_context(read_copies(spark, run.settings, folders))
+    copies = frames.enter_context(read_copies(session, run.settings, folders))
     referenced_copies = referenced(copies, references)
     if run.params(Params).inventory is None:
         return [row["place"] for row in collected(missing_from(referenced_copies, blobs))]

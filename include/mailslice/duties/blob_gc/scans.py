@@ -16,7 +16,7 @@ _FIRST = ("deadLetters", "ownBucket", "own.", "mailRepositoryContentV2")
 
 
 def read_references(
-    frames: ExitStack, spark: Session, settings: Settings, sources: Sequence[ReferenceSource]
+    frames: ExitStack, session: Session, settings: Settings, sources: Sequence[ReferenceSource]
 ) -> list[Dataset]:
     """All references. Raises if a part of a source cannot be read.
 
@@ -24,10 +24,10 @@ def read_references(
     """
     first = [source for source in sources if source.name.startswith(_FIRST)]
     rest = [source for source in sources if source not in first]
-    return [frames.enter_context(_read(spark, settings, part)) for part in (first, rest)]
+    return [frames.enter_context(_read(session, settings, part)) for part in (first, rest)]
 
 
-def _read(spark: Session, settings: Settings, sources: Sequence[ReferenceSource]) -> Dataset:
+def _read(session: Session, settings: Settings, sources: Sequence[ReferenceSource]) -> Dataset:
     def work(batches: Iterator[Sequence[tuple[int, int]]]) -> Iterator[RowBatch | Summary]:
         for batch in batches:
             for number in sorted({number for number, _ in batch}):
@@ -48,11 +48,11 @@ def _read(spark: Session, settings: Settings, sources: Sequence[ReferenceSource]
                     }
 
     keys = [(number, part) for number, source in enumerate(sources) for part in range(source.parts)]
-    return read_once(spark, keys, work, {REFERENCE: "string"})
+    return read_once(session, keys, work, {REFERENCE: "string"})
 
 
 def read_planned(
-    spark: Session,
+    session: Session,
     location: Location,
     folder: str,
     groups: Sequence[RowGroup],
@@ -68,10 +68,10 @@ def read_planned(
                 yield RowBatch(rows)
                 yield {"rows": group.rows}
 
-    return read_once(spark, groups, work, _PLANNED)
+    return read_once(session, groups, work, _PLANNED)
 
 
-def read_copies(spark: Session, settings: Settings, folders: Sequence[str]) -> Dataset:
+def read_copies(session: Session, settings: Settings, folders: Sequence[str]) -> Dataset:
     """Copies below these folders: `key` is the blob's object key, `place` the copy's."""
 
     def work(batches: Iterator[Sequence[str]]) -> Iterator[RowBatch | Summary]:
@@ -85,4 +85,4 @@ def read_copies(spark: Session, settings: Settings, folders: Sequence[str]) -> D
                         yield RowBatch({KEY: keys, "place": places})
                 yield {"folder": folder.removeprefix(TRASH_PREFIX), "copies": copies}
 
-    return read_once(spark, folders, work, {KEY: "string", "place": "string"})
+    return read_once(session, folders, work, {KEY: "string", "place": "string"})

@@ -278,14 +278,14 @@ def survey(
     operation: timedelta = _OPERATION,
 ) -> CounterSurvey:
     """Scan all mailboxes, or those of the params. Drifts and differences go to files."""
-    params, spark = run.params(Params), run.spark()
+    params, session = run.params(Params), run.session()
     trust = params.trust_projection
     ranges = token_ranges(run.stores.cassandra, _LEAST_RANGES)
     keys = keys_of(_tables(run, params), ranges)
     pause = min(params.settle, operation).total_seconds()
     spec = ScanSpec(run.settings, run.folder.artifacts, run.folder.name, _only(run, params))
     with translated_errors():
-        scanned = scan(spark, spec, keys, trust_projection=trust, pause=lambda: sleep(pause))
+        scanned = scan(session, spec, keys, trust_projection=trust, pause=lambda: sleep(pause))
     try:
         with translated_errors():
             reads, totals = scanned.ranges(), scanned.totals
@@ -302,7 +302,7 @@ def survey(
         comparison = ComparisonSpec(
             run.settings, run.folder.artifacts, run.folder.name, frozenset(differing), deleted
         )
-        files, counts = compare(spark, comparison, truth)
+        files, counts = compare(session, comparison, truth)
     if trust:
         counts = {WITHOUT_ID: totals.without_id, MAILBOX_MISSING: totals.orphan_messages}
     counts[COUNTER_ORPHANED] = totals.orphan_counters

@@ -59,7 +59,7 @@ class Copying:
     window: timedelta
     turn: Callable[[int], None] | None = None
 
-    def copy(self, spark: Session, groups: Sequence[PlannedGroup]) -> list[GroupCopied]:
+    def copy(self, session: Session, groups: Sequence[PlannedGroup]) -> list[GroupCopied]:
         """Copy the groups. Gives one result each. Raises PlanRefused if a group's file changed."""
 
         def copy(keys: Iterator[Sequence[PlannedGroup]]) -> Iterator[GroupCopied]:
@@ -67,7 +67,7 @@ class Copying:
             for planned in chain.from_iterable(keys):
                 yield self._group(stores, planned)
 
-        return run_on_keys(spark, groups, copy)
+        return run_on_keys(session, groups, copy)
 
     def _group(self, stores: Stores, planned: PlannedGroup) -> GroupCopied:
         result = GroupCopied(planned.partition)
@@ -118,7 +118,7 @@ class PartitionCompared:
 
 
 def compare_partitions(
-    spark: Session, source: Source, partitions: Sequence[Partition], planned_us: int
+    session: Session, source: Source, partitions: Sequence[Partition], planned_us: int
 ) -> list[PartitionCompared]:
     """Compare the partitions. Gives one result each. `planned_us`: the time of the plan."""
 
@@ -127,7 +127,7 @@ def compare_partitions(
         for partition in chain.from_iterable(batches):
             yield _compared(stores, source, partition, planned_us)
 
-    return run_on_keys(spark, partitions, compare)
+    return run_on_keys(session, partitions, compare)
 
 
 def by_slice(compared: Iterable[PartitionCompared]) -> list[dict[str, Any]]:

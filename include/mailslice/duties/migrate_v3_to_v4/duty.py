@@ -103,7 +103,7 @@ class Migration(Duty[MigrationPlan]):
         if v3 := has_table(stores, QueueTable.V3):
             source = _source(run, v4=require_v4(stores))
             keys = v3_partitions(stores, queue, view_shape(stores, checked=True))
-        partitions = read_partitions(run.spark(), source, keys) if keys else []
+        partitions = read_partitions(run.session(), source, keys) if keys else []
         partitions.sort(key=lambda read: astuple(read.partition))
         crash.point("plan:after-read")
         groups = [group for read in partitions for group in read.groups]
@@ -130,15 +130,15 @@ class Migration(Duty[MigrationPlan]):
         if not require_v4(run.stores):
             run.stores.tables.create()  # as the first start of a worker does
         window = view_shape(run.stores, checked=True).window
-        throttle, spark = run.throttle("cassandra"), run.spark()
-        turn = None if throttle.free else throttle.share(slots_of(spark)).take
+        throttle, session = run.throttle("cassandra"), run.session()
+        turn = None if throttle.free else throttle.share(slots_of(session)).take
         copying = Copying(_source(run), window, turn)
         groups = run.read_rows(plan.groups, PlannedGroup)
         for batch in batches_by_weight(groups, _GROUPS_AT_ONCE, attrgetter("rows"), _ROWS_AT_ONCE):
             if run.out_of_time():
                 return
             run.require_lock()
-            for copied in copying.copy(spark, batch):
+            for copied in copying.copy(session, batch):
                 progress.done(count=copied.copied)
                 for name, reason in _SKIPPED.items():
                     progress.skip(reason, getattr(copied, name))
@@ -232,7 +232,7 @@ def _compare(run: Run, plan: MigrationPlan) -> list[PartitionCompared]:
     browsed = [partition for partition, skip_reason in partitions if not skip_reason]
     if not browsed:
         return []
-    return compare_partitions(run.spark(), _source(run), browsed, epoch_us(plan.made_at))
+    return compare_partitions(run.session(), _source(run), browsed, epoch_us(plan.made_at))
 
 
 def _report_plan(

@@ -106,7 +106,7 @@ def v3_partitions(
 
 
 def read_partitions(
-    spark: Session, source: Source, keys: Sequence[tuple[Partition, str | None]]
+    session: Session, source: Source, keys: Sequence[tuple[Partition, str | None]]
 ) -> list[V3Partition]:
     """Read each partition of `v3_partitions`. Gives one result for each key."""
 
@@ -119,7 +119,7 @@ def read_partitions(
             writer.close()
         yield from results
 
-    return run_on_keys(spark, keys, read)
+    return run_on_keys(session, keys, read)
 
 
 @dataclass(frozen=True, slots=True)

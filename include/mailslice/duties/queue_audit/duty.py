@@ -86,7 +86,7 @@ def _audit(run: Run) -> AuditPlan:
     location, folder = run.folder.artifacts, run.folder.name
     where = (run.settings, run.queue, location, folder)
     spec = AuditSpec(*where, view.window, buckets, latest=now - age, began=now)
-    old_mails = find_old_mails(run.spark(), spec, slices) if slices else []
+    old_mails = find_old_mails(run.session(), spec, slices) if slices else []
     candidates = [old for old in old_mails if old.count]
     crash.point("plan:after-first-read")
 
@@ -96,7 +96,7 @@ def _audit(run: Run) -> AuditPlan:
     evidence, taken = gather(run, census=census, youngest=youngest)
     crash.point("plan:after-evidence")
 
-    tasks = classify_all(run.spark(), spec, candidates, evidence) if candidates else []
+    tasks = classify_all(run.session(), spec, candidates, evidence) if candidates else []
     run.require_lock()  # else a republish may have published what is called lost
     files = sorted((task.file for task in tasks if task.file.rows), key=lambda file: file.file)
     deleted = sum(task.deleted for task in tasks)

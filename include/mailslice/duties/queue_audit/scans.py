@@ -58,7 +58,7 @@ class OldMails(PartitionKey):
     part: PlanPart
 
 
-def find_old_mails(spark: Session, spec: AuditSpec, slices: Sequence[datetime]) -> list[OldMails]:
+def find_old_mails(session: Session, spec: AuditSpec, slices: Sequence[datetime]) -> list[OldMails]:
     """The old live mails of every table and bucket of the slices, each read once."""
 
     def read(starts: Iterator[Sequence[datetime]]) -> Iterator[OldMails]:
@@ -70,7 +70,7 @@ def find_old_mails(spark: Session, spec: AuditSpec, slices: Sequence[datetime]) 
             ]
         yield from old_mails  # the file is whole by now
 
-    return run_on_keys(spark, slices, read)
+    return run_on_keys(session, slices, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +130,15 @@ class ClassifiedMails:
 
 
 def classify_all(
-    spark: Session, spec: AuditSpec, candidates: Sequence[OldMails], evidence: Evidence
+    session: Session, spec: AuditSpec, candidates: Sequence[OldMails], evidence: Evidence
 ) -> list[ClassifiedMails]:
-    with shared(spark, evidence) as evidence_of:
+    with shared(session, evidence) as evidence_of:
 
         def read(keys: Iterator[Sequence[OldMails]]) -> Iterator[ClassifiedMails]:
             second = _SecondRead(spec, stores_of(spec.settings), evidence_of())
             yield second.classified(chain.from_iterable(keys))
 
-        return run_on_keys(spark, candidates, read)
+        return run_on_keys(session, candidates, read)
 
 
 @dataclass

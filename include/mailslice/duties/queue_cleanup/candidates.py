@@ -81,7 +81,7 @@ def record(context: Run, rows: Halves, grace: timedelta) -> Candidates:
     count = min(_MAX_RANGES, estimated_marks(context) // _MARKS_A_RANGE)
     ranges = token_ranges(context.stores.cassandra, max(_MIN_RANGES, count))
     spec = DropSpec(context.settings, context.queue, artifacts, folder)
-    files = list_marks(context.spark(), spec, ranges, rows)
+    files = list_marks(context.session(), spec, ranges, rows)
     crash.point("apply:inside-sweep")
     at = context.clock() + max(timedelta(0), grace - context.settings.duty.grace) / 4
     listed = Candidates(run=context.request.run, listed_at=at, files=tuple(files))

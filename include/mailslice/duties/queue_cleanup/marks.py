@@ -133,8 +133,8 @@ def _drop(  # noqa: PLR0917 - the marks, those that stay, the rate
 
     Marks that the time limit leaves wait like those without a proof: contentStart depends on rows.
     """
-    spark, artifacts, pace = run.spark(), run.folder.artifacts, throttle.share(1)
-    with shared(spark, (remaining.ids(), blocked)) as retained:
+    session, artifacts, pace = run.session(), run.folder.artifacts, throttle.share(1)
+    with shared(session, (remaining.ids(), blocked)) as retained:
         for batch in batches:
             sweep = run.request.run if batch.listed is None else batch.listed.run
             name = MARKS_FOLDER if batch.listed else PLAN_FOLDER
@@ -143,11 +143,11 @@ def _drop(  # noqa: PLR0917 - the marks, those that stay, the rate
             if batch.listed is None:
                 deleted = [(key.part, key.rows - remaining.planned_in(key)) for key in planned]
                 parts = [(part, marks) for part, marks in deleted if marks]
-                drop_parts = partial(drop_planned, spark, retained=retained)
+                drop_parts = partial(drop_planned, session, retained=retained)
                 _in_rounds(run, spec, parts, drop_parts, pace, outcome)
                 continue
             files = [(file, file.rows) for file in batch.listed.files]
-            drop_files = partial(drop_listed, spark, retained=retained)
+            drop_files = partial(drop_listed, session, retained=retained)
             before = outcome.dropped
             try:
                 left = _in_rounds(run, spec, files, drop_files, pace, outcome)
@@ -171,7 +171,7 @@ def _in_rounds(  # noqa: PLR0917 - the marks, how they are dropped, the rate
 
     Checks the lock and the time limit before each round.
     """
-    slots = slots_of(run.spark())
+    slots = slots_of(run.session())
     least = slots if pace.per_second is None else 1
     for at, batch in rounds(keys, marks_a_round(pace, slots), least):
         pace.take(sum(marks for _, marks in batch))

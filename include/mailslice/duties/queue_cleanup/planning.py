@@ -172,7 +172,7 @@ def _read(run: Run, grace: timedelta) -> _Reading:
     keys = [
         (epoch_ms(start), decide.closed(start, open_for, now=now, grace=grace)) for start in slices
     ]
-    partitions = scan(run.spark(), spec, keys) if keys else []
+    partitions = scan(run.session(), spec, keys) if keys else []
     crash.point("plan:after-scan")
     marks_read, browse = run.clock(), starts_of(stores, queue).browse
     if params.sweep and browse and not run.settings.queue.shared and is_alone(stores, queue):

@@ -126,10 +126,10 @@ def _in_time(
     last round, would leave less than `spare` seconds. Both kinds of slices have their own rounds.
     """
     files = (run.settings, run.queue, run.folder.artifacts, run.folder.file(PLAN_FOLDER))
-    spec, spark = RemainingSpec(*files, epoch_us(plan.made_at)), run.spark()
+    spec, session = RemainingSpec(*files, epoch_us(plan.made_at)), run.session()
     slices = [list(group) for _, group in groupby(keys, attrgetter("slice_ms"))]
     partitions: dict[PartitionName, P] = {}
-    at, seconds, slots = 0, 0.0, slots_of(spark)
+    at, seconds, slots = 0, 0.0, slots_of(session)
     count, least = (slots, least) if run.time_left() < inf else (len(slices), len(slices))
     while at < len(slices):
         if at == least:
@@ -139,7 +139,7 @@ def _in_time(
             return partitions, slices[at][0].slice_start
         end = min(at + count, least if at < least else len(slices))
         batch = [*chain.from_iterable(slices[at:end])]
-        results = {partition.name: partition for partition in read(spark, spec, batch)}
+        results = {partition.name: partition for partition in read(session, spec, batch)}
         if len(results) != len(batch):
             raise PlanRefused(
                 f"a read gave {len(results)} of {len(batch)} partitions: nothing is known of the "

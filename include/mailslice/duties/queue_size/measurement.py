@@ -99,7 +99,7 @@ class Measure:
     buckets: int
     now: datetime
 
-    def in_spark(self, spark: Session, slices: Sequence[datetime]) -> list[SliceMeasured]:
+    def in_spark(self, session: Session, slices: Sequence[datetime]) -> list[SliceMeasured]:
         """Measure each of the slices once; results in no order. Raises what a worker raised."""
 
         def measure(keys: Iterator[Sequence[datetime]]) -> Iterator[SliceMeasured]:
@@ -107,7 +107,7 @@ class Measure:
             for start in chain.from_iterable(keys):
                 yield self.slice(stores, start)
 
-        return run_on_keys(spark, slices, measure, lambda one: one.rows)
+        return run_on_keys(session, slices, measure, lambda one: one.rows)
 
     def apply_browse_start(self, stores: Stores, slices: list[SliceMeasured]) -> datetime | None:
         """Read browseStart, after the slices: those behind it have no live mail.
@@ -154,7 +154,7 @@ def take(run: Run) -> dict[str, Any]:
     content = stores.tables.content_start(run.queue)
     slices, buckets = slices_to_measure(run, view, now)
     measure = Measure(run.settings, run.queue, view.window, buckets, now)
-    measured = measure.in_spark(run.spark(), slices) if slices else []
+    measured = measure.in_spark(run.session(), slices) if slices else []
     measured.sort(key=lambda slice_: slice_.start)
     browse = measure.apply_browse_start(stores, measured)
     last_closed = now - view.largest_window - run.settings.duty.grace

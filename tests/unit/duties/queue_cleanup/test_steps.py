@@ -131,7 +131,7 @@ def view(tmp_path, monkeypatch):
     monkeypatch.setattr(sharing, "workers_that_differ", lambda *_, **__: view.dissenters)
     monkeypatch.setattr(planning, "table_repairs", lambda *_: ())
     monkeypatch.setattr(duties, "usual_frames", lambda *_, **__: [])
-    monkeypatch.setattr(Run, "spark", lambda _: InProcess())
+    monkeypatch.setattr(Run, "session", lambda _: InProcess())
 
     def gate(name, frames, docs, *_):
         result = judged_plainly(name, frames, docs)
