@@ -11,7 +11,7 @@ from mailslice.actions.request import ActionRequest, MailAction, row_name
 from mailslice.admin import holds, queues
 from mailslice.admin.deletions import Deletion, Undeleted, deleted_mails, undelete
 from mailslice.admin.mail_queue import MailQueue
-from mailslice.admin.moving import MoveOutcome, Moves
+from mailslice.admin.moves import MoveOutcome, Moves
 from mailslice.admin.quarantine import Quarantine
 from mailslice.maintenance.artifacts import folder_of, iso
 from mailslice.maintenance.decision_files import SHOWN_IDS, write_decision
@@ -138,11 +138,11 @@ class _Act:
         self.counts = {"released": len(ended)}
 
     def retry(self) -> None:
-        from mailslice.worker import retrying
+        from mailslice.worker import retries
 
         settings, mail_filter = self.stores.settings, self.selection.mail_filter(self.clock())
-        outcome = retrying.Retried()
-        work = retrying.retry(settings, self.request.queue, mail_filter, outcome, dry_run=False)
+        outcome = retries.Retried()
+        work = retries.retry(settings, self.request.queue, mail_filter, outcome, dry_run=False)
         try:
             self.counts = {"pending": asyncio.run(work)}
         finally:
@@ -158,10 +158,10 @@ class _Act:
         if self.selection.ids is not None:
             self.retry()
             return
-        from mailslice.worker import retrying
+        from mailslice.worker import retries
 
         settings, queue, counts = self.stores.settings, self.request.queue, self.counts
-        asyncio.run(retrying.flush(settings, queue, lambda n: counts.update(retried=n, flushed=n)))
+        asyncio.run(retries.flush(settings, queue, lambda n: counts.update(retried=n, flushed=n)))
 
     def move(self) -> None:
         """Moves the mails. A delay is a move into their own queue."""

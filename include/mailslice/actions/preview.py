@@ -13,7 +13,7 @@ from uuid import UUID
 from mailslice.actions.request import DELAYED_ONLY, WITHOUT_PREVIEW, ActionRequest, MailAction
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
-from mailslice.admin.moving import require_delays
+from mailslice.admin.moves import require_delays
 from mailslice.maintenance.artifacts import Artifacts, iso
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock

@@ -19,7 +19,7 @@ from mailslice.model.mail import Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import HEADER_DELAY_TOKEN, RabbitNames
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DelayedMail
-from mailslice.stores.rabbitmq.publishing import publish_confirmed
+from mailslice.stores.rabbitmq.blocking_publisher import publish_confirmed
 from mailslice.view.configuration import Shape, view_shape
 
 

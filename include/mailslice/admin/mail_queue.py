@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cached_property
 from itertools import islice
 
-from mailslice.admin.deletions.keeping import Deletion, delete_and_keep, mark_points
+from mailslice.admin.deletions.deletion import Deletion, delete_and_keep, mark_points
 from mailslice.admin.evidence import still_live
 from mailslice.admin.filters import MailFilter
 from mailslice.model import crash

@@ -14,7 +14,7 @@ from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import WorkerRecord
-from mailslice.stores.rabbitmq.publishing import has_consumers
+from mailslice.stores.rabbitmq.blocking_publisher import has_consumers
 
 _NAMED, _NAMED_RECORDS = 500, 2
 """A record names at least 500 completed mails, and all that the last two records cover."""

@@ -11,7 +11,7 @@ from mailslice.bench.isolated import isolated
 from mailslice.bench.measure import Work, measure_hotpath
 from mailslice.bench.queues import bench_queue
 from mailslice.bench.store_limits import measure_blobs
-from mailslice.bench.warming import own_mails, warm_stores
+from mailslice.bench.warm_up import own_mails, warm_stores
 
 if TYPE_CHECKING:
     from mailslice.model.mail import QueueName

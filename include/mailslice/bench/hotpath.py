@@ -8,6 +8,7 @@ from datetime import timedelta
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from mailslice.bench.backlog import measure_waiting
 from mailslice.bench.distance import at_distance
 from mailslice.bench.event_lines import event_cost
 from mailslice.bench.isolated import isolated
@@ -16,8 +17,7 @@ from mailslice.bench.paced import measure_paced
 from mailslice.bench.processes import measure_processes
 from mailslice.bench.queues import bench_queue
 from mailslice.bench.store_limits import measure_stores
-from mailslice.bench.waiting import measure_waiting
-from mailslice.bench.warming import own_mails, warm_stores
+from mailslice.bench.warm_up import own_mails, warm_stores
 from mailslice.cli.queue_session import run
 from mailslice.model.durations import format_duration
 

@@ -19,7 +19,7 @@ from mailslice.bench.distance import at_distance
 from mailslice.bench.isolated import isolated
 from mailslice.bench.measure import Work, measure_hotpath
 from mailslice.bench.queues import bench_queue
-from mailslice.bench.warming import own_mails, warm_stores
+from mailslice.bench.warm_up import own_mails, warm_stores
 from mailslice.model.errors import BadInput, StoreUnavailable
 
 if TYPE_CHECKING:

@@ -161,7 +161,7 @@ def enqueue(
 
     A line a mail once it is durable, then the failures.
     """
-    from mailslice.cli.enqueueing import Enqueuing, EnvelopeOptions
+    from mailslice.cli.bulk_enqueue import BulkEnqueue, EnvelopeOptions
     from mailslice.worker import open_worker
 
     _checked_text("--name", name)
@@ -170,21 +170,21 @@ def enqueue(
     recipients = tuple(dict.fromkeys(recipient or ()))
     options = EnvelopeOptions(sender, recipients, name, state, delay, settings.queue.max_mail_bytes)
 
-    async def work() -> Enqueuing:
+    async def work() -> BulkEnqueue:
         async with open_worker(settings, queue) as worker:
-            enqueuing = Enqueuing(worker, options, out)
+            bulk = BulkEnqueue(worker, options, out)
             try:
-                await enqueuing.run(paths)
+                await bulk.run(paths)
             finally:
-                if enqueuing.done and reason:
-                    record(settings, "mail enqueue", queue, reason, enqueued=enqueuing.done)
-                for failure in enqueuing.failures:
+                if bulk.done and reason:
+                    record(settings, "mail enqueue", queue, reason, enqueued=bulk.done)
+                for failure in bulk.failures:
                     path, error = (shown(str(failure[key])) for key in ("path", "error"))
                     if out.as_json:
                         out.one(failure)
                     else:
                         out.note(f"failed: {path}: {error}")
-            return enqueuing
+            return bulk
 
     result = run(work())
     if result.failures:

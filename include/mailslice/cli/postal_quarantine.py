@@ -107,8 +107,8 @@ def discard(
 @command(app, "export")
 def export(out: Output, folder: Folder, *, server: Server = None, message: Message = None) -> None:
     """Write contents as SERVER-MESSAGE.eml, byte for byte as they were closed. They stay."""
-    from mailslice.cli.exporting import prepare
-    from mailslice.duties.stuck_mails_postal.keeping import copy_file
+    from mailslice.cli.eml_export import prepare
+    from mailslice.duties.stuck_mails_postal.quarantine import copy_file
     from mailslice.maintenance.artifacts import artifacts
 
     if (server is None) != (message is None):
@@ -135,7 +135,7 @@ def export(out: Output, folder: Folder, *, server: Server = None, message: Messa
 
 
 def _exported(content: bytes | None, entry: "PostalEntry", folder: Path) -> dict[str, object]:
-    from mailslice.cli.exporting import Digested, FileConflictError, keep_file
+    from mailslice.cli.eml_export import Digested, FileConflictError, keep_file
 
     path = folder / f"{entry.server}-{entry.message}.eml"
     error = None

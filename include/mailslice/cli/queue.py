@@ -251,14 +251,14 @@ def clear(out: Output, queue: Queue, *, options: DeleteOptions) -> None:
 @command(app, "flush")
 def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
     """Deliver delayed mails now. Refused while another flush or retry of the queue goes on."""
-    from mailslice.worker import retrying
+    from mailslice.worker import retries
 
     settings = load_settings()
 
     def record_flush(flushed: int) -> None:
         record(settings, "queue flush", queue, reason, flushed=flushed)
 
-    out.one({"queue": queue, "flushed": run(retrying.flush(settings, queue, record_flush))})
+    out.one({"queue": queue, "flushed": run(retries.flush(settings, queue, record_flush))})
 
 
 @command(app, "export", FilterCommand)
@@ -266,7 +266,7 @@ def export(
     out: Output, queue: Queue, folder: Folder, *, limit: Limit = None, mails: MailOptions
 ) -> None:
     """Write the mails of a queue as .eml files, byte for byte. They stay in the queue."""
-    from mailslice.cli.exporting import export_mails
+    from mailslice.cli.eml_export import export_mails
 
     mail_filter = mails.parsed(looks=True)
     with open_queue(queue) as opened:

@@ -58,12 +58,12 @@ def retry(
     Each is delivered once, also after an interruption or a second call. Mails that are due within a
     minute are left alone. It fails for mails that are overdue: 'queue flush' delivers them.
     """
-    from mailslice.worker import retrying
+    from mailslice.worker import retries
 
     mail_filter, settings = mails.parsed(), load_settings()
-    outcome, pending = retrying.Retried(), None
+    outcome, pending = retries.Retried(), None
     try:
-        pending = run(retrying.retry(settings, queue, mail_filter, outcome, dry_run=dry_run))
+        pending = run(retries.retry(settings, queue, mail_filter, outcome, dry_run=dry_run))
     finally:
         if not dry_run and (outcome.retried or pending is not None):
             facts = {"filter": mail_filter.as_json(), "ids": outcome.retried[:SHOWN_IDS]}
@@ -130,7 +130,7 @@ def _move(
     due: datetime | None = None,
 ) -> None:
     from mailslice.admin import queues
-    from mailslice.admin.moving import MoveOutcome, Moves, forecast
+    from mailslice.admin.moves import MoveOutcome, Moves, forecast
 
     doing, done = ("delay", "delayed") if due else ("move", "moved")
     about: dict[str, object] = {"due": due} if due else {"to": into}

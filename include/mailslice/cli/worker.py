@@ -20,7 +20,7 @@ from mailslice.cli.arguments import (
     queue_option,
 )
 from mailslice.cli.command import command, group
-from mailslice.cli.draining import Draining, DrainOptions
+from mailslice.cli.drain import Drain, DrainOptions
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
 from mailslice.cli.streams import log_infos
@@ -43,13 +43,13 @@ def drain(out: Output, queue: Queue, *, options: DrainOptions) -> None:
 
     async def work() -> int:
         async with open_worker(settings, queue) as worker:
-            draining = Draining(worker, options, out)
+            drained = Drain(worker, options, out)
             try:
-                await draining.run()
+                await drained.run()
             finally:
-                if draining.handled and options.reason:
-                    record(settings, action, queue, options.reason, handled=draining.handled)
-            return draining.handled
+                if drained.handled and options.reason:
+                    record(settings, action, queue, options.reason, handled=drained.handled)
+            return drained.handled
 
     handled = run(work())
     if not out.as_json:

@@ -23,7 +23,7 @@ from mailslice.cockpit.actions import Actions, Start
 from mailslice.cockpit.data_docs import KINDS, data_docs
 from mailslice.cockpit.facts import FRESH, Facts, Snapshot
 from mailslice.cockpit.mails import MailsFilter, export, mails
-from mailslice.cockpit.rendering import Renderer
+from mailslice.cockpit.renderer import Renderer
 from mailslice.cockpit.rights import Guards, Right, Rights, every_right, refusal
 from mailslice.cockpit.views import TABS
 from mailslice.maintenance.overview import QueueOverview

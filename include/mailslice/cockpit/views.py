@@ -12,7 +12,7 @@ from mailslice.admin.quarantine import in_quarantine
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.mails import moment_of
-from mailslice.cockpit.waiting import why_it_waits
+from mailslice.cockpit.wait_reasons import why_it_waits
 from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, json_value
 from mailslice.maintenance.decision_files import save_decision
 from mailslice.maintenance.ledger import Ledger

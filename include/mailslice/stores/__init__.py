@@ -183,7 +183,7 @@ class Stores:
     @cached_property
     def blobs(self) -> BlobStore:
         self._require_james()
-        from mailslice.stores.blobs.opening import open_blob_store
+        from mailslice.stores.blobs.factory import open_blob_store
 
         return open_blob_store(self.settings.s3, self.settings.s3.bucket)
 
@@ -191,7 +191,7 @@ class Stores:
     def own_blobs(self) -> BlobStore:
         """Mailslice's own bucket."""
         self._require_james()
-        from mailslice.stores.blobs.opening import open_blob_store
+        from mailslice.stores.blobs.factory import open_blob_store
 
         return open_blob_store(self.settings.s3, self.settings.own.bucket)
 

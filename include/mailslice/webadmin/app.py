@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from mailslice.cockpit.rights import Guards, Right
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, Refused, TryAgain, UnknownQueue
-from mailslice.webadmin import parsing
+from mailslice.webadmin import query_params
 from mailslice.webadmin.answers import (
     ARGUMENTS,
     INVALID,
@@ -140,8 +140,8 @@ class Routes:
 
     def mails(self, queue: str, limit: Text = None, delayed: Text = None) -> JSONResponse:
         """The oldest 10,000, or as many as 10 s find. `Mailslice-Truncated`: there may be more."""
-        max_mails = parsing.limit(limit)
-        listing = self._queues.mails(queue, max_mails, parsing.is_true(delayed))
+        max_mails = query_params.limit(limit)
+        listing = self._queues.mails(queue, max_mails, query_params.is_true(delayed))
         headers = {"Mailslice-Truncated": str(max_mails)} if listing.truncated else {}
         return JSONResponse(listing.mails, headers=headers)
 
@@ -163,9 +163,9 @@ class Routes:
         if await _body(request):
             raise invalid(ARGUMENTS, "a DELETE has no body: filters are query parameters")
         filters = {
-            "sender": parsing.address(sender, "sender"),
+            "sender": query_params.address(sender, "sender"),
             "name": name,
-            "recipient": parsing.address(recipient, "recipient"),
+            "recipient": query_params.address(recipient, "recipient"),
         }
         if sum(value is not None for value in filters.values()) > 1:
             raise invalid(
@@ -181,7 +181,7 @@ class Routes:
         self, request: Request, queue: str, delayed: Text = None, reason: Text = None
     ) -> Response:
         """Deliver delayed mails now."""
-        parsing.require_flush(delayed, await _body(request))
+        query_params.require_flush(delayed, await _body(request))
         await run_in_threadpool(self._check_reason, reason)
         await run_in_threadpool(self._queues.flush, queue, _who(request), reason)
         return Response(status_code=204)
@@ -200,11 +200,11 @@ class Routes:
         if _action("action", action, REPUBLISH, BROWSE_START) == BROWSE_START:
             return await self._start(request, TaskType.BROWSE_START, queue, {}, reason)
         await run_in_threadpool(self._queues.require, queue)  # James checks the queue first
-        age = parsing.older_than(olderThan)
+        age = query_params.older_than(olderThan)
         params = {
             "olderThan": f"{age.total_seconds():.0f}s",
             "before": instant(system_clock() - age),
-            "acceptDuplicates": parsing.strict_boolean(acceptDuplicates, "acceptDuplicates"),
+            "acceptDuplicates": query_params.strict_boolean(acceptDuplicates, "acceptDuplicates"),
         }
         return await self._start(request, TaskType.REPUBLISH, queue, params, reason)
 
@@ -223,13 +223,13 @@ class Routes:
             raise invalid(ARGUMENTS, "'scope' is missing or must be 'unreferenced'")
         count, probability, window = _BLOOM
         params = {
-            "bloomFilterExpectedBlobCount": parsing.positive(
+            "bloomFilterExpectedBlobCount": query_params.positive(
                 expectedBlobCount, "expectedBlobCount", count
             ),
-            "bloomFilterAssociatedProbability": parsing.probability(
+            "bloomFilterAssociatedProbability": query_params.probability(
                 associatedProbability, "associatedProbability", probability
             ),
-            "deletionWindowSize": parsing.positive(
+            "deletionWindowSize": query_params.positive(
                 deletionWindowSize, "deletionWindowSize", window
             ),
         }
@@ -246,7 +246,7 @@ class Routes:
     ) -> JSONResponse:
         """Run counter_repair on all mailboxes."""
         _action("task", action if task is None else task, COUNTERS)
-        trusted = parsing.strict_boolean(trustMessageProjection, "trustMessageProjection")
+        trusted = query_params.strict_boolean(trustMessageProjection, "trustMessageProjection")
         params = {"trustMessageProjection": trusted}
         return await self._start(request, TaskType.COUNTERS, None, params, reason)
 
@@ -272,8 +272,8 @@ class Routes:
         del submittedBefore, submittedAfter, startedBefore, startedAfter  # `_in_time` reads them
         del completedBefore, completedAfter, failedBefore, failedAfter
         in_time = _in_time(request)
-        start = 0 if offset is None else parsing.whole_filter(offset, "offset")
-        count = 1000 if limit is None else parsing.whole_filter(limit, "limit")
+        start = 0 if offset is None else query_params.whole_filter(offset, "offset")
+        count = 1000 if limit is None else query_params.whole_filter(limit, "limit")
         matching = [
             task
             for task in self._tasks.newest()
@@ -283,7 +283,7 @@ class Routes:
 
     def task(self, task: str) -> JSONResponse:
         """One task."""
-        task_id = parsing.task_id(task)
+        task_id = query_params.task_id(task)
         known = self._tasks.get(task_id)
         if known is None:
             raise Halt(404, NOT_FOUND, f"{task_id} can not be found")
@@ -296,7 +296,7 @@ class Routes:
         timeout: Text = None,  # noqa: ASYNC109 - the name in the address
     ) -> JSONResponse:
         """One task, as soon as it has ended. 408 when the timeout ends before that."""
-        task_id, longest = parsing.task_id(task), parsing.await_timeout(timeout)
+        task_id, longest = query_params.task_id(task), query_params.await_timeout(timeout)
         until = time.monotonic() + longest.total_seconds()
         while True:
             known = await run_in_threadpool(self._tasks.get, task_id)
@@ -314,7 +314,7 @@ class Routes:
 
     def cancel(self, request: Request, task: str) -> Response:
         """Cancel a task: it ends before its next change. An unknown id is no error."""
-        task_id = parsing.task_id(task)
+        task_id = query_params.task_id(task)
         known = self._tasks.get(task_id)
         if known is not None:
             _require_startable(request, known.type)
@@ -391,7 +391,7 @@ def _status(text: str | None) -> Status | None:
         return None
     spelled = {status.value.lower(): status for status in Status} | {"cancelled": Status.CANCELED}
     if text.lower() not in spelled:
-        raise parsing.no_filter(f"Unknown status value '{text[:60]}'")
+        raise query_params.no_filter(f"Unknown status value '{text[:60]}'")
     return spelled[text.lower()]
 
 
@@ -405,7 +405,7 @@ _TIMES: dict[str, Callable[[Task], datetime | None]] = {
 
 def _in_time(request: Request) -> Callable[[Task], bool]:
     bounds = [
-        (at, side, parsing.moment(text))
+        (at, side, query_params.moment(text))
         for name, at in _TIMES.items()
         for side in ("Before", "After")
         if (text := request.query_params.get(name + side)) is not None

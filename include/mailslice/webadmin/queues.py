@@ -104,7 +104,7 @@ class Queues:
 
     def flush(self, name: str, who: str, reason: str | None) -> int:
         """Deliver delayed mails now. Returns how many."""
-        from mailslice.worker import retrying
+        from mailslice.worker import retries
 
         queue, settings = self.require(name), self._facts.settings
 
@@ -112,7 +112,7 @@ class Queues:
             by, facts = {"who": who, "action": "queue flush", "queue": queue}, {"flushed": flushed}
             write_decision(settings, self._facts.now, **by, reason=reason, facts=facts)
 
-        return asyncio.run(retrying.flush(settings, queue, record))
+        return asyncio.run(retries.flush(settings, queue, record))
 
 
 def _known(stores: Stores, name: str) -> QueueName:

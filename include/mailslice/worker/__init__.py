@@ -48,8 +48,8 @@ if TYPE_CHECKING:  # `as` tells type checkers that a name is public
     from mailslice.worker.outcome import Outcome as Outcome
     from mailslice.worker.outcome import Reject as Reject
     from mailslice.worker.outcome import Retry as Retry
-    from mailslice.worker.process.consuming import Consumed as Consumed
-    from mailslice.worker.process.consuming import consume as consume
+    from mailslice.worker.process.consume_loop import Consumed as Consumed
+    from mailslice.worker.process.consume_loop import consume as consume
     from mailslice.worker.queue_worker import QueueWorker as QueueWorker
     from mailslice.worker.queue_worker import open_worker as open_worker
     from mailslice.worker.stages.handler_stage import AsyncStage as AsyncStage
@@ -70,7 +70,7 @@ _HOMES = {
     "model.settings": "Settings load_settings",
     "admin.filters": "MailFilter",
     "admin.mail_queue": "MailQueue",
-    "worker.process.consuming": "Consumed consume",
+    "worker.process.consume_loop": "Consumed consume",
     "worker.dequeue.delivery": "Delivery",
     "worker.dequeue.dequeuer": "Deliveries",
     "worker.stages.handler_stage": "AsyncStage BlockingStage",

@@ -19,7 +19,7 @@ from mailslice.model.settings import Settings, load_settings
 from mailslice.stores.loop_thread import LoopThread
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
-from mailslice.worker.process.consuming import Consumed, close_on_stop, consume, end_watch
+from mailslice.worker.process.consume_loop import Consumed, close_on_stop, consume, end_watch
 from mailslice.worker.process.handler_pool import next_delivery
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 from mailslice.worker.stages.handler_stage import BlockingStage

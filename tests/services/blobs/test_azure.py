@@ -21,8 +21,8 @@ from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import BlobProvider, S3Settings
 from mailslice.stores.blobs.async_store import AsyncBlobStore
+from mailslice.stores.blobs.factory import open_blob_store
 from mailslice.stores.blobs.object_store import ObjectBlobStore
-from mailslice.stores.blobs.opening import open_blob_store
 from stack.azurite import ACCOUNT, KEY, azurite, installed
 from stack.settings import Profile, stack_settings
 from tests.contracts.blob_store import Buckets, EscapedKeys, MissingBucketContract

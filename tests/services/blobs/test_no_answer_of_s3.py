@@ -12,7 +12,7 @@ from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.async_store import AsyncBlobStore
-from mailslice.stores.blobs.opening import open_blob_store
+from mailslice.stores.blobs.factory import open_blob_store
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.blobs.store import MISSING
 

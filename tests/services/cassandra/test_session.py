@@ -70,7 +70,7 @@ def test_where_rows_are_is_computed_from_the_keyspaces_where_there_are_several_n
     fresh_module, session, monkeypatch
 ):
     assert session.cluster.metadata.keyspaces == {}
-    monkeypatch.setattr("mailslice.stores.cassandra.connecting.has_several_nodes", lambda _: True)
+    monkeypatch.setattr("mailslice.stores.cassandra.connection.has_several_nodes", lambda _: True)
     with CassandraSession(fresh_module.settings.cassandra) as several:
         assert several.settings.keyspace in several.cluster.metadata.keyspaces
 
@@ -80,7 +80,7 @@ def test_nodes_that_do_not_agree_on_the_schema_yet_stop_no_session(fresh_module,
         assert max_schema_agreement_wait == 0
         raise DriverException("Schema metadata was not refreshed. See log for details.")
 
-    monkeypatch.setattr("mailslice.stores.cassandra.connecting.has_several_nodes", lambda _: True)
+    monkeypatch.setattr("mailslice.stores.cassandra.connection.has_several_nodes", lambda _: True)
     monkeypatch.setattr(Cluster, "refresh_schema_metadata", disagree)
     with CassandraSession(fresh_module.settings.cassandra) as several:
         assert len(several.execute(several.prepare(COUNT), ["local"])) == 1

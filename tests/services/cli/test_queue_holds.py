@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.admin import holds
-from mailslice.admin.moving import Moves
+from mailslice.admin.moves import Moves
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import ClockSkew, StoreUnavailable
 from mailslice.model.mail import QueueName

@@ -23,7 +23,7 @@ from mailslice.admin.deletions import (
     deleted_runs,
     undelete,
 )
-from mailslice.admin.deletions.keeping import delete_and_keep
+from mailslice.admin.deletions.deletion import delete_and_keep
 from mailslice.admin.deletions.packs import DELETED_PREFIX, expire
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.queues import create

@@ -12,7 +12,7 @@ import pytest
 from mailslice.testing.faults.matrix import Case, LaneResult, World, kills
 from mailslice.testing.faults.operations import OPERATIONS
 from mailslice.testing.faults.points import named
-from tests.services.admin.test_moving import MOVE_POINTS
+from tests.services.admin.test_moves import MOVE_POINTS
 from tests.services.cli.test_undelete import CLAIMED_ANEW, UNDELETE_POINTS, VOIDED
 from tests.services.faults.lanes import Lane, run_lanes
 from tests.services.faults.test_waiting_kills import POINTS as WHERE_MAILS_WAIT

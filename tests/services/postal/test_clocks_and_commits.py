@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.duties.stuck_mails_postal.keeping import new_log_id
+from mailslice.duties.stuck_mails_postal.quarantine import new_log_id
 from mailslice.duties.stuck_mails_postal.rules import is_answered
 from mailslice.model import crash
 from mailslice.model.mariadb_url import MariaDbUrl

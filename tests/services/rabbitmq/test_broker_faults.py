@@ -16,11 +16,11 @@ from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq import consumer as consuming
 from mailslice.stores.rabbitmq import link as linking
 from mailslice.stores.rabbitmq import publisher as publishing
+from mailslice.stores.rabbitmq.blocking_publisher import has_consumers
 from mailslice.stores.rabbitmq.connection import blocking_connection, parameters
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.stores.rabbitmq.publisher import Publisher
-from mailslice.stores.rabbitmq.publishing import has_consumers
 from mailslice.stores.rabbitmq.topology import Topology
 from tests.services.worker.conftest import until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked

@@ -10,11 +10,11 @@ import pytest
 
 from mailslice.model.errors import QueueMissing, StoreUnavailable
 from mailslice.model.settings import RabbitSettings
+from mailslice.stores.rabbitmq.blocking_publisher import has_consumers
 from mailslice.stores.rabbitmq.checkout import check_out
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.publisher import Publisher
-from mailslice.stores.rabbitmq.publishing import has_consumers
 from tests.own_broker import Broker, own_broker
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]

@@ -16,7 +16,7 @@ from mailslice.admin.holds import hold, holds, release
 from mailslice.model.clock import system_clock
 from mailslice.model.crash import VARIABLE
 from mailslice.model.settings import clone_root
-from mailslice.stores.rabbitmq.publishing import has_consumers
+from mailslice.stores.rabbitmq.blocking_publisher import has_consumers
 from mailslice.worker import Mail, consume, open_worker
 from mailslice.worker.dequeue.park import Park
 from mailslice.worker.io.context import Tuning

@@ -18,12 +18,12 @@ from mailslice.codec.wildcards import Wildcard
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.stores.cassandra import own
 from mailslice.stores.cassandra.own.table import create
+from mailslice.stores.rabbitmq.blocking_publisher import ready_messages
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.publishing import ready_messages
 from mailslice.worker import open_worker
 from mailslice.worker.enqueue.delayed_mails import DelayedRows, Delays
 from mailslice.worker.io.context import Tuning
-from mailslice.worker.retrying import Retried, deliver_due, flush, retry_now
+from mailslice.worker.retries import Retried, deliver_due, flush, retry_now
 from tests.services.worker.conftest import mail
 
 CONTENT = b"A: b\r\n\r\nlater"

@@ -15,7 +15,7 @@ from mailslice.maintenance.artifacts import folder_of
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId
 from mailslice.model.settings import load_settings
-from mailslice.worker import retrying
+from mailslice.worker import retries
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 NEW_ID = uuid4()
@@ -206,8 +206,8 @@ def test_a_flush_delivers_every_delayed_mail_and_of_a_preview_it_is_a_retry(deci
         outcome.overdue = 1
         return 0
 
-    monkeypatch.setattr(retrying, "flush", flush)
-    monkeypatch.setattr(retrying, "retry", retry)
+    monkeypatch.setattr(retries, "flush", flush)
+    monkeypatch.setattr(retries, "retry", retry)
     result, facts = decide(None, "flush")
     assert (result["flushed"], result["retried"], result["failed"]) == (2, 2, None)
     assert facts["flushed"] == 2

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from mailslice.admin import moving
+from mailslice.admin import moves
 from mailslice.admin.deletions import Undeleted, forecast
 from mailslice.admin.deletions.packs import KeptContent
 from mailslice.model.stages import Stage
@@ -42,7 +42,7 @@ def stores(monkeypatch):
         return {one: SimpleNamespace(due=due[one]) for one in ids if one in due}
 
     monkeypatch.setattr(OwnTable, "existing", classmethod(lambda *_: Marks()))
-    monkeypatch.setattr(moving, "has_consumers", lambda *_: True)
+    monkeypatch.setattr(moves, "has_consumers", lambda *_: True)
     records = [record(True, HELD), record(False, OF_THE_DEAD)]
     return SimpleNamespace(
         cassandra=SimpleNamespace(require_clock=lambda *_: None),
@@ -53,12 +53,12 @@ def stores(monkeypatch):
 
 
 def test_a_move_leaves_what_workers_have_and_what_is_done(stores):
-    seen = moving.forecast(stores, "spool", ROWS, lambda: NOW)
+    seen = moves.forecast(stores, "spool", ROWS, lambda: NOW)
     assert seen == {"moved": 4, "gone": 1, "inHandler": 2}
 
 
 def test_a_delay_leaves_what_is_due_later_anyway(stores):
-    seen = moving.forecast(stores, "spool", ROWS, lambda: NOW, NOW + HOUR)
+    seen = moves.forecast(stores, "spool", ROWS, lambda: NOW, NOW + HOUR)
     assert seen == {"delayed": 3, "gone": 1, "inHandler": 2, "later": 1}
 
 

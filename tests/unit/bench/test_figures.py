@@ -17,7 +17,7 @@ from mailslice.bench.measure import (
     share_of_cores,
 )
 from mailslice.bench.store_cpu import StoreCpu, cpu_between
-from mailslice.bench.warming import is_level, own_mails
+from mailslice.bench.warm_up import is_level, own_mails
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Settings
 

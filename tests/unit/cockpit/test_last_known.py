@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from mailslice.cockpit.app import cockpit
 from mailslice.cockpit.facts import FRESH, STALE, Facts
 from mailslice.cockpit.rights import Right
-from mailslice.cockpit.waiting import why_it_waits
+from mailslice.cockpit.wait_reasons import why_it_waits
 from mailslice.maintenance.health import Health, HealthVerdict
 from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.overview import QueueOverview

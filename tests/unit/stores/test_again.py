@@ -15,7 +15,7 @@ from cassandra.query import PreparedStatement
 
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
-from mailslice.stores.cassandra import connecting, coordinator_retry
+from mailslice.stores.cassandra import connection, coordinator_retry
 from mailslice.stores.cassandra.session import CassandraSession
 
 READ, WRITE = "SELECT a FROM ks.t WHERE b = ?", "INSERT INTO ks.t (a) VALUES (?)"
@@ -123,7 +123,7 @@ def opened(monkeypatch):
         driver = Driver(nodes, *answers)
         for name, value in changes.items():
             setattr(driver, name, value)
-        monkeypatch.setattr(connecting, "connect", lambda _: (driver.cluster, driver))
+        monkeypatch.setattr(connection, "connect", lambda _: (driver.cluster, driver))
         return CassandraSession(CassandraSettings()), driver
 
     return make

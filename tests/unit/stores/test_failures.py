@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
-from mailslice.stores.cassandra import connecting
+from mailslice.stores.cassandra import connection
 from mailslice.stores.cassandra.failures import translated
 
 ADDRESS = "db1:9042"
@@ -114,31 +114,31 @@ def test_other_errors_stay_as_they_are(error):
     ],
 )
 def test_contact_points_may_say_their_port(text, point):
-    assert connecting.contact_points(CassandraSettings(contact_points=(text,))) == [point]
+    assert connection.contact_points(CassandraSettings(contact_points=(text,))) == [point]
 
 
 @pytest.mark.parametrize("text", ["db1:port", "db1:0", "db1:65536", ":9042"])
 def test_a_bad_contact_point_is_named(text):
     with pytest.raises(BadSetting, match=f"MAILSLICE_CASSANDRA_CONTACT_POINTS: '{text}'"):
-        connecting.contact_points(CassandraSettings(contact_points=(text,)))
+        connection.contact_points(CassandraSettings(contact_points=(text,)))
 
 
 def test_no_contact_point_is_refused():
     with pytest.raises(BadSetting, match="MAILSLICE_CASSANDRA_CONTACT_POINTS is empty"):
-        connecting.contact_points(CassandraSettings(contact_points=()))
+        connection.contact_points(CassandraSettings(contact_points=()))
 
 
 def test_addresses_are_shown_with_their_ports():
     assert (
-        connecting.address(CassandraSettings(contact_points=("db1", "[::1]:9999")))
+        connection.address(CassandraSettings(contact_points=("db1", "[::1]:9999")))
         == "db1:9042, [::1]:9999"
     )
 
 
 def test_user_and_password_go_together():
-    assert connecting.credentials(CassandraSettings()) is None
+    assert connection.credentials(CassandraSettings()) is None
     assert (
-        connecting.credentials(CassandraSettings(username="u", password=SecretStr("p"))) is not None
+        connection.credentials(CassandraSettings(username="u", password=SecretStr("p"))) is not None
     )
     with pytest.raises(BadSetting, match="go together"):
-        connecting.credentials(CassandraSettings(username="u"))
+        connection.credentials(CassandraSettings(username="u"))

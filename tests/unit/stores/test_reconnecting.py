@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.stores.cassandra.connecting import Reconnection
+from mailslice.stores.cassandra.connection import Reconnection
 
 
 class Looked:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.model.settings import CassandraSettings
-from mailslice.stores.cassandra import connecting
+from mailslice.stores.cassandra import connection
 from mailslice.stores.cassandra.session import CassandraSession
 
 
@@ -29,7 +29,7 @@ def test_a_change_of_the_schema_has_six_time_outs(
         return SimpleNamespace(result=list)
 
     driver = SimpleNamespace(execute_async=execute_async)
-    monkeypatch.setattr(connecting, "connect", lambda _: (SimpleNamespace(), driver))
+    monkeypatch.setattr(connection, "connect", lambda _: (SimpleNamespace(), driver))
     session = CassandraSession(CassandraSettings(timeout=timedelta(seconds=2)))
     assert session.execute(statement) == []
     assert asked == [(statement, seconds)]

@@ -13,8 +13,8 @@ from mailslice.model.errors import StoreUnavailable, Unconfirmed
 from mailslice.model.mail import Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
 from mailslice.view.configuration import Shape
+from mailslice.worker.enqueue.enqueue_undo import EnqueueUndo
 from mailslice.worker.enqueue.enqueuer import Enqueuer
-from mailslice.worker.enqueue.undoing import Undoing
 from mailslice.worker.events import MailEvents
 from mailslice.worker.io.content_loader import ContentBudget
 from mailslice.worker.io.statistics import WorkerStatistics
@@ -94,7 +94,7 @@ async def begun(request: pytest.FixtureRequest) -> Any:
     """
     stores = Stores()
     limits = getattr(request, "param", {})
-    enqueuer = Enqueuer(stores.context, None, Undoing(stores.context, **limits))
+    enqueuer = Enqueuer(stores.context, None, EnqueueUndo(stores.context, **limits))
 
     async def begin() -> tuple[asyncio.Task[QueuedMail], asyncio.Future[list[Any]], list[str]]:
         before, rows = len(stores.asked), len(stores.inserts)

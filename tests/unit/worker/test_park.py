@@ -15,7 +15,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import HEADER_DOUBT, HEADER_FAULTS, HEADER_PARKED
-from mailslice.stores.cassandra import connecting
+from mailslice.stores.cassandra import connection
 from mailslice.stores.rabbitmq import consumer, publisher
 from mailslice.worker.dequeue import park, preparer
 from mailslice.worker.dequeue.delivery import WorkerState
@@ -45,7 +45,7 @@ async def test_pauses_double_with_jitter_up_to_five_seconds() -> None:
 def test_a_mail_is_looked_at_within_ten_seconds_of_the_return_of_a_store() -> None:
     """Each store's client connects again first; then the mail's own pause ends."""
     assert FIRST_PAUSE < LONGEST_PAUSE
-    for pause in (connecting.LONGEST_PAUSE, consumer.LONGEST_PAUSE, publisher.LONGEST_PAUSE):
+    for pause in (connection.LONGEST_PAUSE, consumer.LONGEST_PAUSE, publisher.LONGEST_PAUSE):
         assert pause + LONGEST_PAUSE <= 10
 
 

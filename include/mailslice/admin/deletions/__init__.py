@@ -1,7 +1,7 @@
 """Keeps mails that people delete for a while, and brings them back as new entries (ADR 85)."""
 
+from mailslice.admin.deletions.deletion import Deletion
 from mailslice.admin.deletions.entries import DeletedMail, deleted_mails, deleted_runs
-from mailslice.admin.deletions.keeping import Deletion
 from mailslice.admin.deletions.undelete import Undeleted, forecast, undelete
 
 __all__ = [

@@ -15,8 +15,8 @@ from typing import TypeVar
 from uuid import uuid4
 
 from mailslice.admin.cut_off import CutOff, CutOffEntries
+from mailslice.admin.deletions.deletion import all_ended
 from mailslice.admin.deletions.entries import DeletedMail
-from mailslice.admin.deletions.keeping import all_ended
 from mailslice.admin.deletions.packs import Contents, KeptContent
 from mailslice.admin.enqueue import add_rows
 from mailslice.admin.leased_lock import LeasedLock

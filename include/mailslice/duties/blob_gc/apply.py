@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.plan import CandidateRecord, CopyToRestore, GcPlan, record_candidates
-from mailslice.duties.blob_gc.planning import Timings, require_bucket
+from mailslice.duties.blob_gc.planner import Timings, require_bucket
 from mailslice.duties.blob_gc.scans import read_copies, read_planned, read_references
 from mailslice.duties.blob_gc.sources import sources_of
 from mailslice.duties.blob_gc.trash import PRESENT, RESTORED, Trash, Trashed

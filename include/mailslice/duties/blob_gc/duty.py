@@ -10,7 +10,7 @@ from mailslice.duties.blob_gc.apply import EXPIRES, GROUPS, NAMED, collect
 from mailslice.duties.blob_gc.listing import key_ranges
 from mailslice.duties.blob_gc.params import Params
 from mailslice.duties.blob_gc.plan import GcPlan, recorded_candidates
-from mailslice.duties.blob_gc.planning import make_plan
+from mailslice.duties.blob_gc.planner import make_plan
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.gates import usual_frames
 from mailslice.maintenance.progress import Progress

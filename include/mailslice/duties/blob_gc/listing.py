@@ -30,8 +30,8 @@ from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
+from mailslice.stores.blobs.factory import open_patient_store
 from mailslice.stores.blobs.key_ranges import KeyRange, behind
-from mailslice.stores.blobs.opening import open_patient_store
 from mailslice.stores.blobs.store import BlobStore, StoredBlob
 
 COLUMNS = {"key": "string", "size": "long", "modified_s": "long"}

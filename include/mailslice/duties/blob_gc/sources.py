@@ -20,8 +20,8 @@ from mailslice.model.errors import BadSetting, Refused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores
+from mailslice.stores.blobs.factory import open_patient_store
 from mailslice.stores.blobs.key_ranges import behind
-from mailslice.stores.blobs.opening import open_patient_store
 from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges
 from mailslice.stores.cassandra.references import (
     Column,

@@ -16,8 +16,8 @@ from typing import Self
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
+from mailslice.stores.blobs.factory import open_patient_store
 from mailslice.stores.blobs.key_ranges import behind
-from mailslice.stores.blobs.opening import open_patient_store
 from mailslice.stores.blobs.store import Turns
 
 TRASH_PREFIX = "kept/"

@@ -22,7 +22,7 @@ from mailslice.duties.counter_repair.fingerprints import (
     messages_of,
 )
 from mailslice.duties.counter_repair.planned import CounterPlan, Drift
-from mailslice.duties.counter_repair.reading import ids_of
+from mailslice.duties.counter_repair.scan_task import ids_of
 from mailslice.engine.page_decoder import decode
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run

@@ -28,7 +28,7 @@ from mailslice.duties.counter_repair.planned import (
     WITHOUT_ID,
     Difference,
 )
-from mailslice.duties.counter_repair.reading import Chunk, Groups, ids_of
+from mailslice.duties.counter_repair.scan_task import Chunk, Groups, ids_of
 from mailslice.engine.errors import translated_errors
 from mailslice.engine.frames import frame_of_keys
 from mailslice.engine.page_decoder import decode

@@ -22,7 +22,7 @@ from mailslice.duties.counter_repair.planned import (
     Drift,
     ScanFacts,
 )
-from mailslice.duties.counter_repair.reading import (
+from mailslice.duties.counter_repair.scan_task import (
     MAXIMA,
     OF_FILE,
     OF_MAILBOX,

@@ -11,12 +11,12 @@ import pyarrow as pa
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.codec.row import epoch_us
-from mailslice.duties.migrate_v3_to_v4.copying import (
+from mailslice.duties.migrate_v3_to_v4.copier import (
     DIFFERING,
     MISSING,
     NEWER,
     SAME,
-    Copying,
+    Copier,
     PartitionCompared,
     by_slice,
     compare_partitions,
@@ -132,13 +132,13 @@ class Migration(Duty[MigrationPlan]):
         window = view_shape(run.stores, checked=True).window
         throttle, session = run.throttle("cassandra"), run.session()
         turn = None if throttle.free else throttle.share(slots_of(session)).take
-        copying = Copying(_source(run), window, turn)
+        copier = Copier(_source(run), window, turn)
         groups = run.read_rows(plan.groups, PlannedGroup)
         for batch in batches_by_weight(groups, _GROUPS_AT_ONCE, attrgetter("rows"), _ROWS_AT_ONCE):
             if run.out_of_time():
                 return
             run.require_lock()
-            for copied in copying.copy(session, batch):
+            for copied in copier.copy(session, batch):
                 progress.done(count=copied.copied)
                 for name, reason in _SKIPPED.items():
                     progress.skip(reason, getattr(copied, name))

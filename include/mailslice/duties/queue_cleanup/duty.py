@@ -14,7 +14,7 @@ from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
 from mailslice.duties.queue_cleanup.orphan_rows import quarantine_rows
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition, planned_partitions
-from mailslice.duties.queue_cleanup.planning import MAX_ORPHAN_ROWS, make_plan, unrepaired_tables
+from mailslice.duties.queue_cleanup.planner import MAX_ORPHAN_ROWS, make_plan, unrepaired_tables
 from mailslice.duties.queue_cleanup.reads import Remaining, SecondRead, read_remaining, second_read
 from mailslice.duties.queue_cleanup.view import (
     Moved,

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.republish_lost.params import Params
-from mailslice.duties.republish_lost.publishing import (
+from mailslice.duties.republish_lost.publication import (
     CONCURRENCY,
     MAX_NAMED,
     Prover,

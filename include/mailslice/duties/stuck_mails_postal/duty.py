@@ -9,10 +9,10 @@ from typing import Any
 
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.stuck_mails_postal.identity import agree, existing_entries, require_same
-from mailslice.duties.stuck_mails_postal.keeping import copy_file
 from mailslice.duties.stuck_mails_postal.metrics import METRICS_FILE, samples
 from mailslice.duties.stuck_mails_postal.params import Params
 from mailslice.duties.stuck_mails_postal.planned import PlannedRow, PostalAction, PostalPlan
+from mailslice.duties.stuck_mails_postal.quarantine import copy_file
 from mailslice.duties.stuck_mails_postal.quarantined import in_quarantine
 from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState, limit_of
 from mailslice.duties.stuck_mails_postal.survey import PostalSurvey, survey

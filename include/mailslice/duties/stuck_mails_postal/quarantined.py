@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mailslice.duties.stuck_mails_postal.keeping import queue_row
+from mailslice.duties.stuck_mails_postal.quarantine import queue_row
 from mailslice.duties.stuck_mails_postal.rules import ANSWERS, is_answered
 from mailslice.duties.stuck_mails_postal.survey import messages_of
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from mailslice.codec.shown import shown
+from mailslice.duties.stuck_mails_postal.decision_log import PostalDecisionLog
 from mailslice.duties.stuck_mails_postal.identity import agree
-from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, new_log_id, queue_row
+from mailslice.duties.stuck_mails_postal.quarantine import PostalQuarantine, new_log_id, queue_row
 from mailslice.duties.stuck_mails_postal.quarantined import (
     QuarantinedMessage,
     QuarantineState,
     look_up,
 )
-from mailslice.duties.stuck_mails_postal.telling import PostalDecisionLog
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.lock import Lock, locked
 from mailslice.model import crash

@@ -5,7 +5,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, entry_of, new_log_id
+from mailslice.duties.stuck_mails_postal.closing_recovery import ClosingOutcome, ClosingRecovery
+from mailslice.duties.stuck_mails_postal.decision_log import (
+    LEFT_ALONE,
+    PostalDecisionLog,
+    error_details,
+    held_details,
+)
 from mailslice.duties.stuck_mails_postal.planned import (
     BATCH_IN_PROGRESS,
     LOCK_CHANGED,
@@ -14,16 +20,10 @@ from mailslice.duties.stuck_mails_postal.planned import (
     PostalAction,
     PostalPlan,
 )
+from mailslice.duties.stuck_mails_postal.quarantine import PostalQuarantine, entry_of, new_log_id
 from mailslice.duties.stuck_mails_postal.quarantined import look_up
 from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState
 from mailslice.duties.stuck_mails_postal.survey import PostalServers, SurveyedRow
-from mailslice.duties.stuck_mails_postal.telling import (
-    LEFT_ALONE,
-    PostalDecisionLog,
-    error_details,
-    held_details,
-)
-from mailslice.duties.stuck_mails_postal.tidying import ClosingOutcome, ClosingTidier
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
@@ -71,7 +71,7 @@ class StuckMessages:
         self._quarantine = PostalQuarantine(
             run.stores.records.postal_quarantine, run.folder.artifacts
         )
-        self._tidying = ClosingTidier(run, self._quarantine, self._changes)
+        self._closings = ClosingRecovery(run, self._quarantine, self._changes)
         self._decisions = PostalDecisionLog(run.stores, run.request.who, run.request.run)
         self._rows = run.read_rows(plan.rows, PlannedRow)
         self._servers = PostalServers(self._postal)
@@ -88,14 +88,14 @@ class StuckMessages:
 
     def perform_all(self) -> None:
         """Act on the planned rows, up to the limit and the time limit."""
-        finished = self._tidying.finish_all({row.queued_message for row in self._rows})
+        finished = self._closings.finish_all({row.queued_message for row in self._rows})
         self._run.report(finishedOfEarlierRuns=finished)
         done = self._done_by_earlier_try() if self._progress.earlier else {}
         self._own |= done.keys()
         self._perform_rows(done)
         # A planned row may have been left alone, or answered. Then nobody needs the copy that a
         # killed run made of it.
-        finished.update(self._tidying.finish_all(()))
+        finished.update(self._closings.finish_all(()))
         for server, why in sorted(self._servers.unreadable.items()):
             log.warning("server %d was left out: %s", server, why)
 
@@ -295,18 +295,18 @@ class StuckMessages:
             # It is not known what was committed, or who removed the row: Postal's tidy task removes
             # rows without a record, and then the copy is the message. If Postal does not answer,
             # the next run settles the entry.
-            outcome = self._tidying.settle(entry)
+            outcome = self._closings.settle(entry)
             if outcome is ClosingOutcome.KEPT:
                 return
             if outcome is ClosingOutcome.QUEUED:
-                self._tidying.withdraw(entry)
+                self._closings.withdraw(entry)
             is_changed = isinstance(error, RowChanged) or outcome is ClosingOutcome.WITHDRAWN
             raise (RowChanged if is_changed else RecordRefused)(str(error)) from error
         except MailsliceError:
-            self._tidying.withdraw(entry)
+            self._closings.withdraw(entry)
             raise
         else:
-            self._tidying.keep(entry)
+            self._closings.keep(entry)
 
     def _content(self, row: QueuedMessage, message: PostalMessage) -> bytes:
         """The content. Raises MessageChanged if it went since the row was read."""

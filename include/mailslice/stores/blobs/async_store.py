@@ -72,7 +72,7 @@ class AsyncBlobStore:
     def _sync(self) -> BlobStore:
         """For requests that obstore cannot do. Imported when needed: boto3 takes 25 MiB."""
         if self._is_s3:
-            from mailslice.stores.blobs.opening import open_blob_store
+            from mailslice.stores.blobs.factory import open_blob_store
 
             return open_blob_store(self._settings, self._bucket)
         from mailslice.stores.blobs.object_store import ObjectBlobStore

@@ -20,7 +20,7 @@ from mailslice.codec.row import instant
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import ClockSkew, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
-from mailslice.stores.cassandra import connecting, parallel
+from mailslice.stores.cassandra import connection, parallel
 from mailslice.stores.cassandra.coordinator_retry import (
     PATIENCE_SECONDS,
     CoordinatorRetry,
@@ -53,12 +53,12 @@ class CassandraSession:
         # What the driver logs is raised here, or needs no action.
         logging.getLogger("cassandra").setLevel(logging.CRITICAL)
         self.settings = settings
-        self.address = connecting.address(settings)
+        self.address = connection.address(settings)
         self.own_tables: dict[tuple[str, str], Any] = {}
         """The tables of `own.table` that are known to exist, by keyspace and name."""
         self._prepared: dict[tuple[str, bool, bool, bool], PreparedStatement] = {}
         self._lock = threading.Lock()
-        self.cluster, self._session = connecting.connect(settings)
+        self.cluster, self._session = connection.connect(settings)
         """The driver's cluster: for metadata only."""
         self.retry = CoordinatorRetry(self._session)
 
@@ -261,7 +261,7 @@ def _bound(statement: PreparedStatement, params: Params) -> BoundStatement:
         bound.values = [
             value
             if value is None or value is UNSET_VALUE
-            else serialize(value, connecting.PROTOCOL_VERSION)
+            else serialize(value, connection.PROTOCOL_VERSION)
             for serialize, value in zip(statement.serializers, params, strict=True)
         ]
     except Exception:  # noqa: BLE001 - the driver's bind raises it

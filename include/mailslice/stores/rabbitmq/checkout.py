@@ -31,10 +31,10 @@ from mailslice.model.errors import Refused, StoreUnavailable, Undecodable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import RabbitSettings, Settings
+from mailslice.stores.rabbitmq.blocking_publisher import publish_on, ready_messages
 from mailslice.stores.rabbitmq.connection import blocking_connection, is_missing
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.publisher import james_properties
-from mailslice.stores.rabbitmq.publishing import publish_on, ready_messages
 from mailslice.stores.rabbitmq.topology import Declarer
 
 _PATIENCE = 10.0

@@ -23,9 +23,9 @@ from mailslice.model.errors import Refused, StoreUnavailable, Undecodable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
+from mailslice.stores.rabbitmq.blocking_publisher import ready_messages
 from mailslice.stores.rabbitmq.connection import HEARTBEAT_SECONDS, blocking_connection
 from mailslice.stores.rabbitmq.management import Management
-from mailslice.stores.rabbitmq.publishing import ready_messages
 from mailslice.stores.rabbitmq.topology import Declarer
 
 MAX_CENSUS = 100_000

@@ -17,9 +17,9 @@ from mailslice.codec import message
 from mailslice.model.errors import Undecodable
 from mailslice.model.mail import EnqueueId, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
+from mailslice.stores.rabbitmq.blocking_publisher import ready_messages
 from mailslice.stores.rabbitmq.checkout import dead_letters
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.publishing import ready_messages
 from mailslice.testing.faults.operations import RECIPIENTS, content_of
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores
-from mailslice.stores.rabbitmq.publishing import publish_confirmed
+from mailslice.stores.rabbitmq.blocking_publisher import publish_confirmed
 from mailslice.testing.faults.books import Books, QueueState, ready
 from mailslice.testing.faults.child import ChildMessage, Stop, run
 from mailslice.testing.faults.operations import (

@@ -27,7 +27,7 @@ from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.process.handler_pool import next_delivery
 from mailslice.worker.queue_worker import QueueWorker
-from mailslice.worker.retrying import retry_now
+from mailslice.worker.retries import retry_now
 from mailslice.worker.smtp_server.metrics import SmtpMetrics
 from mailslice.worker.smtp_server.policy import policy_of
 from mailslice.worker.smtp_server.server import serve

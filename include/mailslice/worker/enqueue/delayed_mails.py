@@ -22,7 +22,7 @@ from functools import partial
 from itertools import islice
 from uuid import UUID, uuid4
 
-from mailslice.admin.deletions.keeping import all_ended
+from mailslice.admin.deletions.deletion import all_ended
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.codec import message as codec
 from mailslice.codec.headers import count_in, headers_of, partition_in

@@ -1,7 +1,7 @@
 """Enqueue: header and body blob together -> view row -> confirmed publish -> return.
 
 The row comes first: a message that RabbitMQ delivers before a failed insert could not be taken
-back. A failed enqueue is undone: deleted mark, then its own blobs (`undoing`). An error of the
+back. A failed enqueue is undone: deleted mark, then its own blobs (`enqueue_undo`). An error of the
 broker is not "not sent": the message may be delivered before its mark. The error says so.
 """
 
@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
-from mailslice.admin.deletions.keeping import all_ended
+from mailslice.admin.deletions.deletion import all_ended
 from mailslice.codec import message
 from mailslice.codec.content import split
 from mailslice.codec.headers import headers_of
@@ -18,7 +18,7 @@ from mailslice.model import crash
 from mailslice.model.errors import BadInput, Unconfirmed
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, ViewRow
 from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
-from mailslice.worker.enqueue.undoing import Undoing
+from mailslice.worker.enqueue.enqueue_undo import EnqueueUndo
 from mailslice.worker.events import message_id_of
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.message_copy import MessageCopy
@@ -33,13 +33,13 @@ class Enqueuer:
     """Enqueues into one queue; any number of concurrent calls."""
 
     def __init__(
-        self, context: QueueContext, delays: Delays, undoing: Undoing | None = None
+        self, context: QueueContext, delays: Delays, undoing: EnqueueUndo | None = None
     ) -> None:
         self._context = context
         self._delays = delays
         self._starts_written = False
         self._starts_lock = asyncio.Lock()
-        self._undoing = undoing or Undoing(context)
+        self._undoing = undoing or EnqueueUndo(context)
 
     async def enqueue(
         self, mail: Mail, content: bytes | Path, delay: timedelta | None = None

@@ -8,7 +8,7 @@ from mailslice.duties.blob_gc.orphans import GROUP_ROWS
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.errors import SlowDown as TooBusy
 from mailslice.model.mail import BlobId
-from mailslice.stores.blobs import opening
+from mailslice.stores.blobs import factory
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from tests.services.duties.blob_gc.slow_down import SlowDown
 
@@ -54,7 +54,7 @@ def test_an_s3_that_stays_busy_ends_the_run_and_the_next_one_goes_on(busy, monke
     heap.collect()
     request = heap.request()
     heap.steps(request, "plan", "check", at=2 * HOURS)
-    monkeypatch.setattr(opening, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(factory, "PATIENCE_S", 0.5)
     proxy.refuse("POST", 10**6)
     with pytest.raises(StoreUnavailable, match="too busy"):
         heap.steps(request, "apply", at=2 * HOURS)

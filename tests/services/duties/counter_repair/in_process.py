@@ -19,10 +19,10 @@ from operator import itemgetter
 import pyarrow as pa
 
 from mailslice.duties.counter_repair import differences as differing
-from mailslice.duties.counter_repair import planned, reading, survey
+from mailslice.duties.counter_repair import planned, scan_task, survey
 from mailslice.duties.counter_repair.duty import CounterRepair
 from mailslice.duties.counter_repair.planned import Difference, Drift
-from mailslice.duties.counter_repair.reading import Key, ScanSpec
+from mailslice.duties.counter_repair.scan_task import Key, ScanSpec
 from mailslice.duties.counter_repair.survey import RangeRead, Totals
 from mailslice.engine.row_files import RowFile
 
@@ -44,24 +44,28 @@ class PlainScanned:
         self._side = "projected" if trust_projection else "truth"
         rows = []
         for part in survey.modseq_keys_first(keys):
-            rows += [row for batch in reading.read(what, iter([part])) for row in batch.to_pylist()]
+            rows += [
+                row for batch in scan_task.read(what, iter([part])) for row in batch.to_pylist()
+            ]
             pause()
         world = itemgetter("kind", "key")
         self._rows = [
             _joined(kind, key, list(parts))
             for (kind, key), parts in groupby(sorted(rows, key=world), key=world)
         ]
-        self._mailboxes = [row for row in self._rows if row["kind"] == reading.OF_MAILBOX]
+        self._mailboxes = [row for row in self._rows if row["kind"] == scan_task.OF_MAILBOX]
 
     def ranges(self) -> list[RangeRead]:
         return [
-            RangeRead(row["kind"], reading.RANGE.unpack(row["key"]), row["rows"], row["reads"])
+            RangeRead(row["kind"], scan_task.RANGE.unpack(row["key"]), row["rows"], row["reads"])
             for row in self._rows
-            if row["kind"] not in {reading.OF_MAILBOX, reading.OF_FILE}
+            if row["kind"] not in {scan_task.OF_MAILBOX, scan_task.OF_FILE}
         ]
 
     def truth(self) -> list[RowFile]:
-        return [reading.file_of(row["key"]) for row in self._rows if row["kind"] == reading.OF_FILE]
+        return [
+            scan_task.file_of(row["key"]) for row in self._rows if row["kind"] == scan_task.OF_FILE
+        ]
 
     @property
     def totals(self) -> Totals:
@@ -101,11 +105,11 @@ class PlainScanned:
 
 def _joined(kind: str, key: bytes, parts: list[dict]) -> dict:
     row: dict = {"kind": kind, "key": key}
-    for name in reading.SUMS:
+    for name in scan_task.SUMS:
         row[name] = sum(part[name] for part in parts)
-    for name in reading.MAXIMA:
+    for name in scan_task.MAXIMA:
         row[name] = max(part[name] for part in parts)
-    for name in reading.XORS:
+    for name in scan_task.XORS:
         row[name] = 0
         for part in parts:
             row[name] ^= part[name]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mailslice.duties.queue_cleanup import decide, gates, plan, planning
+from mailslice.duties.queue_cleanup import decide, gates, plan, planner
 from mailslice.engine import partition_scan as spark_slices
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.model.errors import BadInput, GateFailed
@@ -193,7 +193,7 @@ def test_a_browse_start_that_would_pass_a_live_mail_fails(full, monkeypatch):
 @pytest.mark.parametrize(("found", "words"), [(-1, "an unread one is not"), (1, "counted twice")])
 def test_a_place_that_was_not_read_or_read_twice_stops_the_run(full, monkeypatch, found, words):
     view, request, _ = full
-    scan = planning.scan
+    scan = planner.scan
 
     def other(*args):
         partitions = scan(*args)
@@ -203,7 +203,7 @@ def test_a_place_that_was_not_read_or_read_twice_stops_the_run(full, monkeypatch
         return [one if each is other else each for each in partitions]
 
     with monkeypatch.context() as patch:
-        patch.setattr(planning, "scan", other)
+        patch.setattr(planner, "scan", other)
         view.steps(request, "plan")
     with pytest.raises(GateFailed, match=words):
         view.steps(request, "check")

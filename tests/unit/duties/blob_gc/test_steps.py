@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.blob_gc import apply, planning
+from mailslice.duties.blob_gc import apply, planner
 from mailslice.duties.blob_gc.duty import DUTY
 from mailslice.duties.blob_gc.orphans import GROUP_ROWS
 from mailslice.duties.blob_gc.params import Params
@@ -138,10 +138,10 @@ class Heap:
 def heap(tmp_path, monkeypatch):
     heap = Heap(tmp_path)
     heap.buckets.install(monkeypatch)
-    for module in (planning, apply):
+    for module in (planner, apply):
         monkeypatch.setattr(module, "sources_of", lambda _: ([heap.source], ["enqueuedMailsV3"]))
-    monkeypatch.setattr(planning, "unread_columns", lambda *_: ["avatars.blobid"])
-    monkeypatch.setattr(planning, "with_rows", lambda *_: [])
+    monkeypatch.setattr(planner, "unread_columns", lambda *_: ["avatars.blobid"])
+    monkeypatch.setattr(planner, "with_rows", lambda *_: [])
     return heap
 
 

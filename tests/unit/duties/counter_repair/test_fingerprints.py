@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailslice.duties.counter_repair import reading
+from mailslice.duties.counter_repair import scan_task
 from mailslice.duties.counter_repair.fingerprints import (
     MessageDigest,
     layout_of,
@@ -18,7 +18,7 @@ from mailslice.duties.counter_repair.fingerprints import (
     messages_of,
     without_id,
 )
-from mailslice.duties.counter_repair.reading import RANGE, Chunk, Groups, ScanSpec
+from mailslice.duties.counter_repair.scan_task import RANGE, Chunk, Groups, ScanSpec
 from mailslice.engine.page_decoder import decode
 from mailslice.maintenance.row_file import read_tables
 from mailslice.stores.cassandra.mailboxes import FLAGS, USER_FLAGS
@@ -235,19 +235,19 @@ def test_a_range_counts_all_rows_and_the_truth_of_the_mailboxes_asked_for_is_wri
             pages=lambda table, ranges, _: ((ranges[0], each) for each in pages[table])
         ),
     )
-    monkeypatch.setattr(reading, "stores_of", lambda _: stores)
+    monkeypatch.setattr(scan_task, "stores_of", lambda _: stores)
     told = [
         each
-        for batch in reading.read(scan, iter([[(table, 3, 9) for table in pages]]))
+        for batch in scan_task.read(scan, iter([[(table, 3, 9) for table in pages]]))
         for each in batch.to_pylist()
     ]
     ranges = {
         each["kind"]: (RANGE.unpack(each["key"]), each["rows"], each["reads"])
         for each in told
-        if each["kind"] not in {reading.OF_MAILBOX, reading.OF_FILE}
+        if each["kind"] not in {scan_task.OF_MAILBOX, scan_task.OF_FILE}
     }
     assert ranges == {"messageidtable": ((3, 9), 6, 1), "imapuidtable": ((3, 9), 6, 1)}
-    files = [reading.file_of(each["key"]) for each in told if each["kind"] == reading.OF_FILE]
+    files = [scan_task.file_of(each["key"]) for each in told if each["kind"] == scan_task.OF_FILE]
     assert sum(file.rows for file in files) == written
     uids = [
         uid

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from mailslice.duties.migrate_v3_to_v4.copying import digest_of, row_hash
+from mailslice.duties.migrate_v3_to_v4.copier import digest_of, row_hash
 from mailslice.engine.row_files import Digest
 from mailslice.model.mail import QueueName
 from tests.contracts.making import bare_row, full_row, row

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from mailslice.duties.migrate_v3_to_v4.copying import Copying
+from mailslice.duties.migrate_v3_to_v4.copier import Copier
 from mailslice.duties.migrate_v3_to_v4.duty import DUTY, MigrationPlan
 from mailslice.duties.migrate_v3_to_v4.source import PlannedGroup, Source
 from mailslice.engine.frames import InProcess
@@ -93,11 +93,11 @@ def test_what_was_read_is_inside_the_digest(plan):
 
 def test_rows_that_were_changed_since_the_plan_are_not_copied(run, group, monkeypatch):
     """Before a store is asked anything."""
-    monkeypatch.setattr("mailslice.duties.migrate_v3_to_v4.copying.stores_of", lambda _: None)
+    monkeypatch.setattr("mailslice.duties.migrate_v3_to_v4.copier.stores_of", lambda _: None)
     edited(run, lambda rows: [{**rows[0], "enqueue_id": str(uuid.uuid4())}, *rows[1:]])
     source = Source(run.settings, QUEUE, run.folder.artifacts, run.folder.name)
     with pytest.raises(PlanRefused, match="was changed"):
-        Copying(source, NOW - NOW).copy(InProcess(), [group])
+        Copier(source, NOW - NOW).copy(InProcess(), [group])
 
 
 def summaries(run, plan, result, **verified):

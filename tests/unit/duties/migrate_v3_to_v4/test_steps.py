@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.migrate_v3_to_v4 import copying, source
+from mailslice.duties.migrate_v3_to_v4 import copier, source
 from mailslice.duties.migrate_v3_to_v4.duty import DUTY
 from mailslice.duties.migrate_v3_to_v4.params import Params
 from mailslice.engine.frames import InProcess
@@ -82,7 +82,7 @@ class Tables:
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
     made = Tables(tmp_path)
-    for module in (source, copying):
+    for module in (source, copier):
         monkeypatch.setattr(module, "stores_of", lambda _: made.stores)
     names = {table.cql for table in (QueueTable.V3, QueueTable.V4)}
     made.stores.cassandra.keyspace = ""

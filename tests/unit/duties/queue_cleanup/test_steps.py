@@ -18,7 +18,7 @@ import pytest
 
 from mailslice.bench.clearing import drop_marks
 from mailslice.codec.row import epoch_us
-from mailslice.duties.queue_cleanup import candidates, marks, plan, planning, reads
+from mailslice.duties.queue_cleanup import candidates, marks, plan, planner, reads
 from mailslice.duties.queue_cleanup import duty as duties
 from mailslice.duties.queue_cleanup.duty import DUTY
 from mailslice.duties.queue_cleanup.params import Params
@@ -129,7 +129,7 @@ def view(tmp_path, monkeypatch):
     monkeypatch.setattr(MemoryEnqueuedMails, "packed_written_ids_of", read, raising=False)
     monkeypatch.setattr(sharing, "stored", lambda _: False)
     monkeypatch.setattr(sharing, "workers_that_differ", lambda *_, **__: view.dissenters)
-    monkeypatch.setattr(planning, "table_repairs", lambda *_: ())
+    monkeypatch.setattr(planner, "table_repairs", lambda *_: ())
     monkeypatch.setattr(duties, "usual_frames", lambda *_, **__: [])
     monkeypatch.setattr(Run, "session", lambda _: InProcess())
 
@@ -898,7 +898,7 @@ def test_what_a_sweep_says_of_rows_without_a_mark_does_not_contradict_itself(vie
 def test_a_sweep_that_finds_more_rows_without_a_mark_than_it_names_says_so(view, monkeypatch):
     monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
     monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
-    for module in (planning, duties):
+    for module in (planner, duties):
         monkeypatch.setattr(module, "MAX_ORPHAN_ROWS", 1)
     view.start_at(5)
     view.insert(1, dead=True)
@@ -1100,7 +1100,7 @@ def test_a_sweep_with_a_large_grace_dates_its_list_later(view, monkeypatch, grac
 def test_the_warning_about_repairs_is_by_the_browse_start_after_apply(view, monkeypatch, meanwhile):
     """Slices after it are emptied; the planned start may be another than the one that came."""
     unrepaired = SimpleNamespace(is_recent=lambda _: False, sentence=lambda: "never repaired")
-    monkeypatch.setattr(planning, "table_repairs", lambda *_: [unrepaired])
+    monkeypatch.setattr(planner, "table_repairs", lambda *_: [unrepaired])
     view.start_at(0)
     if meanwhile == "James raises it":
         view.insert(0, dead=False)

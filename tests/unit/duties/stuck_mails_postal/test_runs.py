@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.duties.stuck_mails_postal.closing_recovery import ClosingRecovery
 from mailslice.duties.stuck_mails_postal.duty import DUTY, closed_messages
-from mailslice.duties.stuck_mails_postal.keeping import copy_file, entry_of
 from mailslice.duties.stuck_mails_postal.planned import PlannedRow
+from mailslice.duties.stuck_mails_postal.quarantine import copy_file, entry_of
 from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState, look_up
 from mailslice.duties.stuck_mails_postal.releases import NotReleased
 from mailslice.duties.stuck_mails_postal.rules import PostalStage
-from mailslice.duties.stuck_mails_postal.tidying import ClosingTidier
 from mailslice.maintenance.artifacts import FILES
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Summaries
@@ -325,7 +325,7 @@ def test_a_second_try_that_ends_early_says_by_state_what_the_first_did(
 
     again = world.new_run()
     with monkeypatch.context() as patch:
-        patch.setattr(ClosingTidier, "finish_all", away)
+        patch.setattr(ClosingRecovery, "finish_all", away)
         with pytest.raises(StoreUnavailable):
             world.applied(again, plan)
     steps = Summaries.load(run.folder, DUTY.kinds)

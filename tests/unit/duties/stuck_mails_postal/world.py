@@ -17,11 +17,18 @@ from typing import Any
 import pytest
 
 from mailslice.codec.row import instant
-from mailslice.duties.stuck_mails_postal import duty, quarantined, releases, survey, tidying, work
+from mailslice.duties.stuck_mails_postal import (
+    closing_recovery,
+    duty,
+    quarantined,
+    releases,
+    survey,
+    work,
+)
 from mailslice.duties.stuck_mails_postal.duty import DUTY
-from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, entry_of
 from mailslice.duties.stuck_mails_postal.params import Params
 from mailslice.duties.stuck_mails_postal.planned import PostalPlan
+from mailslice.duties.stuck_mails_postal.quarantine import PostalQuarantine, entry_of
 from mailslice.duties.stuck_mails_postal.releases import PostalReleases, ReleaseRequest
 from mailslice.duties.stuck_mails_postal.rules import PostalStage
 from mailslice.maintenance.progress import Progress
@@ -361,7 +368,7 @@ class Changes:
 
 def fake(patch: pytest.MonkeyPatch) -> None:
     """Patches the duty to work on a `World`."""
-    for module in (duty, quarantined, survey, tidying, work):
+    for module in (duty, quarantined, survey, closing_recovery, work):
         patch.setattr(module, "PostalQueue", Queue)
     patch.setattr(survey, "ServerMessages", Messages)
     for module in (releases, work):

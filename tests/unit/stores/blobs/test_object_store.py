@@ -17,9 +17,9 @@ from mailslice.model.errors import BadSetting, SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import BlobProvider, S3Settings, load_settings
 from mailslice.stores.blobs.async_store import AsyncBlobStore
+from mailslice.stores.blobs.factory import open_blob_store
 from mailslice.stores.blobs.keys import escape_key, needs_boto3, service, unescape_key
 from mailslice.stores.blobs.object_store import ObjectBlobStore, open_obstore, translated
-from mailslice.stores.blobs.opening import open_blob_store
 from tests.contracts.blob_store import AWKWARD, Buckets, EscapedKeys
 
 GCS = S3Settings(provider=BlobProvider.GCS)

@@ -14,8 +14,8 @@ from uuid import uuid4
 
 import pytest
 
-from mailslice.cli import enqueueing
-from mailslice.cli.enqueueing import Enqueuing, EnvelopeOptions
+from mailslice.cli import bulk_enqueue
+from mailslice.cli.bulk_enqueue import BulkEnqueue, EnvelopeOptions
 from mailslice.cli.output import NoRoomError, Output, StdoutClosedError
 from mailslice.codec.mime import envelope
 from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
@@ -61,7 +61,7 @@ def given(**changes):
 
 
 async def enqueue(worker, *paths, **changes):
-    run = Enqueuing(worker, given(**changes), Output(as_json=True))
+    run = BulkEnqueue(worker, given(**changes), Output(as_json=True))
     await run.run([str(path) for path in paths])
     return run
 
@@ -172,7 +172,7 @@ async def test_a_mail_whose_headers_cannot_be_read_is_listed_and_the_rest_goes_o
             raise RecursionError
         return envelope(content)
 
-    monkeypatch.setattr(enqueueing, "envelope", unexpected)
+    monkeypatch.setattr(bulk_enqueue, "envelope", unexpected)
     worker = FakeWorker()
     run = await enqueue(worker, DATA / "sample")
     assert run.done == 24
@@ -204,7 +204,7 @@ async def test_an_mbox_on_standard_input_is_many_mails_each_to_its_own_recipient
 async def test_a_store_that_goes_away_or_refuses_us_stops_the_reading_and_is_raised(capsys, kind):
     worker = FakeWorker()
     worker.error = lambda number: kind("S3 at 127.0.0.1:9 does not answer") if number >= 5 else None
-    run = Enqueuing(worker, given(), Output(as_json=True))
+    run = BulkEnqueue(worker, given(), Output(as_json=True))
     with pytest.raises(kind):
         await run.run([str(DATA / "sample")])
     assert run.done == 5
@@ -226,7 +226,7 @@ class Full:
 
 async def test_a_mail_whose_line_finds_no_room_is_enqueued_not_failed():
     worker = FakeWorker(delay=0.01)
-    run = Enqueuing(
+    run = BulkEnqueue(
         worker, given(), Full(NoRoomError("stdout cannot be written to: No space left on device"))
     )
     with pytest.raises(
@@ -248,7 +248,7 @@ async def test_the_error_that_stopped_it_is_raised_itself_also_when_it_was_long_
     for number in range(150):
         (tmp_path / f"{number:03}.eml").write_bytes(b"To: a@b.example\r\n\r\n%d" % number)
     worker = FakeWorker()
-    run = Enqueuing(worker, given(), Full(error))
+    run = BulkEnqueue(worker, given(), Full(error))
     with pytest.raises(type(error)) as raised:
         await run.run([str(tmp_path)])
     assert raised.value is error
@@ -269,7 +269,7 @@ async def test_a_store_that_goes_away_while_standard_input_is_silent_ends_it(mon
             worker.error = lambda _: StoreUnavailable("S3 at 127.0.0.1:9 does not answer")
             with pytest.raises(StoreUnavailable):
                 await asyncio.wait_for(
-                    Enqueuing(worker, given(), Output(as_json=True)).run(["-"]), 60
+                    BulkEnqueue(worker, given(), Output(as_json=True)).run(["-"]), 60
                 )
     finally:
         os.close(writer)
@@ -325,7 +325,7 @@ async def test_bytes_in_flight_are_bounded_and_a_larger_mail_goes_alone(tmp_path
         (tmp_path / f"{number:02}.eml").write_bytes(b"To: a@b.example\r\n\r\n" + b"x" * MIB)
     (tmp_path / "99.eml").write_bytes(b"To: a@b.example\r\n\r\n" + b"x" * 6 * MIB)
     worker = FakeWorker(delay=0.01)
-    run = Enqueuing(worker, given(), Output(as_json=True), bytes_in_flight=4 * MIB)
+    run = BulkEnqueue(worker, given(), Output(as_json=True), bytes_in_flight=4 * MIB)
     await run.run([str(tmp_path)])
     assert run.done == 21
     assert worker.most_bytes <= 6 * MIB + 100

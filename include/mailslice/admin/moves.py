@@ -33,7 +33,7 @@ from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import MailStages, QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import Content, State
-from mailslice.stores.rabbitmq.publishing import has_consumers
+from mailslice.stores.rabbitmq.blocking_publisher import has_consumers
 
 _MAX_NAMES = 100
 T = TypeVar("T")

@@ -35,7 +35,7 @@ class _Undo:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Undoing:
+class EnqueueUndo:
     """The failed enqueues of one queue. Beyond `max_pending` (40 MB) the oldest are left to
     `queue_audit` and the weekly sweep. Pause and time-out in seconds.
     """

@@ -19,10 +19,10 @@ from uuid import UUID, uuid4
 import pytest
 
 import mailslice
-from mailslice.admin import moving
+from mailslice.admin import moves
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
-from mailslice.admin.moving import FOLDER_OF_MOVES, MoveOutcome, Moves
+from mailslice.admin.moves import FOLDER_OF_MOVES, MoveOutcome, Moves
 from mailslice.admin.queues import create
 from mailslice.admin.worker_history import WorkerHistory
 from mailslice.bench.clearing import drop_marks
@@ -389,7 +389,7 @@ def test_while_a_replica_is_away_a_mail_without_a_mark_is_in_doubt_too(
     killed(two, fresh_module, "move:decided")
     two.stores.own.locks.release(f"move/{two.source}", _holder(two))
     with monkeypatch.context() as patch:
-        patch.setattr(moving, "is_finished", away)
+        patch.setattr(moves, "is_finished", away)
         outcome = two.move()
         assert (outcome.doubtful, outcome.moved, outcome.gone) == (1, {}, 0)
         assert two.left() == 3

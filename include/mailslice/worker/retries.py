@@ -15,7 +15,7 @@ from mailslice.model.errors import Refused, Undecodable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.own import DelayedMail
-from mailslice.stores.rabbitmq.publishing import has_consumers
+from mailslice.stores.rabbitmq.blocking_publisher import has_consumers
 from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 

@@ -52,7 +52,7 @@ class GroupCopied:
 
 
 @dataclass(frozen=True, slots=True)
-class Copying:
+class Copier:
     """Where to copy from. `turn(n)` blocks until n more rows may be written."""
 
     source: Source

@@ -41,7 +41,7 @@ class EnvelopeOptions:
     max_bytes: int
 
 
-class Enqueuing:
+class BulkEnqueue:
     """One run of `mail enqueue`: prints a line for each durable mail, collects failures."""
 
     def __init__(

@@ -4,8 +4,8 @@ from datetime import datetime
 
 import pytest
 
+from mailslice.duties.stuck_mails_postal.decision_log import error_details
 from mailslice.duties.stuck_mails_postal.rules import PostalStage
-from mailslice.duties.stuck_mails_postal.telling import error_details
 from mailslice.stores.postal.rows import QueuedMessage
 
 AT = datetime(2026, 11, 23, 12)  # noqa: DTZ001

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mailslice.codec.shown import shown
-from mailslice.duties.stuck_mails_postal.keeping import queue_row
+from mailslice.duties.stuck_mails_postal.quarantine import queue_row
 from mailslice.duties.stuck_mails_postal.rules import PostalStage
 from mailslice.model.durations import format_duration
 from mailslice.stores import Stores

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from mailslice.admin.mail_queue import MailQueue
-from mailslice.cli.exporting import export_mails
+from mailslice.cli.eml_export import export_mails
 from mailslice.model.errors import ContentMissing, MailsliceError, SomeFailed
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.settings import load_settings

@@ -61,7 +61,7 @@ class DrainOptions:
     reason: Reason = None
 
 
-class Draining:
+class Drain:
     """One run of `worker drain`.
 
     A retried mail comes back at once. The run postpones it until no new mail has come for a while,

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from mailslice.cli.draining import Draining, DrainOptions, DrainOutcome
+from mailslice.cli.drain import Drain, DrainOptions, DrainOutcome
 from mailslice.cli.output import Output
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
@@ -92,7 +92,7 @@ class FakeDelivery:
 
 async def drain(broker, limit=None, outcome=DrainOutcome.SUCCESS, idle=0.4, prefetch=8):
     await asyncio.wait_for(
-        Draining(
+        Drain(
             broker,
             DrainOptions(limit, outcome, timedelta(seconds=idle), prefetch, "why"),
             Output(as_json=True),

@@ -16,9 +16,9 @@ from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.mail import Mail
 from mailslice.model.settings import Settings
 from mailslice.worker.outcome import Disposition
-from mailslice.worker.process import consuming
+from mailslice.worker.process import consume_loop
 from mailslice.worker.process import handler_pool as handling
-from mailslice.worker.process.consuming import consume
+from mailslice.worker.process.consume_loop import consume
 from mailslice.worker.process.handler_pool import Policy
 from tests.unit.worker_process.test_handling import FakeDelivery
 
@@ -100,7 +100,7 @@ async def test_a_broker_that_refuses_us_does_not_cost_what_handlers_are_at() -> 
 async def test_but_handlers_that_hang_are_not_waited_for_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(consuming, "DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(consume_loop, "DRAIN_SECONDS", 0.1)
     delivery = Held()
     given = Given(delivery, then=StoreUnavailable("RabbitMQ at rabbit:5672 does not answer"))
 

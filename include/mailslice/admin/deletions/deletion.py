@@ -101,10 +101,10 @@ def delete_and_keep(
     with suppress(TryAgain, ClockSkew, BadSetting):
         stores.cassandra.require_clock(clock)
         expire(stores.own_blobs, clock())
-    _Keeping(stores, queue, clock, deletion).delete(rows)
+    _Deleter(stores, queue, clock, deletion).delete(rows)
 
 
-class _Keeping:
+class _Deleter:
     def __init__(self, stores: Stores, queue: QueueName, clock: Clock, deletion: Deletion) -> None:
         self._stores = stores
         self._queue = queue

@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Collection
 from enum import StrEnum
 
-from mailslice.duties.stuck_mails_postal.keeping import (
+from mailslice.duties.stuck_mails_postal.decision_log import PostalDecisionLog, held_details
+from mailslice.duties.stuck_mails_postal.planned import PostalAction
+from mailslice.duties.stuck_mails_postal.quarantine import (
     BEING_CLOSED,
     PostalQuarantine,
     copy_file,
     queue_row,
 )
-from mailslice.duties.stuck_mails_postal.planned import PostalAction
 from mailslice.duties.stuck_mails_postal.rules import PostalState, is_answered
 from mailslice.duties.stuck_mails_postal.survey import messages_of
-from mailslice.duties.stuck_mails_postal.telling import PostalDecisionLog, held_details
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
@@ -36,7 +36,7 @@ class ClosingOutcome(StrEnum):
     QUEUED = "still in Postal's queue as it was"
 
 
-class ClosingTidier:
+class ClosingRecovery:
     """Finishes entries in state NOTED or CLOSING. The caller holds the duty's lock."""
 
     def __init__(self, run: Run, quarantine: PostalQuarantine, changes: PostalChanges) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.webadmin import parsing
+from mailslice.webadmin import query_params
 from mailslice.webadmin.answers import Halt, task_date
 from mailslice.webadmin.tasks import Status, Task, TaskType
 
@@ -31,7 +31,7 @@ NOW = datetime(2026, 11, 23, 12, 30, 1, 805_999, UTC)
     ],
 )
 def test_durations_have_james_units(text, unit, seconds):
-    assert parsing.duration(text, unit) == timedelta(seconds=seconds)
+    assert query_params.duration(text, unit) == timedelta(seconds=seconds)
 
 
 @given(st.text(max_size=200))
@@ -39,16 +39,16 @@ def test_no_text_breaks_a_parser(text):
     """Whatever comes, it is a value or a 400 with a body of JSON, and it does not hang."""
     began = time.monotonic()
     for parse in (
-        parsing.older_than,
-        parsing.await_timeout,
-        parsing.limit,
-        parsing.moment,
-        parsing.task_id,
-        lambda value: parsing.address(value, "sender"),
-        lambda value: parsing.whole_filter(value, "offset"),
-        lambda value: parsing.positive(value, "n", 1),
-        lambda value: parsing.probability(value, "p", 0.5),
-        lambda value: parsing.require_flush("true", value.encode("utf-8", "replace")),
+        query_params.older_than,
+        query_params.await_timeout,
+        query_params.limit,
+        query_params.moment,
+        query_params.task_id,
+        lambda value: query_params.address(value, "sender"),
+        lambda value: query_params.whole_filter(value, "offset"),
+        lambda value: query_params.positive(value, "n", 1),
+        lambda value: query_params.probability(value, "p", 0.5),
+        lambda value: query_params.require_flush("true", value.encode("utf-8", "replace")),
     ):
         refused = None
         try:
