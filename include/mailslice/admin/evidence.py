@@ -23,15 +23,15 @@ Partitions = Callable[[EnqueuedMails], Sequence[Partition]]
 
 
 def still_live(
-    tables: QueueTables, queue: QueueName, window: timedelta, wanted: Mapping[EnqueueId, Partition]
+    tables: QueueTables, queue: QueueName, window: timedelta, latest: Mapping[EnqueueId, Partition]
 ) -> dict[EnqueueId, ViewRow]:
-    """The rows of the live mails. `wanted`: id -> the partition in which the mail was last seen.
+    """The rows of the live mails. `latest`: id -> the partition in which the mail was last seen.
 
     Reads marks, then rows, then browseStart: James' clear writes browseStart, then marks, then
     deletes rows. Before browseStart, an unmarked row proves nothing.
     """
-    marked = tables.deleted.marked(queue, wanted)
-    unmarked = ((partition, id_) for id_, partition in wanted.items() if id_ not in marked)
+    marked = tables.deleted.marked(queue, latest)
+    unmarked = ((partition, id_) for id_, partition in latest.items() if id_ not in marked)
     keys = list(batches_by_key(unmarked, _AT_ONCE))
     rows = [row for table in tables.existing for row in table.by_ids(queue, keys)]
     browse = tables.browse_starts.get(queue)

@@ -11,7 +11,7 @@ from mailslice.codec.addresses import (
     checked_address,
     checked_sender,
     domain_of,
-    same,
+    same_address,
 )
 from mailslice.codec.wildcards import Wildcard, is_pattern
 from mailslice.model.durations import format_duration
@@ -127,11 +127,11 @@ class MailFilter:
             and (self.sender is None or _is_sender(self.sender, mail.sender))
             and (
                 self.recipient is None
-                or any(_is(self.recipient, one, same) for one in mail.recipients)
+                or any(_is(self.recipient, one, same_address) for one in mail.recipients)
             )
             and (
                 self.domain is None
-                or any(_is(self.domain, domain_of(one), same) for one in mail.recipients)
+                or any(_is(self.domain, domain_of(one), same_address) for one in mail.recipients)
             )
             and (latest is None or (enqueued is not None and enqueued <= latest))
         )
@@ -160,4 +160,4 @@ def _is(expected: _Text, text: str, equal: Callable[[str, str], bool]) -> bool:
 def _is_sender(expected: _Text, sender: str | None) -> bool:
     if isinstance(expected, Wildcard):
         return sender is not None and expected.matches(sender)
-    return same(sender, None if expected == NULL_SENDER else expected)
+    return same_address(sender, None if expected == NULL_SENDER else expected)

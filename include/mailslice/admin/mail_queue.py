@@ -135,9 +135,9 @@ class MailQueue:
             raise BadInput("find: neither a name nor an enqueue id was given")
         return list(self._matching(self._live, MailFilter(name=name), 1000))
 
-    def still_live(self, wanted: Mapping[EnqueueId, Partition]) -> dict[EnqueueId, ViewRow]:
-        """The rows of those `wanted` mails that are still live: a few requests a partition."""
-        return still_live(self._stores.tables, self.name, self.shape.window, wanted)
+    def still_live(self, latest: Mapping[EnqueueId, Partition]) -> dict[EnqueueId, ViewRow]:
+        """The rows of the mails of `latest` that are still live: a few requests a partition."""
+        return still_live(self._stores.tables, self.name, self.shape.window, latest)
 
     def content(self, row: ViewRow) -> bytes:
         """The mail's bytes, as enqueued. Raises ContentMissing when a blob is gone."""

@@ -91,9 +91,9 @@ def _clock(main: MariaDb, clock: Clock) -> PostalCheck:
     return PostalCheck("clock", abs(skew) <= _MAX_SKEW, EVERY, f"the database's is {words}")
 
 
-def _schema(check: str, ask: Callable[[], None]) -> PostalCheck:
+def _schema(check: str, query: Callable[[], None]) -> PostalCheck:
     try:
-        ask()
+        query()
     except NoRight:
         return PostalCheck(check, None, EVERY, "it may not be read: see rights")
     except MailsliceError as error:

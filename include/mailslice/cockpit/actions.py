@@ -58,12 +58,12 @@ class Actions:
         self._start = start
         self._turns = threading.BoundedSemaphore(_MAX_PREVIEWS)
 
-    def preview(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def preview(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The mails that the action would change. Their selection is stored under its digest.
 
         Raises BadInput, UnknownQueue, StoreUnavailable, and TryAgain while others are made.
         """
-        request = ActionRequest.of(asked)
+        request = ActionRequest.of(body)
         if not self._turns.acquire(blocking=False):
             raise TryAgain(f"{_MAX_PREVIEWS} previews are being made: try again in some seconds")
         try:
@@ -85,20 +85,20 @@ class Actions:
             "reason_required": settings.admin.reason_required,
         }
 
-    def act(self, asked: Mapping[str, Any], who: str) -> str:
+    def act(self, body: Mapping[str, Any], who: str) -> str:
         """Start, as this user, the run that acts on the mails of a preview. Returns its id.
 
         Raises BadInput, and Refused for a preview that is old or belongs to another request.
         """
-        request, settings = ActionRequest.of(asked), self._facts.settings
-        reason = str(asked.get("reason") or "").strip()
+        request, settings = ActionRequest.of(body), self._facts.settings
+        reason = str(body.get("reason") or "").strip()
         if settings.admin.reason_required and not reason:
             raise BadInput("a reason is missing: MAILSLICE_ADMIN_REASON_REQUIRED asks for one")
         conf = {**_conf(request), "reason": reason or None}
-        if request.action is MailAction.REPUBLISH and asked.get("accept_duplicates") is True:
+        if request.action is MailAction.REPUBLISH and body.get("accept_duplicates") is True:
             conf["accept_duplicates"] = True
         if request.action not in WITHOUT_PREVIEW:
-            conf["digest"] = str(asked.get("digest") or "")
+            conf["digest"] = str(body.get("digest") or "")
             previewed(artifacts(settings), request, conf["digest"], self._facts.now)
         if self._start is None:
             raise BadInput("actions are runs of Airflow, and this page is served without it")

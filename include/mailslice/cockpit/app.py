@@ -73,12 +73,12 @@ _MAX_COUNTED = 100_000
 """Rows that `count now` reads at most: a second or two."""
 _STATUSES = {TryAgain: 503, BadSetting: 500, ContentMissing: 404, RequestValidationError: 422}
 Text = Annotated[str, Query(max_length=320)]
-Asked = Annotated[dict[str, Any], Body()]
+RequestBody = Annotated[dict[str, Any], Body()]
 
 
-def filters_of(asked: Annotated[MailsFilter, Query()]) -> MailsFilter:
+def filters_of(query: Annotated[MailsFilter, Query()]) -> MailsFilter:
     """The form above the mails. FastAPI reads a model's fields only where it is the only query."""
-    return asked
+    return query
 
 
 MailsQuery = Annotated[MailsFilter, Depends(filters_of)]
@@ -278,14 +278,14 @@ class Pages:
         _require_duty(duty)
         return self.render("form.html", **views.form(load(duty)))
 
-    def preview(self, request: Request, asked: Asked) -> HTMLResponse:
+    def preview(self, request: Request, body: RequestBody) -> HTMLResponse:
         """The mails that an action would change, with the form that starts it."""
         may = request.state.rights
-        return self.render("preview.html", may=may, **self._actions.preview(asked))
+        return self.render("preview.html", may=may, **self._actions.preview(body))
 
-    def act(self, request: Request, asked: Asked) -> JSONResponse:
+    def act(self, request: Request, body: RequestBody) -> JSONResponse:
         """Start the run that does what was previewed, as the user."""
-        run = self._actions.act(asked, getattr(request.state, "who", "unknown"))
+        run = self._actions.act(body, getattr(request.state, "who", "unknown"))
         return JSONResponse({"dag": self._dag_of(MAIL_ACTIONS), "run": run})
 
     def result(self, request: Request, queue: Text, run: Text) -> HTMLResponse:

@@ -144,9 +144,9 @@ class Facts:
         return known.value or ()
 
     def cached(
-        self, key: Hashable, ask: Callable[[Stores], T], fresh: timedelta = timedelta(0)
+        self, key: Hashable, query: Callable[[Stores], T], fresh: timedelta = timedelta(0)
     ) -> CachedAnswer[T]:
-        """The stores' answer to `ask`, cached for `fresh`. When they do not answer: their last
+        """The stores' answer to `query`, cached for `fresh`. When they do not answer: their last
         answer, and why it is not newer.
         """
         now = self.clock()
@@ -155,7 +155,7 @@ class Facts:
             return CachedAnswer(value, at)
         try:
             with self.stores() as stores:
-                value = ask(stores)
+                value = query(stores)
         except STORE_ERRORS as error:
             return CachedAnswer(value, at, str(error))
         if len(self._cache) > _MAX_CACHED:

@@ -60,7 +60,7 @@ def domain_of(address: str) -> str:
     return domain if at and local and domain else NO_DOMAIN
 
 
-def same(first: str | None, second: str | None) -> bool:
+def same_address(first: str | None, second: str | None) -> bool:
     """Whether James takes two addresses as equal (`folded`). The null sender equals only itself."""
     if first is None or second is None:
         return first is second

@@ -53,7 +53,7 @@ def low_halves(ids: Ids) -> npt.NDArray[np.uint64]:
     return np.ascontiguousarray(ids[:, 8:]).view(">u8")[:, 0].astype(np.uint64)
 
 
-def whole(ids: Ids) -> npt.NDArray[np.bytes_]:
+def as_values(ids: Ids) -> npt.NDArray[np.bytes_]:
     """Each id as one value, which sorts and compares by its bytes."""
     import numpy as np
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mailslice.engine.frames import R, Session, run_on_keys
-from mailslice.engine.id_arrays import among, low_halves, of_packed, of_texts, whole
+from mailslice.engine.id_arrays import among, as_values, low_halves, of_packed, of_texts
 from mailslice.engine.partition_scan import (
     Marks,
     P,
@@ -108,10 +108,10 @@ def _before(
 ) -> dict[str, Any]:
     """The counts of PartitionNow: the stored rows, compared with the plan."""
     planned, digest = _planned(reader, part)
-    known = np.sort(whole(planned))
+    known = np.sort(as_values(planned))
     rows = matched = unmarked = unmarked_planned = 0
     for ids in pages:
-        is_planned, live = among(whole(ids), known), ~marks.of(ids)
+        is_planned, live = among(as_values(ids), known), ~marks.of(ids)
         rows += len(ids)
         matched += int(is_planned.sum())
         unmarked += int(live.sum())

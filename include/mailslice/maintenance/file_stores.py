@@ -130,10 +130,10 @@ class BucketFiles:
         for key, why in failed.items():
             raise StoreUnavailable(f"bucket {self._bucket!r}, {key!r}: {why}")
 
-    def _unless_missing(self, ask: Callable[[], T]) -> T | None:
-        """What `ask` gives; None where there is no such bucket."""
+    def _unless_missing(self, query: Callable[[], T]) -> T | None:
+        """What `query` gives; None where there is no such bucket."""
         try:
-            return ask()
+            return query()
         except StoreUnavailable:
             if self._store.bucket_exists():
                 raise

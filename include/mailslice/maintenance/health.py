@@ -82,7 +82,7 @@ class HealthVerdict:
     next: str | None = None
 
 
-def judge(facts: HealthFacts) -> HealthVerdict:
+def verdict_of(facts: HealthFacts) -> HealthVerdict:
     """The worst verdict that holds for the queue. Its sentence names a hold in any case."""
     worst = min(_verdicts(facts), key=lambda verdict: verdict.health.severity)
     if facts.held is None or worst.health is Health.HELD:

@@ -82,13 +82,13 @@ class Trace:
     def __init__(
         self,
         stores: Stores,
-        wanted: TracedMail,
+        traced: TracedMail,
         queues: Iterable[QueueName] = (),
         without: Collection[str] = (),
     ) -> None:
         self._stores = stores
         self._without = without
-        self._wanted = wanted
+        self._traced = traced
         self._queues = list(queues)
         self._days: Mapping[QueueName, Sequence[str]] | None = None  # with decisions
         self._away: dict[str, str] = {}
@@ -100,7 +100,7 @@ class Trace:
         return any(entry["answer"] == YES for entry in self.entries)
 
     @property
-    def away(self) -> bool:
+    def has_silent_store(self) -> bool:
         """Whether a store did not answer at all."""
         return bool(self._away)
 
@@ -134,7 +134,7 @@ class Trace:
         }
         for queue in queues:
             for source, question in by_id.items():
-                if self._wanted.ids:
+                if self._traced.ids:
                     self._ask(queue, source, CASSANDRA, question)
                 else:
                     says = "it has enqueue ids only, and none is known for this name"
@@ -158,10 +158,10 @@ class Trace:
             return
         is_empty = True
         try:
-            for finding in question(queue, self._wanted):
+            for finding in question(queue, self._traced):
                 is_empty = False
-                if finding.enqueue_id is not None and self._wanted.name is not None:
-                    self._wanted.ids.add(finding.enqueue_id)
+                if finding.enqueue_id is not None and self._traced.name is not None:
+                    self._traced.ids.add(finding.enqueue_id)
                 self._add(queue, source, YES, finding)
         except (MailsliceError, ImportError) as error:
             if isinstance(error, TryAgain):
@@ -185,14 +185,14 @@ class Trace:
         )
 
     def _add_events(self, events: Iterable[Mapping[str, Any]]) -> None:
-        wanted = self._wanted
+        traced = self._traced
         try:
             for event in events:
                 enqueue_id = _enqueue_id(event.get("enqueueId"))
-                if not wanted.matches(enqueue_id, event.get("name")):
+                if not traced.matches(enqueue_id, event.get("name")):
                     continue
-                if enqueue_id is not None and wanted.name is not None:
-                    wanted.ids.add(enqueue_id)
+                if enqueue_id is not None and traced.name is not None:
+                    traced.ids.add(enqueue_id)
                 words = [f"{key}: {event[key]}" for key in _EVENT_WORDS if key in event]
                 says = "; ".join([str(event.get("event") or event.get("message")), *words])
                 finding = SourceAnswer(says, event.get("time"), enqueue_id, event.get("name"))
@@ -200,10 +200,10 @@ class Trace:
         except OSError as error:
             self._add(None, "log", UNKNOWN, SourceAnswer(f"a log cannot be read: {error}"))
 
-    def _view(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
+    def _view(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
         view = MailQueue(self._stores, queue, system_clock)
-        rows = view.find(name=wanted.name) if wanted.name is not None else []
-        rows += [row for enqueue_id in wanted.ids for row in view.find(enqueue_id=enqueue_id)]
+        rows = view.find(name=traced.name) if traced.name is not None else []
+        rows += [row for enqueue_id in traced.ids for row in view.find(enqueue_id=enqueue_id)]
         for row in {row.enqueue_id: row for row in rows}.values():
             mail = row.item.mail
             start = f"{row.partition.slice_start:%Y-%m-%dT%H:%M:%SZ}"
@@ -212,25 +212,25 @@ class Trace:
             )
             yield SourceAnswer(says, row.enqueued_time, row.enqueue_id, mail.name)
 
-    def _mark(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
-        for enqueue_id in self._stores.tables.deleted.marked(queue, list(wanted.ids)):
+    def _mark(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
+        for enqueue_id in self._stores.tables.deleted.marked(queue, list(traced.ids)):
             yield SourceAnswer("it has a deleted mark: delivered, or deleted", None, enqueue_id)
 
-    def _workers(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
+    def _workers(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
         for record in self._stores.worker_records(queue):
             alive = "alive" if record.is_alive else "silent"
             for mail in record.in_flight:
-                if wanted.matches(mail.enqueue_id, mail.name):
+                if traced.matches(mail.enqueue_id, mail.name):
                     held = "in a handler of" if mail.begun else "fetched by"
                     says = f"{held} worker {record.worker} ({alive}), {mail.stage}"
                     says += f", attempt {mail.attempt}"
                     yield SourceAnswer(says, record.since(mail), mail.enqueue_id, mail.name)
-            for done in wanted.ids & set(record.done):
+            for done in traced.ids & set(record.done):
                 yield SourceAnswer(f"completed by worker {record.worker}", record.heartbeat, done)
 
-    def _delayed(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
+    def _delayed(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
         table = DelayedMails.existing(self._stores.cassandra, self._stores.settings)
-        for enqueue_id in wanted.ids if table is not None else ():
+        for enqueue_id in traced.ids if table is not None else ():
             mail = table.get(queue, enqueue_id) if table is not None else None
             if mail is None:
                 continue
@@ -242,28 +242,28 @@ class Trace:
             says = f"{kind} until {mail.due:%Y-%m-%dT%H:%M:%SZ}{waits}; {mail.failures} failures"
             yield SourceAnswer(says, mail.enqueued, enqueue_id)
 
-    def _stages(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
+    def _stages(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
         table = MailStages.existing(self._stores.cassandra, self._stores.settings)
-        records = {} if table is None else table.by_ids(queue, wanted.ids)
+        records = {} if table is None else table.by_ids(queue, traced.ids)
         for one, record in records.items():
             says = f"{record.stage.value} in attempt {record.attempt} by {record.owner}"
             yield SourceAnswer(f"{says}; {len(record.remaining)} not begun", record.updated, one)
 
-    def _republished(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
+    def _republished(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
         table = RepublishedMails.existing(self._stores.cassandra, self._stores.settings)
-        mails = {} if table is None else table.by_ids(queue, wanted.ids)
+        mails = {} if table is None else table.by_ids(queue, traced.ids)
         for one, mail in mails.items():
             yield SourceAnswer(
                 f"{mail.state.value} again by {mail.who}, run {mail.run}", mail.at, one
             )
 
     def _quarantine(
-        self, queue: QueueName, wanted: TracedMail, *, moving: bool = False
+        self, queue: QueueName, traced: TracedMail, *, moving: bool = False
     ) -> Iterator[SourceAnswer]:
         kind = MovingMails if moving else QuarantineTable
         table = kind.existing(self._stores.cassandra, self._stores.settings)
         for mail in table.list(queue) if table is not None else ():
-            if wanted.matches(mail.enqueue_id, mail.name) or mail.released_as in wanted.ids:
+            if traced.matches(mail.enqueue_id, mail.name) or mail.released_as in traced.ids:
                 if moving:
                     says = f"{_move_of(queue, mail)} by {mail.who}: {mail.why}"
                 else:
@@ -271,11 +271,11 @@ class Trace:
                     says = f"{mail.state.value} ({mail.action}) by {mail.who}{anew}: {mail.why}"
                 yield SourceAnswer(says, mail.decided, mail.enqueue_id, mail.name)
 
-    def _deleted(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
+    def _deleted(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
         """Mails that a delete keeps. The newest runs are read, up to MAX_DELETED mails."""
         now, read, unread = system_clock(), 0, 0
         chosen = MailFilter(
-            name=wanted.name, ids=None if wanted.name is not None else frozenset(wanted.ids)
+            name=traced.name, ids=None if traced.name is not None else frozenset(traced.ids)
         )
         for run in list(deleted_runs(self._stores, queue, now)):
             count = int(str(run["mails"]))
@@ -293,7 +293,7 @@ class Trace:
                 f"`{command_line('queue deleted', queue)}` with --id or --name finds this one"
             )
 
-    def _decisions(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
+    def _decisions(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
         stores = self._stores
         if (table := Decisions.existing(stores.cassandra, stores.settings)) is None:
             return
@@ -303,28 +303,28 @@ class Trace:
             self._days = table.days(since, now)
         days = None if self._days is None else self._days.get(queue, ())
         for row in table.list(queue, since, now, days):
-            if wanted.matches(row.enqueue_id, row.name):
+            if traced.matches(row.enqueue_id, row.name):
                 says = f"{row.action} by {row.who} ({row.verdict}, worker {row.worker}): {row.why}"
                 yield SourceAnswer(says, row.decided, row.enqueue_id, row.name)
 
-    def _dead_letters(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
+    def _dead_letters(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
         peeked = peek(self._stores, queue)
         for letter in peeked.letters:
-            if wanted.matches(letter.enqueue_id, letter.name):
+            if traced.matches(letter.enqueue_id, letter.name):
                 says = f"dead letter at position {letter.position}: "
                 says += letter.reason or letter.death or "without a reason, as James leaves none"
                 yield SourceAnswer(says, letter.died_at, letter.enqueue_id, letter.name)
         if peeked.unseen:
             raise MailsliceError(f"{peeked.unseen} dead letters behind the first were not read")
 
-    def _parked(self, queue: QueueName, _wanted: TracedMail) -> Sequence[SourceAnswer]:
+    def _parked(self, queue: QueueName, _traced: TracedMail) -> Sequence[SourceAnswer]:
         if (count := self._stores.management.messages(RabbitNames(queue).park_queue)) == 0:
             return ()
         raise MailsliceError(
             f"{count or 'some'} messages are parked for a minute; no store lists them"
         )
 
-    def _audit(self, queue: QueueName, wanted: TracedMail) -> Iterator[SourceAnswer]:
+    def _audit(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
         from mailslice.maintenance.audits import newest_audit  # needs the extra `duties`
 
         audit = newest_audit(self._stores, queue) if self._stores.existing_runs() else None
@@ -332,7 +332,7 @@ class Trace:
             return
         for mail in audit.mails(artifacts(self._stores.settings)):
             enqueue_id = _enqueue_id(mail.enqueue_id)
-            if wanted.matches(enqueue_id, mail.name):
+            if traced.matches(enqueue_id, mail.name):
                 says = f"{mail.verdict} in audit {audit.run}: {mail.why}"
                 yield SourceAnswer(says, audit.made_at, enqueue_id, mail.name)
 
@@ -382,12 +382,12 @@ def in_order(entries: Iterable[dict[str, object]]) -> list[dict[str, object]]:
     return sorted(entries, key=key)
 
 
-def events_of(wanted: TracedMail, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def events_of(traced: TracedMail, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Events of the mail in the newest 64 MiB of these files. Raises OSError, also without any."""
     paths = {Path(path) for pattern in files for path in glob(pattern)}  # noqa: PTH207 - any folder
     if files and not paths:
         raise FileNotFoundError(f"no file is named {', '.join(files)} (MAILSLICE_LOG_FILES)")
-    texts = map(str, wanted.ids) if wanted.name is None else [wanted.name]
+    texts = map(str, traced.ids) if traced.name is None else [traced.name]
     words = [json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in texts]
     remaining = MAX_READ
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
@@ -416,7 +416,7 @@ def events_in(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
 def raise_for(trace: Trace, text: str) -> None:
     """Raises StoreUnavailable if a source that may know it is away, BadInput if none knows it."""
     unanswered = trace.unanswered
-    if trace.away or (unanswered and not trace.is_known):
+    if trace.has_silent_store or (unanswered and not trace.is_known):
         raise StoreUnavailable(
             f"mail trace: {len(unanswered)} places did not answer, so what they know is unknown; "
             f"the first: {unanswered[0]}"

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from mailslice.admin.holds import active_holds
-from mailslice.maintenance.health import Health, HealthFacts, HealthVerdict, judge
+from mailslice.maintenance.health import Health, HealthFacts, HealthVerdict, verdict_of
 from mailslice.maintenance.report import counts_whole_queue, is_dry, lost_mails
 from mailslice.model.clock import Clock
 from mailslice.model.errors import STORE_ERRORS, MailsliceError
@@ -197,7 +197,7 @@ def _overview(inputs: _Inputs, queue: QueueName) -> QueueOverview:
     )
     return QueueOverview(
         queue,
-        judge(facts),
+        verdict_of(facts),
         size=facts.waiting,
         size_at=counted.at if counted else None,
         oldest=counted.oldest if counted else None,
@@ -338,11 +338,11 @@ def _is_recent(report: Report, now: datetime) -> bool:
     return finished is not None and now - datetime.fromisoformat(finished) <= _REPORT_COUNTS_FOR
 
 
-def _sentence(held: ActiveHolds) -> str | None:
-    if not held.all:
+def _sentence(holds: ActiveHolds) -> str | None:
+    if not holds.all:
         return None
-    more = f"; and {len(held.all) - 1} more: mailslice queue holds" if len(held.all) > 1 else ""
-    return f"{held.all[0].sentence}{more}"
+    more = f"; and {len(holds.all) - 1} more: mailslice queue holds" if len(holds.all) > 1 else ""
+    return f"{holds.all[0].sentence}{more}"
 
 
 def _sum(*counts: int | None) -> int | None:

@@ -102,7 +102,7 @@ def decide(
     book: Load,
     limit: Limit,
     now_us: int,
-    asks: Sequence[Claim],
+    claims: Sequence[Claim],
     *,
     freed: Iterable[Freed] = (),
     kept: Iterable[str] = (),
@@ -128,7 +128,7 @@ def decide(
     kept_us = hold_us or _INITIAL_CONNECTION_US
     step_us = max(pace_us, kept_us // limit.connections if limit.connections else 0, 1)
     answers: list[int | None] = []
-    for ask in asks:
+    for ask in claims:
         in_turn = ask.waited or line_us <= now_us
         in_time = not pace_us or next_us <= now_us + SLACK_US + (_AHEAD_US if ask.waited else 0)
         if in_turn and in_time and (not limit.connections or len(holders) < limit.connections):

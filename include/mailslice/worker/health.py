@@ -35,7 +35,7 @@ class ProcessHealth:
     """Whether it read the queue's holds once: before that, it does not connect to RabbitMQ."""
 
     @property
-    def away(self) -> list[str]:
+    def down(self) -> list[str]:
         """Names of the stores that it does not reach."""
         if not self.holds_known:
             return ["Cassandra (its holds could not be read)"]
@@ -111,7 +111,7 @@ class Liveness:
             return wrong
         if process.health is None:
             return "not running yet"
-        return f"does not reach {', '.join(process.health.away)}" if process.health.away else None
+        return f"does not reach {', '.join(process.health.down)}" if process.health.down else None
 
 
 class HealthServer:

@@ -8,7 +8,7 @@ import yaml
 
 from mailslice.cockpit.views import TABS
 from mailslice.maintenance.alerts import readings
-from mailslice.maintenance.health import Health, HealthFacts, judge
+from mailslice.maintenance.health import Health, HealthFacts, verdict_of
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.settings import AlertSettings, clone_root
 from tests.unit.docs.test_monitoring_kit import anchors
@@ -78,7 +78,7 @@ def test_each_leads_to_a_view_of_the_page_a_command_and_a_section(heading):
 def test_the_command_that_the_word_advises_is_on_its_line(word):
     _, act = table("Health words")[word.value]
     for facts in FACTS[word]:
-        verdict = judge(HealthFacts("Q", **facts))
+        verdict = verdict_of(HealthFacts("Q", **facts))
         assert verdict.health is word
         if verdict.next is not None:
             assert f"`{verdict.next}`" in act

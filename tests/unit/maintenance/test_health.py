@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from mailslice.maintenance.health import Health, HealthFacts, judge
+from mailslice.maintenance.health import Health, HealthFacts, verdict_of
 from mailslice.model.errors import StoreUnavailable
 from tests.unit.docs.test_commands import wrong
 
@@ -22,7 +22,7 @@ WELL = {
 
 
 def verdict(**facts):
-    return judge(HealthFacts("spool", **{**WELL, **facts}))
+    return verdict_of(HealthFacts("spool", **{**WELL, **facts}))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_word_reason_and_next_step(facts, health, why, next_):
 @pytest.mark.parametrize("queue", ["two words", "$(reboot)", "a;b", "it's"])
 @pytest.mark.parametrize("facts", [{"lost": 1}, {"stuck": 1}, {"oldest": timedelta(days=9)}])
 def test_the_next_step_is_a_command_whatever_the_queue_is_called(queue, facts):
-    next_ = judge(HealthFacts(queue, **{**WELL, **facts})).next
+    next_ = verdict_of(HealthFacts(queue, **{**WELL, **facts})).next
     assert queue in shlex.split(next_)
 
 

@@ -185,14 +185,14 @@ class _Deleter:
         begun.update(id_ for id_, record in stages.items() if record.recipients)
         return [replace(mail, in_handler=mail.item.enqueue_id in begun) for mail in mails]
 
-    def _copied(self, place: str, mails: Sequence[KeptMail]) -> list[KeptMail]:
+    def _copied(self, prefix: str, mails: Sequence[KeptMail]) -> list[KeptMail]:
         """The mails, after S3 has copied their large blobs: those that are not in the pack."""
         large = [mail for mail in mails if mail.content is KeptContent.COPIED]
         blobs = dict.fromkeys(blob for mail in large for blob in _blobs(mail))
         numbers = {blob: number for number, blob in enumerate(blobs)}
         failed = self._stores.own_blobs.copies(
             self._stores.settings.s3.bucket,
-            {blob: copy_key(place, number) for blob, number in numbers.items()},
+            {blob: copy_key(prefix, number) for blob, number in numbers.items()},
         )
         for blob, why in failed.items():
             if why != MISSING:

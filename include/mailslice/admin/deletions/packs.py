@@ -66,15 +66,15 @@ def key_prefix(queue: QueueName, until: datetime, run: str, batch: int) -> str:
     return f"{DELETED_PREFIX}{until:{_TIME}}/{file_name(queue)}/{run}-{batch:06}"
 
 
-def write_batch(own: BlobStore, place: str, mails: Iterable[KeptMail], pack: bytes) -> None:
+def write_batch(own: BlobStore, prefix: str, mails: Iterable[KeptMail], pack: bytes) -> None:
     """Write the contents, then the mails: a reader of the mails finds their content."""
     if pack:
-        own.put(BlobId(f"{place}.content"), pack)
-    own.put(BlobId(f"{place}.mails"), b"\n".join(mail.as_line() for mail in mails))
+        own.put(BlobId(f"{prefix}.content"), pack)
+    own.put(BlobId(f"{prefix}.mails"), b"\n".join(mail.as_line() for mail in mails))
 
 
-def copy_key(place: str, number: int) -> BlobId:
-    return BlobId(f"{place}.{number}")
+def copy_key(prefix: str, number: int) -> BlobId:
+    return BlobId(f"{prefix}.{number}")
 
 
 def read_mails(own: BlobStore, batch: DeletedBatch) -> list[KeptMail]:

@@ -226,8 +226,8 @@ def read_inventory(session: Session, settings: Settings, inventory: Inventory) -
     return read_once(session, list(enumerate(inventory.files)), work, COLUMNS)
 
 
-def _of_manifest(settings: Settings, place: Artifacts, name: str, where: str) -> Inventory:
-    data = place.read(name)
+def _of_manifest(settings: Settings, location: Artifacts, name: str, where: str) -> Inventory:
+    data = location.read(name)
     try:
         manifest = json.loads(data or b"")
         kind, files = str(manifest["fileFormat"]), [str(file["key"]) for file in manifest["files"]]
@@ -249,13 +249,13 @@ def _of_manifest(settings: Settings, place: Artifacts, name: str, where: str) ->
             f"--inventory {where!r} lists bucket {source}, "
             f"not MAILSLICE_S3_BUCKET={settings.s3.bucket}"
         )
-    if place.bucket is not None and bucket:
-        place = Artifacts(f"s3a://{bucket}", settings.s3)
-    elif place.bucket is None:
+    if location.bucket is not None and bucket:
+        location = Artifacts(f"s3a://{bucket}", settings.s3)
+    elif location.bucket is None:
         # A copy in a folder has the files at their keys, or beside the manifest.
-        files = [file if place.exists(file) else file.rpartition("/")[2] for file in files]
+        files = [file if location.exists(file) else file.rpartition("/")[2] for file in files]
     columns = tuple(word.strip() for word in schema.split(",")) if kind.lower() == "csv" else _USUAL
-    return Inventory(place, tuple(files), columns)
+    return Inventory(location, tuple(files), columns)
 
 
 def _objects(inventory: Inventory, file: str, bucket: str) -> Iterator[tuple[str, int, int]]:

@@ -50,9 +50,9 @@ class Trashed:
         return f"{TRASH_PREFIX}{self.expires:{_TIME}}/{run}/"
 
     @classmethod
-    def of(cls, place: str, size: int) -> Self | None:
+    def of(cls, object_key: str, size: int) -> Self | None:
         """The copy that has this object key in the own bucket; None if it is no copy's key."""
-        if (match := _PLACE.fullmatch(place)) is None:
+        if (match := _PLACE.fullmatch(object_key)) is None:
             return None
         try:
             expires = datetime.strptime(match[1], _TIME).replace(tzinfo=UTC)

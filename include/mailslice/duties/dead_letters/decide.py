@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from mailslice.admin.dead_letters import ClassifiedLetter
-from mailslice.codec.addresses import NULL_SENDER, same
+from mailslice.codec.addresses import NULL_SENDER, same_address
 from mailslice.duties.dead_letters.params import Params
 from mailslice.model.batches import batches
 from mailslice.model.dead_letters import Cause
@@ -108,7 +108,7 @@ def matches(classified: ClassifiedLetter, params: Params, now: datetime) -> bool
     return (
         (params.cause is None or classified.cause is params.cause)
         and (params.name is None or letter.name == params.name)
-        and (params.sender is None or same(letter.sender, sender))
+        and (params.sender is None or same_address(letter.sender, sender))
         and (
             older_than is None
             or (letter.died_at is not None and now - letter.died_at >= older_than)

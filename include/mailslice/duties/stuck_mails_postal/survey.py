@@ -155,7 +155,7 @@ class PostalServers:
     def classified(self, rows: Iterable[QueuedMessage], now: datetime) -> Iterator[SurveyedRow]:
         """State and stage of rows with old locks, by Postal's rows as they are now."""
         for server, page in _by_server(rows):
-            judged = self.ask(server, partial(_judged, page, partial(self._gone, server)))
+            judged = self.ask(server, partial(_judged, page, partial(self._deleted_ids, server)))
             is_gone = self._known.get(server, False) is None
             state = PostalState.MESSAGE_GONE if is_gone else PostalState.UNKNOWN
             for item in judged or [SurveyedRow(row, state) for row in page]:
@@ -165,24 +165,24 @@ class PostalServers:
         """The rows whose message, or server, is gone for certain."""
         for server, page in _by_server(rows):
             ids = {row.message for row in page if row.message}
-            gone = self.ask(server, partial(self._gone, server, ids)) or ()
+            gone = self.ask(server, partial(self._deleted_ids, server, ids)) or ()
             is_gone = self._known.get(server, False) is None
             yield from (row for row in page if is_gone or row.message in gone)
 
-    def _gone(self, server: int, ids: Collection[int], messages: ServerMessages) -> set[int]:
+    def _deleted_ids(self, server: int, ids: Collection[int], messages: ServerMessages) -> set[int]:
         try:
-            return messages.gone(ids)
+            return messages.deleted_ids(ids)
         except NoSuchObject as error:
             self.not_whole[server] = str(error)
             return set()
 
-    def ask(self, server: int, ask: Callable[[ServerMessages], T]) -> T | None:
+    def ask(self, server: int, query: Callable[[ServerMessages], T]) -> T | None:
         """The answer of a server's database; None where it cannot be read, or is gone."""
         if server in self.unreadable:
             return None
         try:
             messages = self._messages(server)
-            return None if messages is None else ask(messages)
+            return None if messages is None else query(messages)
         except (BadInput, SchemaDiffers):
             raise
         except MailsliceError as error:

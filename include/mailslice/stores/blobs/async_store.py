@@ -118,7 +118,7 @@ class AsyncBlobStore:
                         await obstore.put_async(self._store, path, content, use_multipart=False)
             finally:
                 if began is not None:
-                    self.puts.left(began)
+                    self.puts.leave(began)
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         crash.point("blobs:put")
@@ -134,7 +134,7 @@ class AsyncBlobStore:
                 with self._deadlines.within(self._seconds):
                     return await self._opened(blob_id, path)
             finally:
-                self.gets.left(began)
+                self.gets.leave(began)
         except FileNotFoundError as error:
             raise await self._missing(blob_id, error) from error
         except CRATE_ERRORS as error:

@@ -53,14 +53,14 @@ class Window:
         self._times_at_least = 0
 
     async def enter(self) -> float:
-        """Waits for room. Returns the start time; pass it to `left`, however the request ends."""
+        """Waits for room. Returns the start time; pass it to `leave`, however the request ends."""
         if self._under_way >= self._room or self._waiting:
             await self._turn()
         else:
             self._under_way += 1
         return self._clock()
 
-    def left(self, began: float) -> None:
+    def leave(self, began: float) -> None:
         """Ends a request that began at `began`. Its latency is a sample."""
         self._under_way -= 1
         now = self._clock()

@@ -84,7 +84,7 @@ class DeletedMails(Table):
     def look_up(
         self,
         queue: QueueName,
-        asked: Iterable[tuple[T, bytes]],
+        tagged_ids: Iterable[tuple[T, bytes]],
         in_flight: int = 8,
         *,
         ordered: bool = False,
@@ -93,7 +93,7 @@ class DeletedMails(Table):
 
         Before a scan, looks up all lists. After it, only those with an id that it found unmarked.
         """
-        lists, how, more = iter(asked), {"in_flight": in_flight, "ordered": ordered}, None
+        lists, how, more = iter(tagged_ids), {"in_flight": in_flight, "ordered": ordered}, None
         yield from self._looked_up(queue, islice(lists, LISTS_BEFORE_SCAN), **how)
         following = list(islice(lists, 1))
         if following and (marks := self._estimate()) <= MARKS_SCANNED:

@@ -48,7 +48,7 @@ class Job:
         self._ask()
         return True
 
-    def takes(self, turn: int) -> bool:
+    def is_awaited(self, turn: int) -> bool:
         """Whether request `turn` is awaited: the driver may answer late, after its time-out."""
         if self._awaited != turn:
             return False
@@ -105,5 +105,5 @@ def _take(
         except queue.Empty:
             errors = {"client": f"no answer within {patience:.0f} s"}
             raise OperationTimedOut(errors=errors) from None
-        if job.takes(turn):
+        if job.is_awaited(turn):
             return job, rows, error

@@ -66,16 +66,16 @@ class Runs:
         return [QueueName(key["queuename"]) for key in keys if key["duty"] == duty]
 
     def newest(
-        self, each: int, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
+        self, limit: int, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
     ) -> Iterable[Sequence[RunRow]]:
-        """The newest rows, at most `each` a duty and queue; of all partitions without `duties`."""
+        """The newest rows, at most `limit` a duty and queue; of all partitions without `duties`."""
         partitions: Iterable[Values] = (
             self._records.partitions()
             if duties is None
             else ({"duty": duty, "queuename": queue} for duty in duties for queue in queues)
         )
         by_partition: dict[tuple[str, QueueName], list[RunRow]] = {}
-        for values in self._records.first_rows(partitions, each):
+        for values in self._records.first_rows(partitions, limit):
             row = _ROWS.of_mapping(values)
             by_partition.setdefault((row.duty, row.queue), []).append(row)
         return by_partition.values()

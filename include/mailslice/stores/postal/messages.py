@@ -71,7 +71,7 @@ class ServerMessages:
         except NoSuchObject:
             return False
 
-    def gone(self, ids: Collection[int]) -> set[int]:
+    def deleted_ids(self, ids: Collection[int]) -> set[int]:
         """Those of `ids` whose messages were deleted. Raises NoSuchObject if one is beyond the
         newest message: an old backup, one that is being restored (AUTO_INCREMENT comes before the
         rows), or another server's database proves nothing.

@@ -175,7 +175,7 @@ class _Domain:
                         answer.set_result(waits)
         self._serving = None
 
-    async def _agreed(self, asks: list[Claim], freed: list[Freed]) -> list[int | None]:
+    async def _agreed(self, claims: list[Claim], freed: list[Freed]) -> list[int | None]:
         bridge, queue = self._context.bridge, self._context.queue
         for lost in range(_MAX_WRITES):
             if (before := self._book) is None:
@@ -184,7 +184,7 @@ class _Domain:
             now_us = int(self._context.clock().timestamp() * 1e6)
             kept, chance = tuple(self._since), random.random()
             after, answers = decide(
-                before, self._limit, now_us, asks, freed=freed, kept=kept, chance=chance
+                before, self._limit, now_us, claims, freed=freed, kept=kept, chance=chance
             )
             writing = self._table.advance_future(queue, self._domain, before, after)
             if self._table.applied(await bridge.rows(writing)):

@@ -303,7 +303,7 @@ class Messages:
     def exists(self) -> bool:
         return self._server not in self._world.unreadable
 
-    def gone(self, ids: Iterable[int]) -> set[int]:
+    def deleted_ids(self, ids: Iterable[int]) -> set[int]:
         gone = set(ids) - self.by_id(ids).keys()
         newest = self._world.newest
         if newest is not None and gone and max(gone) > newest:

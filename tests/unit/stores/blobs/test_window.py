@@ -41,7 +41,7 @@ async def entered(window: Window) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        window.left(began)
+        window.leave(began)
 
 
 class Server:
