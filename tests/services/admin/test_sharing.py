@@ -103,13 +103,31 @@ def test_it_is_changed_by_command_while_no_worker_runs_by_the_other_value(world)
         agreed(world("false"))
 
 
-def changed_once_figures_are_known(stores):
-    end = time.monotonic() + 40  # RabbitMQ has no figures of a new queue, and they are 10 s late
+def polls():
+    """For 40 s: RabbitMQ has no figures of a new queue at first, and they are 10 s late."""
+    end = time.monotonic() + 40
     while time.monotonic() < end:
+        yield
+        time.sleep(0.5)
+
+
+def changed_once_figures_are_known(stores):
+    for _ in polls():
         with suppress(Refused):
             return sharing.change(stores, shared=True, sleep=lambda _: None)
-        time.sleep(0.5)
     return sharing.change(stores, shared=True, sleep=lambda _: None)
+
+
+def refusal(stores, known, sleep=lambda _: None):
+    """The text of the first refusal of `shared true` for which `known(text)` is true."""
+    for _ in polls():
+        with pytest.raises((Refused, ConfigurationDiffers)) as refused:
+            sharing.change(stores, shared=True, sleep=sleep)
+        assert refused.value.exit_code == 3
+        assert sharing.stored(stores) is False
+        if known(str(refused.value)):
+            return str(refused.value)
+    raise AssertionError(str(refused.value))
 
 
 def figures_say(stores, name, count):
@@ -128,16 +146,8 @@ def test_it_becomes_true_only_once_no_message_waits_anywhere(world, waits_in):
         channel.confirm_delivery()
         channel.basic_publish("", name, b"{}")
         channel.basic_publish("", RabbitNames(QUEUE).dead_letter_queue, b"{}")
-        end, refusal = time.monotonic() + 40, ""
-        while not (figures_say(stores, name, 1) and f"{name}: 1; 1 in all" in refusal):
-            assert time.monotonic() < end, refusal
-            time.sleep(0.5)
-            if figures_say(stores, name, 1):  # they are late, and no time passes between samples
-                with pytest.raises(Refused) as refused:
-                    sharing.change(stores, shared=True, sleep=lambda _: None)
-                refusal = str(refused.value)
-        assert refused.value.exit_code == 3
-        assert sharing.stored(stores) is False
+        assert next((True for _ in polls() if figures_say(stores, name, 1)), False)
+        refusal(stores, lambda text: f"{name}: 1; 1 in all" in text)
         channel.queue_purge(name)
         assert changed_once_figures_are_known(stores), "the dead letter may stay"
 
@@ -151,19 +161,10 @@ def test_a_message_that_only_the_second_sample_shows_refuses(world):
         def arrives(seconds):
             slept.append(seconds)
             link.channel().basic_publish("", work_queue, b"{}")
-            end = time.monotonic() + 40
-            while not stores.management.messages(work_queue):
-                assert time.monotonic() < end
-                time.sleep(0.5)
+            assert next((True for _ in polls() if stores.management.messages(work_queue)), False)
 
-        end = time.monotonic() + 40
-        while not slept:
-            with pytest.raises(Refused) as refused:
-                sharing.change(stores, shared=True, sleep=arrives)
-            assert time.monotonic() < end, refused.value
-        assert f"{work_queue}: 1;" in str(refused.value)
+        assert f"{work_queue}: 1;" in refusal(stores, lambda _: slept, arrives)
         assert slept == [15.0]
-        assert sharing.stored(stores) is False
 
 
 def test_an_unreachable_broker_is_not_an_empty_one(world):
@@ -186,14 +187,8 @@ def test_it_stays_false_while_a_cleanup_runs_and_the_locks_of_others_are_given_b
         queues.create(stores, "another")
         locks = stores.own.locks
         locks.acquire(f"queue_cleanup/{QUEUE}", "run-1/process", timedelta(minutes=1))
-        end, refusal = time.monotonic() + 40, ""
-        while "is locked" not in refusal:
-            with pytest.raises(Refused) as refused:
-                sharing.change(stores, shared=True, sleep=lambda _: None)
-            refusal = str(refused.value)
-            assert time.monotonic() < end, refusal
-        assert f"queue_cleanup/{QUEUE} is locked by run run-1," in refusal
-        assert sharing.stored(stores) is False
+        text = refusal(stores, lambda text: "is locked" in text)
+        assert f"queue_cleanup/{QUEUE} is locked by run run-1," in text
         assert locks.holder(f"queue_cleanup/{QUEUE}") == "run-1/process"
         assert locks.holder("queue_cleanup/another") is None
         locks.release(f"queue_cleanup/{QUEUE}", "run-1/process")
@@ -210,14 +205,8 @@ def test_a_worker_that_begins_between_the_samples_refuses(world):
             slept.append(seconds)
             stores.own.worker_records.save_future(QUEUE, record).result()
 
-        end = time.monotonic() + 40
-        while not slept:  # RabbitMQ has no figures of a new queue
-            with pytest.raises((Refused, ConfigurationDiffers)) as refused:
-                sharing.change(stores, shared=True, sleep=begins)
-            assert time.monotonic() < end, refused.value
-            time.sleep(0.5)
-        assert "workers that use false were alive" in str(refused.value)
-        assert sharing.stored(stores) is False
+        text = refusal(stores, lambda _: slept, begins)
+        assert "workers that use false were alive" in text
         assert stores.own.locks.holder(f"queue_cleanup/{QUEUE}") is None
 
 

@@ -14,6 +14,10 @@ from mailslice.testing.postal.player import Player
 from mailslice.testing.postal.records import Step, die, hang, slow
 from mailslice.testing.postal.tasks import press_cancel_hold, press_release, tidy
 
+WAITING_FOR_A_LOCK = """SELECT COUNT(*) FROM information_schema.innodb_trx
+JOIN information_schema.processlist ON id = trx_mysql_thread_id
+WHERE trx_state = 'LOCK WAIT' AND db = %s"""
+
 
 def locked(postal: FreshPostal) -> list[dict]:
     return postal.main.rows("SELECT * FROM queued_messages WHERE locked_at IS NOT NULL ORDER BY id")
@@ -165,10 +169,12 @@ def test_a_deadlock_is_noted(postal: FreshPostal, mails: PostalMails) -> None:
     lock = "UPDATE queued_messages SET attempts = attempts + 1 WHERE id = %s"
     guest.run(lock, second.queued)
     with Player(postal, threads=1) as player:
-        time.sleep(0.5)  # the poll has the first row, and waits for the second
-        guest.run(lock, first.queued)
-        wait_for(lambda: player.records.lock_errors)
-        guest.connection.rollback()
+        try:
+            wait_for(lambda: postal.main.one(WAITING_FOR_A_LOCK, postal.name))
+            guest.run(lock, first.queued)  # the poll has this row, and waits for the second
+            wait_for(lambda: player.records.lock_errors)
+        finally:  # else the poll waits for this lock, and the player's end for the poll
+            guest.connection.rollback()
     assert player.records.lock_errors[0] == "lock: 1213"
     guest.close()
 

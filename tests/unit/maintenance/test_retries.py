@@ -581,6 +581,17 @@ def test_a_run_that_ends_as_the_ledger_is_away_has_its_file_and_its_metrics(take
     assert b'mailslice_duty_succeeded{duty="queue_size",queue="spool"} 0.0' in metrics
 
 
+def fail_once(runs):
+    """The next list of the ledger fails."""
+    read = runs.list
+
+    def fail(*_):
+        runs.list = read
+        raise StoreUnavailable("Cassandra is away")
+
+    runs.list = fail
+
+
 def test_a_report_that_could_not_read_the_ledger_once_ends_no_alert(duty, settings, runs, take):
     duty.found = {"census": {}, "verdicts": {"lost": 3}}
     before = datetime(2026, 11, 21, 11, tzinfo=UTC)
@@ -588,15 +599,7 @@ def test_a_report_that_could_not_read_the_ledger_once_ends_no_alert(duty, settin
         runner.run_step(step, replace(REQUEST, run="r0"), settings, clock=lambda: before)
     duty.found = {}
     take("plan")
-    read, failed = runs.list, []
-
-    def fails_once(*given):
-        if not failed:
-            failed.append(given)
-            raise StoreUnavailable("Cassandra is away")
-        return read(*given)
-
-    runs.list = fails_once
+    fail_once(runs)
     assert isinstance(take("report"), StoreUnavailable)
     assert take("report")["status"] == "done"
     report = json.loads(runs.get("r1").report)
@@ -614,15 +617,7 @@ def test_a_step_that_fails_as_the_ledger_cannot_be_read_once_ends_no_alert(
     for step in ("plan", "report"):
         runner.run_step(step, replace(REQUEST, run="r0"), settings, clock=lambda: before)
     duty.found = {}
-    read, failed = runs.list, []
-
-    def fails_once(*given):
-        if not failed:
-            failed.append(given)
-            raise StoreUnavailable("Cassandra is away")
-        return read(*given)
-
-    runs.list = fails_once
+    fail_once(runs)
     take("plan", plan=StoreUnavailable("Cassandra is away"))
     folder = RunFolder(artifacts(settings), "queue_size", QUEUE, "r1")
     assert folder.read_json("report.json")["status"] == "failed"
