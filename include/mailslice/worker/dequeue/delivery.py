@@ -343,6 +343,8 @@ class Delivery:
         """Returns it to the broker at once and unchanged."""
         return await self._settled(lambda: self._requeue(Disposition.GIVEN_BACK))
 
+    give_back = requeue  # its name before
+
     async def _requeue(self, disposition: Disposition) -> Disposition:
         await self.lease.republish()
         return await self._end(self.lease.requeue, disposition)
