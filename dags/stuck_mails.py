@@ -24,7 +24,7 @@ them. Only mails in a handler count; those that wait for one do not.
 **Modes** (MAILSLICE_DUTY_STUCK_MODE, `close` when not set): a stuck mail
 
 - `shadow`: is left alone; what `close` (or `recover`, where stage marks are on) would do is written
-  down.
+  down. What a killed run in another mode began is finished.
 - `close`: is copied to quarantine, then marked as deleted: never sent twice, and a person decides:
   `mailslice stuck list`, `release`, `discard`. Recipients that were served, by its stage marks, are
   left out; when all were, it is complete.

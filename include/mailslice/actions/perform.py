@@ -20,10 +20,9 @@ from mailslice.maintenance.result import Summaries
 from mailslice.model.clock import Clock
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import MailsliceError, Refused, TryAgain
-from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.mail import EnqueueId
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
-from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
+from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.view.configuration import ConfigurationGuard
 
 _MAX_COUNTED = 100_000
@@ -199,7 +198,7 @@ class _Act:
         failures = []
         try:
             for row, mail in mails.items():
-                new = decision.apply(mail, self.stores, self.request.queue, self.clock)
+                new = decision.apply(mail)
                 if isinstance(new, MailsliceError):
                     failures.append(f"{row}: {new}")
                 elif new is False:  # somebody else was faster
@@ -302,9 +301,7 @@ class StuckMailDecision:
     why: str
     who: str
 
-    def apply(
-        self, mail: QuarantinedMail, stores: Stores, queue: QueueName, clock: Clock
-    ) -> EnqueueId | bool | MailsliceError:
+    def apply(self, mail: QuarantinedMail) -> EnqueueId | bool | MailsliceError:
         """Carry the decision out and record it. Returns the mail's new enqueue id; for a discard,
         whether the row existed; or the error of this mail. Raises TryAgain if a store is away.
         """
@@ -312,20 +309,10 @@ class StuckMailDecision:
             released_as = None if self.discards else self.quarantine.release(mail)
             if self.discards and not self.quarantine.discard(mail):
                 return False
-            row = DecisionRow(
-                mail.enqueue_id,
-                mail.name,
-                mail.stage,
-                mail.worker,
-                mail.age,
-                verdict=BY_A_PERSON,
-                action="released" if released_as else "discarded",
-                why=self.why + (f"; it is {released_as} now" if released_as else ""),
-                decided=clock(),
-                who=self.who,
-                attempt=mail.attempt,
-            )
-            stores.own.decisions.save(queue, row, stores.settings.duty.retention)
+            action, why = "discarded", self.why
+            if released_as is not None:
+                action, why = "released", f"{why}; it is {released_as} now"
+            self.quarantine.record_person(mail, action, why, self.who)
         except TryAgain:
             raise
         except MailsliceError as error:

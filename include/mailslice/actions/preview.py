@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -122,10 +122,12 @@ def preview(
         require_delays(stores, request.queue, clock)
     queue, now = MailQueue(stores, request.queue, clock), clock()
     deadline, mail_filter = BrowseDeadline.in_seconds(seconds), request.texts.parsed()
+    narrows = mail_filter.ids is not None or isinstance(mail_filter.name, str)
+    browsed = queue.browse(mail_filter if narrows else MailFilter(), deadline=deadline)
     ids: list[EnqueueId] = []
     first: list[ViewRow] = []
     cut = None
-    for rows in batches(_candidates(queue, mail_filter, deadline), _AT_ONCE):
+    for rows in batches(browsed, _AT_ONCE):
         chosen = _eligible(stores, request, [row for row in rows if mail_filter.matches(row, now)])
         ids += (row.enqueue_id for row in chosen)
         first += chosen[: _MEASURED - len(first)]
@@ -198,14 +200,6 @@ def previewed(location: Artifacts, request: ActionRequest, digest: str, now: dat
 
 def _file(digest: str) -> str:
     return f"{PREVIEWS}/{digest}.json"
-
-
-def _candidates(
-    queue: MailQueue, mail_filter: MailFilter, deadline: BrowseDeadline
-) -> Iterator[ViewRow]:
-    """Live rows that include all that match, as far as they are found in time."""
-    narrow = mail_filter.ids is not None or isinstance(mail_filter.name, str)
-    return queue.browse(mail_filter if narrow else MailFilter(), deadline=deadline)
 
 
 def _eligible(stores: Stores, request: ActionRequest, rows: Sequence[ViewRow]) -> Sequence[ViewRow]:

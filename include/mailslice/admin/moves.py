@@ -8,6 +8,7 @@ been delivered (ADR 87). James deletes the blobs of a marked mail when it drops 
 entry has blobs of its own. A delay is a move into the mail's own queue, as a delayed entry.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -26,7 +27,7 @@ from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock
 from mailslice.model.command_line import command_line
-from mailslice.model.errors import QueueMissing, Refused, StoreUnavailable, UnknownQueue
+from mailslice.model.errors import DeadLetter, QueueMissing, Refused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
@@ -35,6 +36,7 @@ from mailslice.stores.cassandra.own import MailStages, QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import Content, State
 from mailslice.stores.rabbitmq.blocking_publisher import has_consumers
 
+log = logging.getLogger(__name__)
 _MAX_NAMES = 100
 T = TypeVar("T")
 U = TypeVar("U")
@@ -44,6 +46,7 @@ _AT_ONCE = 1000
 """Mails that are marked before the move waits for the workers' records."""
 _BETWEEN_RENEWALS = 100
 _THREADS = 8
+_LOOK_SECONDS = 1.0
 _PATIENCE = timedelta(minutes=1)
 """How long to wait for handlers that have a mail when it is marked."""
 _PROVED = (State.TAKEN, State.RELEASING, State.RELEASED)
@@ -339,7 +342,8 @@ class Moves:
                 new_id = self._quarantine.release_within(
                     without(mail, served), self._lock, accept_duplicates=accept_duplicates
                 )
-            except MayBeDelivered:
+            except (MayBeDelivered, DeadLetter) as error:  # it stops no other mail
+                log.warning("mail %s is left: %s", mail.enqueue_id, error)
                 outcome.doubt(mail)
             else:
                 brought = outcome.moved if mail.moved_to == self._into else outcome.finished
@@ -353,13 +357,15 @@ class Moves:
     def _map(self, work: Callable[[T], U], items: Sequence[T], *, renews: bool = True) -> list[U]:
         """The results of `work` in order. Raises the first error, also a signal's, once all ended.
 
-        Renews the lock meanwhile. `renews` False for `work` that checks the lock itself: a renewal
-        after the lock was lost would hide the loss.
+        Reads the workers' records meanwhile, which soon forget what was completed. Renews the lock,
+        unless `work` checks it itself: a renewal after the lock was lost would hide the loss.
         """
         futures = [self._threads.submit(work, item) for item in items]
         try:
-            while wait(futures, self._lock.pause if renews else None).not_done:
-                self._lock.renew()
+            while wait(futures, _LOOK_SECONDS).not_done:
+                self._history.observe()
+                if renews:
+                    self._lock.renew_if_due()
         finally:
             wait(futures)
         errors = [error for future in futures if (error := future.exception()) is not None]

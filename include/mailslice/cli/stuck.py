@@ -77,8 +77,7 @@ def _decide(out: Output, queue: str, doing: str, options: DecisionOptions) -> No
         if discards and every and may_ask(options.yes):
             size = sum(mail.size for mail in mails)
             confirm(f"Remove {len(mails)} quarantined mails of {queue} for good, {size} bytes?")
-        stores, queue_name = opened.stores, opened.queue.name
-        quarantine = Quarantine(stores, queue_name, system_clock)
+        quarantine = Quarantine(opened.stores, opened.queue.name, system_clock)
         decision = StuckMailDecision(quarantine, discards, reason or "by hand", who())
         done, failures = 0, []
         try:
@@ -90,7 +89,7 @@ def _decide(out: Output, queue: str, doing: str, options: DecisionOptions) -> No
                     why += "recipients in doubt, which its why names); release it by --name"
                     word, outcome = "left", {"newEnqueueId": None, "skipped": why}
                 else:
-                    decided = decision.apply(mail, stores, queue_name, system_clock)
+                    decided = decision.apply(mail)
                     if isinstance(decided, MailsliceError):
                         word, why, outcome = "failed", str(decided), {"error": str(decided)}
                         failures.append(why)

@@ -35,6 +35,7 @@ from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
+from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker import open_queue
 from mailslice.worker.queue_worker import worker_of
@@ -493,6 +494,24 @@ def test_records_of_a_worker_that_nobody_read_leave_its_mails_in_doubt(two: Two)
     assert two.left() == 0
 
 
+def test_what_a_busy_worker_completes_while_contents_are_copied_is_read(two: Two) -> None:
+    """Of the second hundred, after the first hundred was marked."""
+    two.enqueue(*(mail(f"m-{number}") for number in range(101)))
+    records, noted = two.stores.own.worker_records, count(1)
+    records.save_future(two.source, _record(5)).result()
+
+    def busy(point: str) -> None:
+        if point == "quarantine:noted" and next(noted) == 101:
+            for more in range(1, 5):
+                time.sleep(1.5)
+                record = _record(5 + more, settled=400 * more)
+                records.save_future(two.source, record).result()
+
+    crash.arm(busy)
+    outcome = two.move()
+    assert (len(outcome.moved), outcome.doubtful) == (101, 0)
+
+
 def test_records_that_nobody_read_between_two_thousands_say_nothing_of_the_second(
     two: Two,
 ) -> None:
@@ -774,6 +793,17 @@ def test_a_mail_whose_new_entry_may_have_been_delivered_stays_and_stops_no_other
     assert len(two.move(accept_duplicates=True).moved) == 1
     assert [item.mail.name for item, _ in two.delivered(two.target)] == ["first"]
     assert two.left() == 0
+
+
+def test_a_mail_whose_copy_is_gone_stays_and_stops_no_other(two: Two) -> None:
+    cut_off(two)
+    folder = f"{FOLDER_OF_MOVES}/{two.source}/"
+    two.stores.own_blobs.delete_many([blob.key for blob in two.stores.own_blobs.list(folder)])
+    for others in (1, 0):
+        outcome = two.move()
+        assert (len(outcome.moved), outcome.doubtful_names) == (others, ["first"])
+    (row,) = two.stores.own.moving_mails.list(two.source)
+    assert row.state is State.TAKEN
 
 
 def test_what_an_earlier_move_left_is_not_counted_as_moved_to_another_queue(two: Two) -> None:

@@ -1,6 +1,6 @@
 """What a person decides about a mail in quarantine is kept once it is done."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from uuid import UUID, uuid4
 
@@ -26,12 +26,16 @@ class Quarantined:
 
     def __init__(self, is_there: bool) -> None:
         self.is_there = is_there
+        self.kept: list[tuple[object, ...]] = []
 
     def discard(self, _mail: object) -> bool:
         return self.is_there
 
     def release(self, _mail: object) -> object:
         return NEW_ID
+
+    def record_person(self, _mail: object, *decided: str) -> None:
+        self.kept.append(decided)
 
 
 @pytest.mark.parametrize(
@@ -43,20 +47,12 @@ class Quarantined:
     ],
 )
 def test_a_decision_is_kept_of_a_mail_that_was_still_there(discards, is_there, answer, actions):
-    kept = []
-    mail = SimpleNamespace(
-        enqueue_id=uuid4(), name="m", stage="DATA", worker="w", age=timedelta(hours=1), attempt=1
-    )
-    stores = SimpleNamespace(
-        own=SimpleNamespace(
-            decisions=SimpleNamespace(save=lambda _queue, row, _keep: kept.append(row))
-        ),
-        settings=SimpleNamespace(duty=SimpleNamespace(retention=timedelta(days=90))),
-    )
-    decision = StuckMailDecision(Quarantined(is_there), discards, "by hand", "ada")
-    assert decision.apply(mail, stores, "spool", lambda: NOW) == answer
-    assert [(row.action, row.who, row.decided) for row in kept] == [
-        (action, "ada", NOW) for action in actions
+    quarantine = Quarantined(is_there)
+    decision = StuckMailDecision(quarantine, discards, "by hand", "ada")
+    assert decision.apply(SimpleNamespace()) == answer
+    now = f"; it is {NEW_ID} now"
+    assert quarantine.kept == [
+        (action, "by hand" + (now if action == "released" else ""), "ada") for action in actions
     ]
 
 
@@ -73,17 +69,7 @@ class Rows:
         return self
 
     def waiting(self):
-        return [
-            SimpleNamespace(
-                enqueue_id=id_,
-                attempt=attempt,
-                name="m",
-                stage="DATA",
-                worker="w",
-                age=timedelta(hours=1),
-            )
-            for id_, attempt in self.rows
-        ]
+        return [SimpleNamespace(enqueue_id=id_, attempt=attempt) for id_, attempt in self.rows]
 
     def release(self, mail):
         self.taken.append((mail.enqueue_id, mail.attempt))
@@ -94,6 +80,9 @@ class Rows:
             return False
         self.taken.append((mail.enqueue_id, mail.attempt))
         return True
+
+    def record_person(self, *_):
+        pass
 
 
 @pytest.fixture
@@ -110,10 +99,7 @@ def decide(monkeypatch, settings):
     )
     kept = []
     monkeypatch.setattr(perform, "write_decision", lambda *_, facts, **__: kept.append(facts))
-    decisions = SimpleNamespace(save=lambda *_: None)
-    stores = SimpleNamespace(
-        own=SimpleNamespace(decisions=decisions), settings=settings, tables=None
-    )
+    stores = SimpleNamespace(settings=settings, tables=None)
 
     def decide(rows, action, *ids, selected=None):
         monkeypatch.setattr(perform, "Quarantine", rows)

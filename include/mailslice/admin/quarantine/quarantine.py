@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from typing import Self
 
 from mailslice.admin.evidence import is_finished
 from mailslice.admin.quarantine.release import Releases
@@ -21,6 +22,7 @@ from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import QueuedMail, QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail, QuarantineTable
+from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
 from mailslice.stores.cassandra.own.quarantine import Content, State
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,10 @@ class Holder:
     since: datetime
     age: timedelta
     attempt: int = 1
+
+    @classmethod
+    def of(cls, mail: QuarantinedMail) -> Self:
+        return cls(mail.worker, mail.stage, mail.since, mail.age, mail.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +120,10 @@ class Quarantine(Releases):
         If the row was withdrawn meanwhile, the mail is kept anew, with an alarm. A row that another
         process takes, recovers or releases stays as it is.
         """
-        holder = Holder(mail.worker, mail.stage, mail.since, mail.age, mail.attempt)
         reason = Decided(mail.action, mail.why, mail.who, mail.run, mail.moved_to, mail.due)
         kept = self.advance(mail, State.KEPT)
         while kept is None:
-            row = self.keep(codec.decode(mail.message), holder, reason, State.KEPT)
+            row = self.keep(codec.decode(mail.message), Holder.of(mail), reason, State.KEPT)
             if row.state not in {State.CLOSING, State.KEPT}:
                 return row, []
             kept = self.advance(row, State.KEPT)  # else another move sees the mark and withdraws it
@@ -144,6 +149,11 @@ class Quarantine(Releases):
             *mail, decided.action, decided.why, at, decided.who, decided.run, holder.attempt
         )
         self._stores.own.decisions.save(self._queue, row, self._stores.settings.duty.retention)
+
+    def record_person(self, mail: QuarantinedMail, action: str, why: str, who: str) -> None:
+        """Write down what a person decided about the mail, which may be gone by now."""
+        item, decided = codec.decode(mail.message), Decided(action, why, who)
+        self.record(item, Holder.of(mail), decided, BY_A_PERSON, self._clock())
 
     def keep_failed(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         """Quarantine recipients whose delivery is unknown. No duty withdraws the row.

@@ -22,12 +22,15 @@ from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.durations import format_duration
 from mailslice.model.verdicts import Verdict
+from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
 
 _WINDOWS = 2
 """Age in slice windows from which a mail is audited, without the param `older_than`."""
 _LOST = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
+_TAKEN_OUT = frozenset({State.KEPT, State.TAKEN, State.RELEASING})
+"""States of mails that a move took out of the queue, and did not bring to another yet."""
 
 
 class QueueAudit(ReportDuty[AuditPlan]):
@@ -101,6 +104,9 @@ def _audit(run: Run) -> AuditPlan:
     files = sorted((task.file for task in tasks if task.file.rows), key=lambda file: file.file)
     deleted = sum(task.deleted for task in tasks)
     verdicts = {one.value: sum(task.verdicts.get(one, 0) for task in tasks) for one in Verdict}
+    moves = run.stores.own.moving_mails.list(run.queue)
+    taken_out = sum(mail.state in _TAKEN_OUT for mail in moves)
+    also = f"; {taken_out} mails are in moves: repeat one that was cut off" if taken_out else ""
     requested = len(slices) * buckets * len(run.stores.tables.existing)
     plan = AuditPlan(
         run=run.request.run,
@@ -121,7 +127,8 @@ def _audit(run: Run) -> AuditPlan:
         broker=evidence.counts.as_json(),
         mails=plan.planned,
         goneMeanwhile=deleted,
-        message=_message(plan, params),
+        takenOut=taken_out,
+        message=_message(plan, params) + also,
     )
     return plan
 

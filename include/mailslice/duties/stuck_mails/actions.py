@@ -102,8 +102,7 @@ class StuckMailActions:
         for mail in of_this_run:
             if mail.enqueue_id in marked:
                 quarantined = self.quarantine.settle(mail) if mail.state is State.CLOSING else mail
-                holder = Holder(mail.worker, mail.stage, mail.since, mail.age, mail.attempt)
-                stuck_mail = StuckMail(codec.decode(mail.message), holder)
+                stuck_mail = StuckMail(codec.decode(mail.message), Holder.of(mail))
                 entries[mail.enqueue_id] = stuck_mail.quarantined_entry(Action.CLOSED, quarantined)
         return entries
 

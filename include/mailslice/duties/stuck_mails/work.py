@@ -136,12 +136,12 @@ class StuckMailWork:
         # Each mail costs a few writes and a copy of its content.
         self.throttle = run.throttle("s3")
         self.decisions: list[dict[str, Any]] = []
+        self.unanswered: list[TryAgain] = []
         run.report(decisions=self.decisions, alarms=alarms)  # the lists grow
 
     def perform_all(self) -> None:
         """Act on all planned mails, until the time limit."""
-        if not self.shadow:
-            self._finish_earlier_runs()
+        self._finish_earlier_runs()
         self._read_holders()
         closed = {} if self.shadow else self.actions.closed_by_earlier_try()
         for mail in self.mails:
@@ -153,13 +153,12 @@ class StuckMailWork:
             self._perform(mail)
         if not self.shadow:
             self._discard_records()
-            return
-        for noted_mail in self.quarantine.mails(serial=True):
-            if noted_mail.state is State.NOTED:  # a killed run left it
-                self.quarantine.tidy(noted_mail)
+        if self.unanswered:
+            raise self.unanswered[0]
 
     def _finish_earlier_runs(self) -> None:
-        planned = {mail.enqueue_id for mail in self.mails}
+        """Also in shadow mode: nobody can release a mail while it is being closed."""
+        planned = {mail.enqueue_id for mail in self.mails if not self.shadow}
         finished, unswept = finish(self.actions, planned), None
         try:
             if orphans := self.quarantine.sweep():
@@ -188,8 +187,10 @@ class StuckMailWork:
             self._done(self.actions.act(planned, self._stuck[planned.enqueue_id]))
         except LeftAlone as skipped:
             self.progress.skip(str(skipped))
-        except TryAgain:
-            raise
+        except TryAgain as error:  # perhaps for this mail alone, such as by its content
+            self.unanswered.append(error)
+            if len(self.unanswered) == 3 or not isinstance(error, StoreUnavailable):
+                raise
         except MailsliceError as error:
             self.progress.fail(str(planned.enqueue_id), str(error))
 

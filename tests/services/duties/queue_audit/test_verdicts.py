@@ -4,6 +4,7 @@ mailslice's alone and then on a shared one.
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -32,7 +33,13 @@ class Planted:
         return self.shared_found[self.ids[name]]
 
 
-def quarantined(spool: Spool, enqueue_id: EnqueueId, state: State, action: str = "closed") -> None:
+def quarantined(
+    spool: Spool,
+    enqueue_id: EnqueueId,
+    state: State,
+    action: str = "closed",
+    table: str = "quarantine",
+) -> None:
     now = datetime.now(UTC)
     mail = QuarantinedMail(
         enqueue_id,
@@ -50,7 +57,7 @@ def quarantined(spool: Spool, enqueue_id: EnqueueId, state: State, action: str =
         "b",
         Content.KEPT,
     )
-    spool.stores.own.quarantine.add(spool.queue, mail)
+    getattr(spool.stores.own, table).add(spool.queue, mail)
 
 
 @pytest.fixture(scope="module")
@@ -224,3 +231,14 @@ def test_a_mail_whose_recipients_in_doubt_failed_is_judged_by_the_others(
     assert spool.stores.own.mail_stages.advance(spool.queue, None, record)
     spool.audit(census=True)
     assert spool.verdicts() == {one: verdict}
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_mails_that_a_move_took_out_and_did_not_bring_anywhere_are_counted(spool, waiting):
+    for _ in range(waiting):
+        spool.put()
+    for state in (State.CLOSING, State.KEPT, State.TAKEN, State.DISCARDING):
+        quarantined(spool, EnqueueId(uuid4()), state, "move", "moving_mails")
+    report = spool.audit()
+    assert (report["takenOut"], report["mails"]) == (2, waiting)
+    assert report["message"].endswith("; 2 mails are in moves: repeat one that was cut off")

@@ -609,6 +609,38 @@ def test_a_store_that_goes_away_ends_the_run_and_the_next_one_goes_on(world, mon
     assert world.run()["closed"] == 2
 
 
+def test_a_mail_whose_content_alone_does_not_answer_holds_up_no_other(world, monkeypatch):
+    items = [world.mail(f"m{number}") for number in range(3)]
+    world.worker(*(world.held(item, 200 - 10 * number) for number, item in enumerate(items)))
+    get = S3BlobStore.get
+
+    def answers(store, key):
+        if key == items[0].header_blob_id:
+            raise StoreUnavailable("S3 at 127.0.0.1:1 answers 500")
+        return get(store, key)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(S3BlobStore, "get", answers)
+        with pytest.raises(StoreUnavailable, match="answers 500"):
+            world.run()
+    assert [world.is_marked(item) for item in items] == [False, True, True]
+    assert world.run()["closed"] == 1
+
+
+def test_a_store_that_answers_for_no_mail_is_not_asked_for_all(world, monkeypatch):
+    world.worker(*(world.held(world.mail(f"m{number}")) for number in range(9)))
+    asked = []
+
+    def away(_, key):
+        asked.append(key)
+        raise StoreUnavailable("S3 at 127.0.0.1:1 answers 503")
+
+    monkeypatch.setattr(S3BlobStore, "get", away)
+    with pytest.raises(StoreUnavailable):
+        world.run()
+    assert len(asked) == 3
+
+
 def test_a_scan_reads_no_row_of_the_view(world, monkeypatch):
     """Whatever the size of the queue: the records are all that is read."""
     world.worker(world.held(world.mail()))

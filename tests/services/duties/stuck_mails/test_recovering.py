@@ -614,6 +614,25 @@ def killed(monkeypatch, point, work):
             work()
 
 
+@pytest.mark.parametrize(("point", "kept"), [("apply:kept", []), ("apply:marked", [State.KEPT])])
+def test_shadow_mode_finishes_a_closing_that_was_cut_off(recover, monkeypatch, point, kept):
+    """Until then nobody can release the mail."""
+    held(recover, A)
+    cut(recover, monkeypatch, point, mode="close")
+    assert [mail.state for mail in recover.kept()] == [State.CLOSING]
+    report = recover.run(mode="shadow")
+    assert report["finishedOfEarlierRuns"] == {"was closing": 1}
+    assert [mail.state for mail in recover.kept()] == kept
+
+
+def test_shadow_mode_serves_a_mail_that_a_run_took_from_its_holder(recover, monkeypatch):
+    held(recover, A)
+    cut(recover, monkeypatch, "apply:taken")
+    recover.run(mode="shadow")
+    assert [each.mail.recipients for each in published(recover)] == [(A,)]
+    assert recover.kept() == []
+
+
 @pytest.mark.parametrize("point", CUTS)
 def test_a_release_that_was_cut_off_is_finished_by_the_next_run(recover, monkeypatch, point):
     """The message may come twice, under one enqueue id and attempt.
