@@ -15,7 +15,7 @@ from mailslice.maintenance.decision_files import written_decisions
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
-from mailslice.stores import Stores
+from mailslice.stores import Stores, has_cassandra
 
 if TYPE_CHECKING:
     from mailslice.stores.cassandra.own import DecisionRow
@@ -99,6 +99,8 @@ def _by_people(
 def _by_duties(
     stores: Stores, queue: QueueName | None, since: datetime, until: datetime
 ) -> Iterator[Line]:
+    if not has_cassandra(stores.settings):
+        return
     from mailslice.stores.cassandra.own import Decisions
 
     table = Decisions.existing(stores.cassandra, stores.settings)

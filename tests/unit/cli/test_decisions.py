@@ -10,7 +10,8 @@ import pytest
 from mailslice.cli import decisions
 from mailslice.cli.main import run
 from mailslice.model.clock import system_clock
-from mailslice.model.settings import DutySettings, Settings
+from mailslice.model.settings import DutySettings, PostalSettings, Settings
+from mailslice.stores import open_stores
 from mailslice.stores.cassandra.own import DecisionRow, Decisions
 from mailslice.stores.own.codec import RowCodec
 
@@ -113,9 +114,24 @@ def test_of_one_queue_a_short_time_is_read_without_a_scan(listed, session):
     assert len(session.reads) in {2, 3}
 
 
-def test_decisions_of_people_are_found_from_any_year_on(listed, tmp_path):
+@pytest.fixture
+def by_a_person(tmp_path):
+    """A decision about a mail of queue `one`."""
     folder = tmp_path / "decisions" / f"{NOW:%Y-%m-%d}"
     folder.mkdir(parents=True)
     about = {"time": NOW.isoformat(), "queue": "one", "name": "by a person"}
     (folder / "010203-ab.json").write_text(json.dumps(about))
-    assert ("one", "by a person") in listed("--since", "0500-01-01", "--until", "9999-12-31")
+    return ("one", "by a person")
+
+
+def test_decisions_of_people_are_found_from_any_year_on(listed, by_a_person):
+    assert by_a_person in listed("--since", "0500-01-01", "--until", "9999-12-31")
+
+
+def test_beside_a_postal_alone_decisions_of_people_are_listed(
+    listed, by_a_person, tmp_path, monkeypatch
+):
+    postal = PostalSettings(url="mysql://guest@127.0.0.1:1/postal")
+    settings = Settings(duty=DutySettings(artifacts=str(tmp_path)), postal=postal)
+    monkeypatch.setattr(decisions, "open_stores", lambda: open_stores(settings))
+    assert listed() == [by_a_person]
