@@ -10,21 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.model.mail import QueueName
-from mailslice.stores.own.codec import RowCodec
 from mailslice.stores.own.postal_decisions import PostalDecision
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from mailslice.stores.own.runs import RunRow
 
 NOW = datetime(2026, 11, 23, 12, 0, 0, 123000, UTC)
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
-_DECISIONS = RowCodec(PostalDecision, age="age_ms")
-
-
-def decisions_of(own, *days):
-    """The decisions of these days, newest first. Only people read them, by SQL."""
-    names = dict.fromkeys(f"{day.astimezone(UTC):%Y-%m-%d}" for day in days)
-    records = own.postal_decisions._records
-    return [_DECISIONS.of_mapping(row) for name in names for row in records.rows({"day": name})]
 
 
 def run_row(queue, run="r1", minutes=0, duty="stuck_mails_postal"):
@@ -180,7 +171,13 @@ class OwnRecordsContract:
         for minutes in (0, 800, 5000):
             own.postal_decisions.save(decided(minutes), DAY)
             own.postal_decisions.save(decided(minutes), DAY)
-        listed = decisions_of(own, NOW, NOW - DAY, NOW - 2 * DAY)
-        assert [one for one in listed if one.server == server] == [decided(0), decided(800)]
+        for since, until, minutes in (
+            (NOW - 2 * DAY, NOW, (0, 800)),
+            (NOW - 800 * MINUTE, NOW - MINUTE, (800,)),
+            (NOW - 799 * MINUTE, NOW - MINUTE, ()),
+            (datetime.min.replace(tzinfo=UTC), NOW, (0, 800, 5000)),
+        ):
+            listed = own.postal_decisions.list(since, until)
+            assert [row for row in listed if row.server == server] == list(map(decided, minutes))
         of_run = own.postal_decisions.of_run(f"run {server} 0", NOW - DAY, NOW)
         assert list(of_run) == [decided(0), decided(800)]

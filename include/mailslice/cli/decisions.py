@@ -2,9 +2,12 @@
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
+
+from pydantic.alias_generators import to_camel
 
 from mailslice.cli.arguments import moment, option, queue_option
 from mailslice.cli.command import command, group
@@ -15,10 +18,11 @@ from mailslice.maintenance.decision_files import written_decisions
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
-from mailslice.stores import Stores
+from mailslice.stores import Stores, has_cassandra
 
 if TYPE_CHECKING:
     from mailslice.stores.cassandra.own import DecisionRow
+    from mailslice.stores.own.postal_decisions import PostalDecision
 
 app = group("Decisions: who did what to which mails, and why.")
 _COLUMNS = ("time", "queue", "action", "who", "reason", "mails", "enqueueId", "name")
@@ -64,12 +68,12 @@ def list_(
     if first > last:
         raise BadInput(f"--since {first:%Y-%m-%dT%H:%M:%SZ} is after --until or now")
     with open_stores() as stores:
-        decisions = heapq.merge(
-            _by_people(stores, queue, first, last),
-            _by_duties(stores, queue, first, last),
-            key=lambda line: line[0],
-            reverse=True,
-        )
+        streams = [_by_people(stores, queue, first, last)]
+        if has_cassandra(stores.settings):
+            streams.append(_by_duties(stores, queue, first, last))
+        if stores.settings.postal.url is not None and queue is None:
+            streams.append(_of_postal(stores, first, last))
+        decisions = heapq.merge(*streams, key=lambda line: line[0], reverse=True)
         out.rows((line for _, line in decisions), _COLUMNS, empty="no decision in that time")
 
 
@@ -116,17 +120,27 @@ def _by_duties(
     yield from heapq.merge(*lines, key=lambda line: line[0], reverse=True)
 
 
-def _line_of_row(queue: QueueName, row: "DecisionRow") -> Line:
+def _of_postal(stores: Stores, since: datetime, until: datetime) -> Iterator[Line]:
+    """Decisions about messages of Postal, which are in no mail queue."""
+    from mailslice.stores.own.postal_decisions import POSTAL_DECISIONS, PostalDecisions
+
+    records = stores.existing_records(POSTAL_DECISIONS)
+    rows = PostalDecisions(records).list(since, until) if records is not None else ()
+    return map(partial(_line_of_row, None), rows)
+
+
+def _line_of_row(queue: QueueName | None, row: "DecisionRow | PostalDecision") -> Line:
+    facts = {to_camel(name): value for name, value in asdict(row).items()}
     return row.decided, {
-        "time": row.decided,
+        "time": facts.pop("decided"),
         "queue": queue,
-        "action": row.action,
-        "who": row.who,
-        "reason": row.why,
+        "action": facts.pop("action"),
+        "who": facts.pop("who"),
+        "reason": facts.pop("why"),
         "mails": 1,
-        "enqueueId": row.enqueue_id,
-        "name": row.name,
-        "run": row.run or None,
-        "by": row.verdict,
-        "facts": {"stage": row.stage, "worker": row.worker, "age": row.age, "attempt": row.attempt},
+        "enqueueId": facts.pop("enqueueId", None),
+        "name": facts.pop("name", None),
+        "run": facts.pop("run") or None,
+        "by": facts.pop("verdict"),
+        "facts": facts,
     }

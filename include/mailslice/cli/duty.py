@@ -25,8 +25,9 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings, load_settings
-from mailslice.stores import has_cassandra
+from mailslice.stores import Stores, has_cassandra
 
+_OF_POSTAL = "stuck_mails_postal"
 app = group("Duties: maintenance in five steps, plan -> check -> apply -> verify -> report.")
 
 
@@ -186,6 +187,8 @@ def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> Sett
     """The settings of a known queue. A duty about all queues says that it ignores `queue`."""
     if not needs_queue:
         settings = load_settings()
+        with Stores(settings) as stores:  # raises BadSetting before there is a run
+            _ = stores.postal if duty == _OF_POSTAL else stores.management
         if queue is not None:
             if has_cassandra(settings):  # an unknown queue is an error here, too
                 with open_queue(queue):

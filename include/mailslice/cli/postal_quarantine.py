@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,6 +42,18 @@ AcceptDuplicates = Annotated[
         "that has no record of its closing.",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageOptions:
+    """The options of a release and of a discard."""
+
+    server: Server = None
+    message: Message = None
+    yes: Yes = False
+    reason: Reason = None
+
+
 _COLUMNS = (
     *("server", "message", "state", "stage", "rcptTo", "mailFrom", "bytes", "closedAt"),
     *("lockedBy", "lockedAt", "reason"),
@@ -66,42 +79,29 @@ def list_(out: Output) -> None:
 def release(
     out: Output,
     *,
-    server: Server = None,
-    message: Message = None,
     every: Kept = False,
     accept_duplicates: AcceptDuplicates = False,
-    yes: Yes = False,
-    reason: Reason = None,
+    options: MessageOptions,
 ) -> None:
     """Put messages back into Postal's queue, each once. A line a message.
 
     With --all, those that are not kept are passed over. It fails where Postal cannot be asked. At
     a terminal it asks first.
     """
-    question = "Put {} messages back into Postal's queue?" if may_ask(yes) else None
-    accept = accept_duplicates
-    _act(out, "release", server, message, every=every, reason=reason, accept=accept, ask=question)
+    question = "Put {} messages back into Postal's queue?"
+    _act(out, "release", question, options, every=every, accept=accept_duplicates)
 
 
 @command(app, "discard")
-def discard(
-    out: Output,
-    *,
-    server: Server = None,
-    message: Message = None,
-    every: All = False,
-    yes: Yes = False,
-    reason: Reason = None,
-) -> None:
+def discard(out: Output, *, every: All = False, options: MessageOptions) -> None:
     """Remove messages from the quarantine for good; Postal's hold of them is cancelled.
 
     At a terminal it asks first. A message whose hold in Postal is not mailslice's any more stays as
     it is there. It fails where Postal cannot be asked: then do it again.
     """
-    question = "Remove {} messages from the quarantine for good?" if may_ask(yes) else None
+    question = "Remove {} messages from the quarantine for good?"
     # A message that is named is discarded, whatever its state in Postal.
-    named = not every
-    _act(out, "discard", server, message, every=every, reason=reason, accept=named, ask=question)
+    _act(out, "discard", question, options, every=every, accept=not every)
 
 
 @command(app, "export")
@@ -157,15 +157,7 @@ def _exported(content: bytes | None, entry: "PostalEntry", folder: Path) -> dict
 
 
 def _act(
-    out: Output,
-    doing: str,
-    server: int | None,
-    message: int | None,
-    *,
-    every: bool,
-    reason: str | None,
-    ask: str | None,
-    accept: bool = False,
+    out: Output, doing: str, question: str, options: MessageOptions, *, every: bool, accept: bool
 ) -> None:
     """Acts on one message after the other. Raises SomeFailed for refused messages; with `--all`
     only for those about which Postal did not answer, as it passes over the others.
@@ -177,6 +169,7 @@ def _act(
         open_releases,
     )
 
+    server, message = options.server, options.message
     if (server is None) != every or (message is None) != every:
         raise BadInput(f"postal quarantine {doing}: give either --server N --message ID, or --all")
     failed: list[str] = []
@@ -185,9 +178,9 @@ def _act(
         if not entries:
             out.note("no message of Postal is in quarantine")
             return
-        if ask is not None:
-            confirm(ask.format(_acted_on(stores, doing, entries, accept) if every else 1))
-        request = ReleaseRequest(who(), reason or "", accept)
+        if may_ask(options.yes):
+            confirm(question.format(_acted_on(stores, doing, entries, accept) if every else 1))
+        request = ReleaseRequest(who(), options.reason or "", accept)
         with open_releases(stores, system_clock, request) as releases:
             for entry in entries:
                 ids: dict[str, object] = {"server": entry.server, "message": entry.message}
@@ -203,7 +196,7 @@ def _act(
                     if not every or isinstance(error, PostalSilent):
                         failed.append(str(error))
                 else:
-                    record(stores.settings, f"postal {doing}", None, reason, **ids)
+                    record(stores.settings, f"postal {doing}", None, options.reason, **ids)
                 out.line(ids | outcome, _sentence(ids | outcome))
     if failed:
         summary = f"{len(failed)} of {len(entries)} messages, such as: " if every else ""

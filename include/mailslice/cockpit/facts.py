@@ -99,7 +99,8 @@ class Facts:
 
         Takes at most `patience`, whatever the stores do.
         """
-        known, age = self._snapshot, self.clock() - self._attempted
+        # A clock that was set back would make what is known young for as long.
+        known, age = self._snapshot, abs(self.clock() - self._attempted)
         if known is not None and age < FRESH:
             return known
         attempt = self._refreshing()
@@ -151,7 +152,7 @@ class Facts:
         """
         now = self.clock()
         at, value = self._cache.get(key, (None, None))
-        if at is not None and now - at < fresh:
+        if at is not None and abs(now - at) < fresh:
             return CachedAnswer(value, at)
         try:
             with self.stores() as stores:

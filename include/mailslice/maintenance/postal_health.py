@@ -21,6 +21,7 @@ from mailslice.stores import Stores
 DUTY = "stuck_mails_postal"
 _RUN_COMMAND = f"mailslice duty run {DUTY}"
 _GONE_STATES = ("content lost", "message gone")
+_OF_THE_REPORT = "found byStage oldestSeconds lockTimeoutSeconds p99Seconds run dagRun".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +105,10 @@ def as_json(one: PostalOverview) -> dict[str, object]:
         "lookedAt": one.looked_at,
         "mode": facts.mode,
         "queued": facts.queued,
-        "found": seen.get("found"),
         "stuck": facts.stuck if seen else None,
         "gone": facts.gone if seen else None,
-        "byStage": seen.get("byStage"),
-        "oldestSeconds": seen.get("oldestSeconds"),
-        "lockTimeoutSeconds": seen.get("lockTimeoutSeconds"),
-        "p99Seconds": seen.get("p99Seconds"),
         "quarantined": facts.quarantined,
-        "run": seen.get("run"),
-        "dagRun": seen.get("dagRun"),
+        **{name: seen.get(name) for name in _OF_THE_REPORT},
     }
 
 

@@ -19,7 +19,6 @@ from mailslice.testing.postal.mails import INCOMING, Ended, PostalMail, PostalMa
 from mailslice.testing.postal.tasks import tidy
 from tests.acceptance.command import Cli
 from tests.conftest import Fresh
-from tests.contracts.own_records import decisions_of
 from tests.ports import free_port
 
 KINDS = ("closed", "retried", "completed", "lost", "failed", "skipped", "left")
@@ -478,7 +477,7 @@ def test_each_decision_is_a_row_and_a_line_without_addresses(
         report = duty(cli, "--mode", "close", "--reason", "night shift")
     now = datetime.now(UTC)
     with open_stores(postal_env.settings) as stores:
-        rows = decisions_of(stores.records, now, now - timedelta(hours=1))
+        rows = list(stores.records.postal_decisions.list(now - timedelta(hours=1), now))
     told = {
         (row.server, row.message): (row.queued_message, row.holder, row.stage, row.verdict)
         for row in rows

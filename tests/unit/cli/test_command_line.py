@@ -385,6 +385,24 @@ def test_a_step_of_a_run_that_was_never_planned_is_refused_and_not_in_the_ledger
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("duty", "variable", "value"),
+    [
+        ("blob_gc", "MAILSLICE_POSTAL_URL", "mysql://guest@127.0.0.1:1/postal"),
+        ("stuck_mails_postal", "MAILSLICE_CASSANDRA_CONTACT_POINTS", "127.0.0.1:1"),
+    ],
+)
+def test_a_duty_of_a_store_that_the_settings_do_not_name_leaves_no_failed_run(
+    duty, variable, value, capsys, monkeypatch, tmp_path
+):
+    """It would stay the newest run of that duty, and its alert would fire, for the retention."""
+    monkeypatch.setenv("MAILSLICE_ARTIFACTS", str(tmp_path))
+    monkeypatch.setenv(variable, value)
+    assert run(["duty", "run", duty]) == 2
+    assert "MAILSLICE_POSTAL_URL" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("file", ["applied.json", "progress.json"])
 def test_a_run_that_changed_something_is_not_made_a_dry_run_afterwards(
     file, capsys, monkeypatch, tmp_path

@@ -9,10 +9,17 @@ import pytest
 
 from mailslice.cli import decisions
 from mailslice.cli.main import run
+from mailslice.cli.output import iso
 from mailslice.model.clock import system_clock
-from mailslice.model.settings import DutySettings, Settings
+from mailslice.model.settings import DutySettings, PostalSettings, Settings
 from mailslice.stores.cassandra.own import DecisionRow, Decisions
 from mailslice.stores.own.codec import RowCodec
+from mailslice.stores.own.postal_decisions import (
+    POSTAL_DECISIONS,
+    PostalDecision,
+    PostalDecisions,
+)
+from tests.unit.duties.stuck_mails_postal.world import MemoryRecords
 
 ROWS = RowCodec(DecisionRow, enqueue_id="enqueueid", age="age_ms")
 NOW = system_clock()
@@ -113,9 +120,49 @@ def test_of_one_queue_a_short_time_is_read_without_a_scan(listed, session):
     assert len(session.reads) in {2, 3}
 
 
-def test_decisions_of_people_are_found_from_any_year_on(listed, tmp_path):
+@pytest.fixture
+def by_a_person(tmp_path):
+    """A decision about a mail of queue `one`."""
     folder = tmp_path / "decisions" / f"{NOW:%Y-%m-%d}"
     folder.mkdir(parents=True)
     about = {"time": NOW.isoformat(), "queue": "one", "name": "by a person"}
     (folder / "010203-ab.json").write_text(json.dumps(about))
-    assert ("one", "by a person") in listed("--since", "0500-01-01", "--until", "9999-12-31")
+    return ("one", "by a person")
+
+
+def test_decisions_of_people_are_found_from_any_year_on(listed, by_a_person):
+    assert by_a_person in listed("--since", "0500-01-01", "--until", "9999-12-31")
+
+
+def test_beside_a_postal_alone_decisions_of_people_and_about_its_messages_are_listed(
+    session, by_a_person, tmp_path, monkeypatch, capsys
+):
+    records = MemoryRecords(POSTAL_DECISIONS)
+    message = PostalDecision(
+        *(1, 2, 3, "worker-1", timedelta(hours=2), "maybe sent", "stuck", "closed"),
+        *("it died", NOW - timedelta(hours=1), "mailslice-1", "ada", "r-1"),
+    )
+    PostalDecisions(records).save(message, timedelta(days=90))
+    postal = PostalSettings(url="mysql://guest@127.0.0.1:1/postal")
+    settings = Settings(duty=DutySettings(artifacts=str(tmp_path)), postal=postal)
+    stores = Stores(settings=settings, existing_records=lambda _shape: records)
+    monkeypatch.setattr(decisions, "open_stores", lambda: stores)
+    assert run(["decisions", "list", "--json"]) == 0
+    person, closed = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (person["queue"], person["name"]) == by_a_person
+    facts = closed.pop("facts")
+    assert (facts["server"], facts["message"], facts["queuedMessage"]) == (1, 2, 3)
+    assert closed == {
+        "time": iso(NOW - timedelta(hours=1)),
+        "queue": None,
+        "action": "closed",
+        "who": "ada",
+        "reason": "it died",
+        "mails": 1,
+        "enqueueId": None,
+        "name": None,
+        "run": "r-1",
+        "by": "stuck",
+    }
+    assert run(["decisions", "list", "--queue", "one", "--json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1

@@ -346,6 +346,15 @@ def test_a_queue_that_is_new_is_looked_for_before_it_is_said_to_be_none(world):
     assert facts.queue("none")[0] is None
 
 
+def test_a_clock_that_was_set_back_keeps_no_figures_for_ever(world, facts):
+    facts.snapshot()
+    facts.cached("key", lambda _stores: 7, FRESH)
+    world.now -= timedelta(hours=1)
+    world.gives = [replace(WELL, size=3)]
+    assert [one.size for one in facts.snapshot().queues] == [3]
+    assert facts.cached("key", lambda _stores: 3, FRESH).value == 3
+
+
 def test_after_an_act_the_next_page_has_the_figures_of_now(world, facts):
     facts.snapshot()
     world.gives = [replace(WELL, size=3)]

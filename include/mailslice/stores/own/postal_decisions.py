@@ -48,6 +48,14 @@ class PostalDecisions:
         """Writes the row; a repeat changes nothing. Beyond five years, `ttl` means no expiry."""
         self._records.put({"day": day_of(row.decided), **_ROWS.mapping(row)}, ttl)
 
+    def list(self, since: datetime, until: datetime) -> Iterator[PostalDecision]:
+        """The decisions from `since` to `until`, newest first. Reads all partition keys."""
+        days = {row["day"] for row in self._records.partitions()}
+        for day in sorted(days, reverse=True):
+            if day_of(since) <= day <= day_of(until):
+                rows = map(_ROWS.of_mapping, self._records.rows({"day": day}))
+                yield from (row for row in rows if since <= row.decided <= until)
+
     def of_run(self, run: str, since: datetime, until: datetime) -> Iterator[PostalDecision]:
         """The decisions of one run on these days, newest first."""
         for day in days_back(since, until):

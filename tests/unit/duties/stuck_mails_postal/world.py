@@ -75,6 +75,10 @@ class MemoryRecords:
         rows = (self._read(self._rows[key]) for key in sorted(self._rows))
         return iter([row for row in rows if partition.items() <= row.items()])
 
+    def partitions(self) -> Iterator[Any]:
+        keys = {tuple(row[name] for name in self._shape.partition) for row in self._rows.values()}
+        return (dict(zip(self._shape.partition, key, strict=True)) for key in keys)
+
     def change(
         self,
         key: Mapping[str, Any],
