@@ -165,6 +165,20 @@ async def test_a_repetition_leaves_the_row_whose_copy_may_be_all_there_is(*, lea
     assert len(stores.tokens) == 2
 
 
+@pytest.mark.parametrize(
+    ("seconds", "levels"), [(30, (60, 30)), (59, (60, 30)), (59.999, (60,)), (61, (60,))]
+)
+async def test_a_delay_has_no_two_copies_that_are_due_at_once(
+    seconds: float, levels: tuple[int, ...]
+) -> None:
+    """Two workers would get them at once, each before the other has closed the row, and the mail
+    would be published twice. The handler took long: a lease has replaced the message.
+    """
+    stores, due = Stores(), NOW + timedelta(seconds=seconds)
+    await stores.delays.schedule(MAIL, COPY, due, has_message=False)
+    assert stores.queues == [f"mailslice-delay-{level}s-spool" for level in levels]
+
+
 async def test_the_row_comes_first_where_no_copy_is_out() -> None:
     """A copy without a row is delivered, beside the message that is not acknowledged yet."""
     stores = Stores()

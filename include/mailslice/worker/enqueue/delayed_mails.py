@@ -201,7 +201,8 @@ class Delays:
             answer=answer or (before.answer if before else ""),
         )
         await self.rows.save(row)
-        if not copy_first or wait < first_wait:
+        # Not twice into one level: two workers would get the copies at once, and publish both.
+        if not copy_first or level_for(wait) < level_for(first_wait):
             await self._publish_copy(copy, token, wait)
 
     async def close_row(
