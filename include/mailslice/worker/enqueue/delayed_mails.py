@@ -59,8 +59,8 @@ _REPEAT_DELAY = timedelta(minutes=5)
 The row of the lease voids this copy.
 """
 _Work = Callable[[LeasedLock, DelayedMail], Awaitable[bool | None]]
-_LAST_WAIT = 2.0
-"""Seconds that the end of a worker waits for rows that are being closed."""
+CLOSING_SECONDS = 2.0
+"""Seconds for rows to be closed: before a worker ends, and before a second copy is looked at."""
 
 
 def checked_delay(delay: timedelta | None) -> timedelta | None:
@@ -236,7 +236,8 @@ class Delays:
             due = max(row.due, self._context.clock() + _REPEAT_DELAY)
             await self.schedule(enqueue_id, MessageCopy.of(message), due, held=row.held)
         else:
-            await self._publish_copy(_copy_of(row), row.token, row.due - self._context.clock())
+            second = _copy_of(row).with_headers({HEADER_PARKED: 1})  # counts as redelivered
+            await self._publish_copy(second, row.token, row.due - self._context.clock())
         return True
 
     async def on_expired(self, message: Message) -> None:
@@ -271,8 +272,12 @@ class Delays:
         if row.published or row.due is None or not is_true:
             return _NO_WAIT
         remaining = row.due - self._context.clock()
+        if message.redelivered:  # the first copy may be due in another worker at the same moment
+            remaining += timedelta(seconds=CLOSING_SECONDS)
         if remaining > self._longest_wait(message):
-            await self._publish_copy(replace(copy, body=row.message), row.token, remaining)
+            repeated = {HEADER_PARKED: 1} if message.redelivered else {}
+            copy = replace(copy, body=row.message).with_headers(repeated)
+            await self._publish_copy(copy, row.token, remaining)
         elif remaining > _NO_WAIT:
             return remaining
         elif await self._is_cleaned(item.enqueue_id, row.partition, partition_in(message.headers)):
@@ -384,7 +389,7 @@ class Delays:
         again. Returns whether all are closed.
         """
         closing = self._under_way.values()
-        return not closing or not (await asyncio.wait(closing, timeout=_LAST_WAIT))[1]
+        return not closing or not (await asyncio.wait(closing, timeout=CLOSING_SECONDS))[1]
 
     def has_published(self, message: Message) -> bool:
         """Whether the mail of this copy was published here, though its row may be open still."""
