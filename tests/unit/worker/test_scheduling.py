@@ -216,6 +216,24 @@ async def test_a_copy_and_its_double_in_another_process_publish_the_mail_once(
     assert HEADER_PARKED not in stores.published[0].headers
 
 
+@pytest.mark.parametrize("leased", [False, True])
+@pytest.mark.parametrize("is_from_it", [False, True])
+@pytest.mark.parametrize("is_due", [False, True])
+async def test_an_older_message_leaves_a_delay_that_is_no_failed_attempt_its_pause(
+    *, leased: bool, is_from_it: bool, is_due: bool
+) -> None:
+    """A throttled mail, or one for which a store was away: its message is handed out again. It may
+    come from that very delay, which is not closed yet, or a handler may have had it long.
+    """
+    stores, due = Stores(), NOW + timedelta(minutes=10)
+    await stores.delays.schedule(MAIL, COPY, due, leased=leased)
+    headers = {HEADER_DELAY_TOKEN: stores.tokens[0]} if is_from_it else {}
+    stores.now = due if is_due else NOW
+    overtaken = await stores.process().is_overtaken(MAIL, handed_out(COPY.with_headers(headers)))
+    assert overtaken is not (leased or is_from_it or is_due)
+    assert stores.tokens == [stores.tokens[0]] * (1 + overtaken)
+
+
 async def test_the_row_comes_first_where_no_copy_is_out() -> None:
     """A copy without a row is delivered, beside the message that is not acknowledged yet."""
     stores = Stores()

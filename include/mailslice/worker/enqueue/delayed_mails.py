@@ -219,20 +219,21 @@ class Delays:
     async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
         """Whether a later attempt waits in delayed_mails. This older message is not delivered then.
 
-        An open row is a later attempt if it is held (ADR 86), or if it has more failures than the
-        message and is not due. A row with as many failures proves nothing: the message may come
-        from that delay, or the row is a lease. A message with the row's token is delayed anew: the
-        row's publisher may still close the row. For another message the row's copy is published
-        first: the row's writer may have been killed before it published one.
+        An open row is a later attempt if it is held (ADR 86), or if it is not due and has more
+        failures than the message. With as many failures it is one, too, unless it is a lease or the
+        message comes from that delay (token). A message of a held row is delayed anew: the row's
+        publisher may still close the row. For another message the row's copy is published first:
+        the row's writer may have been killed before it published one.
         """
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:
             return False
         failures = count_in(message.headers, HEADER_FAILURES)
-        is_later = row.failures > failures and row.due > self._context.clock()
-        if not (row.held or is_later):
+        is_from_it = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
+        is_later = row.failures > failures or not (row.leased or is_from_it)
+        if not (row.held or (is_later and row.due > self._context.clock())):
             return False
-        if str(row.token) == message.headers.get(HEADER_DELAY_TOKEN):
+        if is_from_it:
             due = max(row.due, self._context.clock() + _REPEAT_DELAY)
             await self.schedule(enqueue_id, MessageCopy.of(message), due, held=row.held)
         else:
