@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -62,8 +62,8 @@ async def test_two_copies_of_a_mail_in_two_workers_publish_it_once(spool: Place4
             copy = MessageCopy(body, properties.headers, None)
             failed = copy.with_headers({"x-mailslice-failures": 1})
             await delays.schedule(item.enqueue_id, failed, due)
-            again = replace(copy, timestamp=datetime.now(UTC))
-            assert await workers[1].state.delays.is_overtaken(item.enqueue_id, again)  # type: ignore[arg-type]
+            older: Any = copy
+            assert await workers[1].state.delays.is_overtaken(item.enqueue_id, older)
         hops = [ExpiredDelayConsumer(one.context, one.state.delays) for one in workers]
         for hop in hops:
             hop.start()
