@@ -86,8 +86,6 @@ class ActiveHolds:
 
     def of(self, domains: Iterable[str]) -> Hold | None:
         """Among the holds of these domains the one that ends last; None where none is held."""
-        if not self.domains:
-            return None
         names = map(destination, domains)
         held = [self.domains[name] for name in names if name in self.domains]
         return max(held, key=lambda hold: hold.until or _NEVER, default=None)

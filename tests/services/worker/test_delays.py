@@ -361,7 +361,7 @@ async def test_a_dead_letter_that_a_crash_had_also_delayed_leaves_no_delay(spool
                 MessageCopy(message.encode(item), {}, None),
                 datetime.now(UTC) + timedelta(hours=1),
             )
-            await Delays(worker.context).schedule(item.enqueue_id, copy, due)
+            await Delays(worker.context).schedule(item.enqueue_id, copy, due, leased=True)
             spool.stores.blobs.delete_many([item.header_blob_id])
             await first.retry()
             assert await nothing_within(deliveries, 1)
@@ -376,12 +376,13 @@ async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_ag
         item = await worker.enqueue(mail(), CONTENT)
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
-            # A kill after the copy was confirmed and before the ack leaves this: the mail on the
-            # work queue, and a copy in a level.
+            # A kill after the lease's copy was confirmed and before the ack leaves this: the mail
+            # on the work queue, and a copy in a level.
             await Delays(worker.context).schedule(
                 item.enqueue_id,
                 MessageCopy(message.encode(item), {}, None),
                 datetime.now(UTC) + timedelta(seconds=1.5),
+                leased=True,
             )
             await first.retry()
             again = await next_of(deliveries)

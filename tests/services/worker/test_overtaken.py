@@ -4,8 +4,10 @@ is durable decides, in any process.
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from datetime import timedelta
+import asyncio
+from contextlib import AsyncExitStack, aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,8 @@ from mailslice.codec import message
 from mailslice.model.errors import StoreUnavailable
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker import open_worker
+from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
+from mailslice.worker.io.message_copy import MessageCopy
 from tests.services.worker.conftest import Place4Queue, mail, until
 from tests.services.worker.test_faults import CONTENT, next_of
 
@@ -42,6 +46,32 @@ async def test_a_pause_is_kept_by_another_process_too(
         with pytest.raises(TimeoutError):
             await next_of(deliveries, 3)
     assert spool.live() == []
+
+
+async def test_two_copies_of_a_mail_in_two_workers_publish_it_once(spool: Place4Queue) -> None:
+    """Its worker lost RabbitMQ between copy and acknowledgement: another one publishes a copy."""
+    async with AsyncExitStack() as stack:
+        opening = (open_worker(spool.settings, spool.queue) for _ in range(3))
+        workers = [await stack.enter_async_context(one) for one in opening]
+        delays, due = workers[0].state.delays, datetime.now(UTC) + timedelta(seconds=8)
+        for number in range(10):
+            item = await workers[0].enqueue(mail(f"m-{number}"), CONTENT)
+            taken = await asyncio.to_thread(spool.take, spool.names.work_queue)
+            assert taken is not None
+            properties, body = taken
+            copy = MessageCopy(body, properties.headers, None)
+            failed = copy.with_headers({"x-mailslice-failures": 1})
+            await delays.schedule(item.enqueue_id, failed, due)
+            older: Any = copy
+            assert await workers[1].state.delays.is_overtaken(item.enqueue_id, older)
+        hops = [ExpiredDelayConsumer(one.context, one.state.delays) for one in workers]
+        for hop in hops:
+            hop.start()
+        await asyncio.sleep((due - datetime.now(UTC)).total_seconds() + 4)
+        for hop in hops:
+            await hop.close()
+    assert spool.ready(spool.names.hop_queue) == 0
+    assert spool.ready(spool.names.work_queue) == 10
 
 
 async def test_a_row_whose_copy_never_came_to_be_loses_no_mail(

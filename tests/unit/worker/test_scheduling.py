@@ -36,9 +36,10 @@ ITEM = QueuedMail(MAIL, Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("
 COPY = MessageCopy(codec.encode(ITEM), {}, NOW)
 
 
-def handed_out(copy: MessageCopy) -> Any:
-    """What the broker delivers of this copy, not for the first time."""
-    facts = {"timestamp": copy.timestamp, "redelivered": True, "ack": lambda: True}
+def handed_out(copy: MessageCopy, *, again: bool = True) -> Any:
+    """What the broker delivers of this copy; `again`: not for the first time."""
+    repeated = again or HEADER_PARKED in copy.headers
+    facts = {"timestamp": copy.timestamp, "redelivered": repeated, "ack": lambda: True}
     return SimpleNamespace(body=copy.body, headers=copy.headers, **facts)
 
 
@@ -51,6 +52,7 @@ class Stores:
         self.row: DelayedMail | None = None
         self.tokens: list[str] = []
         self.queues: list[str] = []
+        self.copies: list[MessageCopy] = []
         self.published: list[MessageCopy] = []
         self.before_close: Callable[[], Awaitable[object]] | None = None
         self.away: set[str] = set()
@@ -71,6 +73,12 @@ class Stores:
         )
         self._context = context
         self.delays = self.process()
+
+    def begins(self, now: datetime) -> None:
+        """From now on the clock runs."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self._context.clock = lambda: now + timedelta(seconds=loop.time() - began)
 
     def process(self) -> Delays:
         """Of another process."""
@@ -100,6 +108,7 @@ class Stores:
             self.published.append(copy)
             return
         self.headers = copy.headers
+        self.copies.append(copy)
         self.queues.append(queue)
         self.tokens.append(copy.headers[HEADER_DELAY_TOKEN])
 
@@ -130,7 +139,8 @@ class Stores:
     async def expire(self) -> None:
         """All copies come due, and are looked at, one after the other."""
         for token in list(self.tokens):
-            await self.delays.on_expired(handed_out(COPY.with_headers({HEADER_DELAY_TOKEN: token})))
+            copy = COPY.with_headers({HEADER_DELAY_TOKEN: token})
+            await self.delays.on_expired(handed_out(copy, again=False))
 
     @property
     def has_true_copy(self) -> bool:
@@ -163,6 +173,65 @@ async def test_a_repetition_leaves_the_row_whose_copy_may_be_all_there_is(*, lea
     await stores.schedule(leased=leased)
     assert stores.has_true_copy
     assert len(stores.tokens) == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "levels"), [(30, (60, 30)), (59, (60, 30)), (59.999, (60,)), (61, (60,))]
+)
+async def test_a_delay_has_no_two_copies_that_are_due_at_once(
+    seconds: float, levels: tuple[int, ...]
+) -> None:
+    """Two workers would get them at once, each before the other has closed the row, and the mail
+    would be published twice. The handler took long: a lease has replaced the message.
+    """
+    stores, due = Stores(), NOW + timedelta(seconds=seconds)
+    await stores.delays.schedule(MAIL, COPY, due, has_message=False)
+    assert stores.queues == [f"mailslice-delay-{level}s-spool" for level in levels]
+
+
+@pytest.mark.parametrize("cause", ["overtaken", "overtaken for long", "killed in a hop"])
+async def test_a_copy_and_its_double_in_another_process_publish_the_mail_once(
+    monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    """Both wait for the same moment, and closing the row takes its time."""
+    monkeypatch.setattr("mailslice.worker.enqueue.delayed_mails.CLOSING_SECONDS", 0.1)
+    stores = Stores()
+    due = NOW + timedelta(minutes=30 if cause == "overtaken for long" else 10)
+    await stores.delays.schedule(MAIL, COPY.with_headers({HEADER_FAILURES: 1}), due)
+    if cause == "killed in a hop":
+        handed = [handed_out(stores.copies[0], again=again) for again in (False, True)]
+    else:
+        # Its worker lost the connection: the message that was to be acknowledged comes back.
+        assert await stores.process().is_overtaken(MAIL, handed_out(COPY))
+        handed = [handed_out(copy, again=False) for copy in stores.copies]
+    if cause == "overtaken for long":
+        stores.copies.clear()
+        stores.now = due - timedelta(minutes=16)
+        await stores.process().on_expired(handed[1])  # it goes into one more level
+        handed[1] = handed_out(stores.copies[0], again=False)
+    stores.begins(due - timedelta(seconds=0.1))
+    stores.before_close = lambda: asyncio.sleep(0.05)
+    await asyncio.gather(*(stores.process().on_expired(message) for message in handed))
+    assert len(stores.published) == 1
+    assert HEADER_PARKED not in stores.published[0].headers
+
+
+@pytest.mark.parametrize("leased", [False, True])
+@pytest.mark.parametrize("is_from_it", [False, True])
+@pytest.mark.parametrize("is_due", [False, True])
+async def test_an_older_message_leaves_a_delay_that_is_no_failed_attempt_its_pause(
+    *, leased: bool, is_from_it: bool, is_due: bool
+) -> None:
+    """A throttled mail, or one for which a store was away: its message is handed out again. It may
+    come from that very delay, which is not closed yet, or a handler may have had it long.
+    """
+    stores, due = Stores(), NOW + timedelta(minutes=10)
+    await stores.delays.schedule(MAIL, COPY, due, leased=leased)
+    headers = {HEADER_DELAY_TOKEN: stores.tokens[0]} if is_from_it else {}
+    stores.now = due if is_due else NOW
+    overtaken = await stores.process().is_overtaken(MAIL, handed_out(COPY.with_headers(headers)))
+    assert overtaken is not (leased or is_from_it or is_due)
+    assert stores.tokens == [stores.tokens[0]] * (1 + overtaken)
 
 
 async def test_the_row_comes_first_where_no_copy_is_out() -> None:
@@ -229,7 +298,7 @@ async def test_a_held_mail_that_came_back_twice_waits_for_whoever_has_the_other_
     """Who published it was killed before it closed the row: two processes get message and copy."""
     stores = Stores()
     await stores.delays.schedule(MAIL, COPY, NOW, held=True)
-    copy = handed_out(COPY.with_headers({HEADER_DELAY_TOKEN: stores.tokens[0]}))
+    copy = handed_out(COPY.with_headers({HEADER_DELAY_TOKEN: stores.tokens[0]}), again=False)
 
     async def killed() -> None:
         raise asyncio.CancelledError
@@ -266,8 +335,8 @@ async def test_the_age_of_a_mail_that_was_enqueued_with_a_delay_begins_when_it_i
     stores, due = Stores(), NOW + timedelta(days=6)
     await stores.delays.schedule(MAIL, COPY.with_headers(headers), due, **how)
     stores.now = due
-    token = {HEADER_DELAY_TOKEN: stores.tokens[0]}
-    await stores.delays.on_expired(handed_out(COPY.with_headers({**headers, **token})))
+    copy = COPY.with_headers({**headers, HEADER_DELAY_TOKEN: stores.tokens[0]})
+    await stores.delays.on_expired(handed_out(copy, again=False))
     assert [one.timestamp for one in stores.published] == [NOW + timedelta(days=begins)]
 
 

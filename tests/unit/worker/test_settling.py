@@ -198,13 +198,46 @@ async def test_a_rejected_mail_of_a_lost_link_leaves_the_delay_to_who_has_the_me
     *, lost: bool
 ) -> None:
     stores = Stores()
-    delays: Any = SimpleNamespace(close_row=lambda _: stores.forget())
+    delays: Any = SimpleNamespace(close_row=lambda *_, **__: stores.forget())
     stores.state.delays = delays
     delivery = stores.delivery()
     delivery.message.redelivered = True  # type: ignore[misc]
     delivery.message.link.is_open = not lost  # type: ignore[misc]
     assert await delivery.reject("no such user") is Disposition.REJECTED
-    assert stores.asked == [*([] if lost else ["delay closed"]), "dead letter", "ack"]
+    assert stores.asked == ["dead letter", "ack", *([] if lost else ["delay closed"])]
+
+
+async def test_a_reject_closes_no_delay_while_there_is_no_dead_letter() -> None:
+    """Its link may be lost without its knowledge: then the delay is that of the worker to which
+    RabbitMQ gave the message, and the mail has nothing else.
+    """
+    stores = Stores()
+    delays: Any = SimpleNamespace(close_row=lambda *_, **__: stores.forget())
+    stores.state.delays = delays
+
+    async def away(_: object) -> None:
+        raise StoreUnavailable("RabbitMQ does not answer")
+
+    stores.state.context.publish_dead_letter = away  # type: ignore[method-assign]
+    delivery = stores.delivery()
+    delivery.message.redelivered = True  # type: ignore[misc]
+    with pytest.raises(StoreUnavailable):
+        await delivery.reject("no such user")
+    assert stores.asked == []
+
+
+async def test_a_dead_letter_whose_delay_cannot_be_closed_is_settled() -> None:
+    stores = Stores()
+
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("a shard of Cassandra does not answer")
+
+    delays: Any = SimpleNamespace(close_row=away)
+    stores.state.delays = delays
+    delivery = stores.delivery()
+    delivery.message.redelivered = True  # type: ignore[misc]
+    assert await delivery.reject("no such user") is Disposition.REJECTED
+    assert (stores.asked, delivery.settled.is_set()) == (["dead letter", "ack"], True)
 
 
 async def test_a_completed_mail_closes_the_lease_whose_copy_was_not_confirmed(
@@ -423,9 +456,7 @@ async def test_a_mail_whose_report_no_store_takes_is_tried_again_and_frees_its_h
 async def test_a_reject_that_the_broker_does_not_take_is_tried_again_and_frees_its_handler(
     monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    """The dead letter queue may be full, and refuse what is published; or the row of a mail that
-    was delayed may have no quorum.
-    """
+    """The dead letter queue may be full, and refuse what is published."""
     stores, delays = Stores(), []
     if case in {"marks", "no report"}:
         staged(stores, answered)
@@ -436,7 +467,7 @@ async def test_a_reject_that_the_broker_does_not_take_is_tried_again_and_frees_i
 
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", publish)
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.RETRY_SECONDS", 0.1)
-    rows: Any = SimpleNamespace(close_row=lambda _: stores.forget())
+    rows: Any = SimpleNamespace(close_row=lambda *_, **__: stores.forget())
     stores.state.delays = rows
     events = logged(stores)
     delivery = stores.delivery()

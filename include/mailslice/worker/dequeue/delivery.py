@@ -287,8 +287,6 @@ class Delivery:
         if remaining != self._message_recipients:
             message = replace(message, body=codec.encode(narrowed(self.item, remaining)))
         try:
-            if message.redelivered and self.lease.has_message:  # else only that copy has the mail
-                await self._delays.close_row(self.item.enqueue_id)
             await dead_letter(
                 self._context,
                 message,
@@ -304,7 +302,8 @@ class Delivery:
             if not self._is_refused_for_long():
                 raise
             return await self._retry(remaining, _LATER, counted=False, throttled=False)
-        await self.lease.end()
+        # Only now: the row may be that of a worker to which RabbitMQ gave the message.
+        await self.lease.end(only_lease=not (message.redelivered and self.lease.has_message))
         return Disposition.REJECTED
 
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:

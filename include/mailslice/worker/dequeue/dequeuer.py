@@ -16,8 +16,6 @@ from mailslice.worker.dequeue.preparer import Preparer
 from mailslice.worker.io.hold_watch import HoldWatch
 
 _TICK = 0.5
-_TICKS_PER_CHECK = 10
-"""Ticks between two checks for messages that have been in the window for too long."""
 
 
 class Deliveries:
@@ -162,13 +160,10 @@ class Deliveries:
                 self._consumer.start()
 
     async def _tick(self) -> None:
-        ticks = 0
         while True:
             await asyncio.sleep(_TICK)
             self._slots.changed.set()
-            ticks += 1
-            if ticks % _TICKS_PER_CHECK == 0:
-                self._preparer.clear_out()
+            self._preparer.clear_out()
 
     def _raise_trouble(self) -> None:
         for error in (self._consumer.error, self._hop.error):

@@ -88,11 +88,11 @@ class Lease:
         """Returns the message to the broker, unless a copy is out."""
         return self.is_out or self.message.requeue()
 
-    async def end(self) -> None:
+    async def end(self, *, only_lease: bool = True) -> None:
         """Closes the row, so that no copy is delivered. If that fails, a copy may be delivered."""
-        if self._has_row:
+        if self._has_row or not only_lease:
             try:
-                await self._delays.close_row(self._enqueue_id, only_lease=True)
+                await self._delays.close_row(self._enqueue_id, only_lease=only_lease)
             except MailsliceError as error:
                 self._log_warning("a mail may be delivered again when its lease is over: %s", error)
 

@@ -59,8 +59,8 @@ _REPEAT_DELAY = timedelta(minutes=5)
 The row of the lease voids this copy.
 """
 _Work = Callable[[LeasedLock, DelayedMail], Awaitable[bool | None]]
-_LAST_WAIT = 2.0
-"""Seconds that the end of a worker waits for rows that are being closed."""
+CLOSING_SECONDS = 2.0
+"""Seconds for rows to be closed: before a worker ends, and before a second copy is looked at."""
 
 
 def checked_delay(delay: timedelta | None) -> timedelta | None:
@@ -201,7 +201,8 @@ class Delays:
             answer=answer or (before.answer if before else ""),
         )
         await self.rows.save(row)
-        if not copy_first or wait < first_wait:
+        # Not twice into one level: two workers would get the copies at once, and publish both.
+        if not copy_first or level_for(wait) < level_for(first_wait):
             await self._publish_copy(copy, token, wait)
 
     async def close_row(
@@ -218,24 +219,26 @@ class Delays:
     async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
         """Whether a later attempt waits in delayed_mails. This older message is not delivered then.
 
-        An open row is a later attempt if it is held (ADR 86), or if it has more failures than the
-        message and is not due. A row with as many failures proves nothing: the message may come
-        from that delay, or the row is a lease. A message with the row's token is delayed anew: the
-        row's publisher may still close the row. For another message the row's copy is published
-        first: the row's writer may have been killed before it published one.
+        An open row is a later attempt if it is held (ADR 86), or if it is not due and has more
+        failures than the message. With as many failures it is one, too, unless it is a lease or the
+        message comes from that delay (token). A message of a held row is delayed anew: the row's
+        publisher may still close the row. For another message the row's copy is published first:
+        the row's writer may have been killed before it published one.
         """
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:
             return False
         failures = count_in(message.headers, HEADER_FAILURES)
-        is_later = row.failures > failures and row.due > self._context.clock()
-        if not (row.held or is_later):
+        is_from_it = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
+        is_later = row.failures > failures or not (row.leased or is_from_it)
+        if not (row.held or (is_later and row.due > self._context.clock())):
             return False
-        if str(row.token) == message.headers.get(HEADER_DELAY_TOKEN):
+        if is_from_it:
             due = max(row.due, self._context.clock() + _REPEAT_DELAY)
             await self.schedule(enqueue_id, MessageCopy.of(message), due, held=row.held)
         else:
-            await self._publish_copy(_copy_of(row), row.token, row.due - self._context.clock())
+            second = _copy_of(row).with_headers({HEADER_PARKED: 1})  # counts as redelivered
+            await self._publish_copy(second, row.token, row.due - self._context.clock())
         return True
 
     async def on_expired(self, message: Message) -> None:
@@ -270,8 +273,12 @@ class Delays:
         if row.published or row.due is None or not is_true:
             return _NO_WAIT
         remaining = row.due - self._context.clock()
+        if message.redelivered:  # the first copy may be due in another worker at the same moment
+            remaining += timedelta(seconds=CLOSING_SECONDS)
         if remaining > self._longest_wait(message):
-            await self._publish_copy(replace(copy, body=row.message), row.token, remaining)
+            repeated = {HEADER_PARKED: 1} if message.redelivered else {}
+            copy = replace(copy, body=row.message).with_headers(repeated)
+            await self._publish_copy(copy, row.token, remaining)
         elif remaining > _NO_WAIT:
             return remaining
         elif await self._is_cleaned(item.enqueue_id, row.partition, partition_in(message.headers)):
@@ -383,7 +390,7 @@ class Delays:
         again. Returns whether all are closed.
         """
         closing = self._under_way.values()
-        return not closing or not (await asyncio.wait(closing, timeout=_LAST_WAIT))[1]
+        return not closing or not (await asyncio.wait(closing, timeout=CLOSING_SECONDS))[1]
 
     def has_published(self, message: Message) -> bool:
         """Whether the mail of this copy was published here, though its row may be open still."""
