@@ -234,12 +234,12 @@ def _drained_until(run: Run, plan: CleanupPlan, batches: Sequence[_Batch]) -> da
 
 
 def _closed_until(run: Run, plan: CleanupPlan) -> datetime:
-    """The latest start of a closed slice.
+    """The latest start of a slice that all workers take for closed, whoever listed the marks.
 
-    All consumers are mailslice workers: they dead-letter a mail of a closed slice that has neither
-    row nor mark.
+    They dead-letter a mail of it that has neither row nor mark.
     """
-    return run.clock() - plan.shape.largest_window - plan.grace
+    grace = max(plan.grace, run.settings.duty.grace)
+    return run.clock() - plan.shape.largest_window - grace
 
 
 def _dead_letters(run: Run) -> Halves | None:
