@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailslice.engine.id_arrays import of_packed
-from mailslice.engine.plan_comparison import _before
+from mailslice.engine.plan_comparison import PartitionNow, PlanKey
 from mailslice.engine.row_files import PlanReader, PlanWriter
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.settings import S3Settings
@@ -65,13 +65,15 @@ def test_what_is_planned_is_found_and_the_plan_is_read_to_its_end(tmp_path_facto
     )
     found = set(planned) & set(there)
     with PlanReader(location, folder.name) as reader:
-        before = _before((of_packed(pack(page)) for page in pages), reader, part, NoMarks())
+        key = PlanKey("v4", 1000, 0, part)
+        before = PartitionNow.of(key, map(pack, pages), NoMarks(), reader)
     live = [each for each in there if not each.bytes[0] & 1]
-    assert before == {
-        "rows": len(there),
-        "matched": len(found),
-        "foreign": len(there) - len(found),
-        "unmarked": len(live),
-        "unmarked_planned": len([each for each in live if each in found]),
-        "digest": digest,
-    }
+    assert before == PartitionNow(
+        *key.name,
+        rows=len(there),
+        matched=len(found),
+        foreign=len(there) - len(found),
+        unmarked=len(live),
+        unmarked_planned=len([each for each in live if each in found]),
+        digest=digest,
+    )

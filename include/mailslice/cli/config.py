@@ -112,7 +112,7 @@ def _comparison(stores: Stores) -> dict[str, object]:
     comparison = ConfigurationGuard(stores.tables, stores.settings).check()
     if comparison.stored is None:
         verdict = NOTHING_STORED
-    elif not comparison.same_configuration:
+    elif comparison.stored != comparison.requested:
         verdict = REFUSED if comparison.why_refused else APPLICABLE
     else:
         verdict = SAME if comparison.same_strategy else STRATEGY

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -64,16 +64,24 @@ class PartitionNow(PartitionKey):
     unmarked_planned: int
     digest: Digest
 
+    @classmethod
+    def of(cls, key: PlanKey, pages: Iterator[bytes], marks: Marks, reader: PlanReader) -> Self:
+        planned, digest = _planned(reader, key.part)
+        known = np.sort(as_values(planned))
+        rows = matched = unmarked = unmarked_planned = 0
+        for ids in map(of_packed, pages):
+            is_planned, live = among(as_values(ids), known), ~marks.of(ids)
+            rows += len(ids)
+            matched += int(is_planned.sum())
+            unmarked += int(live.sum())
+            unmarked_planned += int((live & is_planned).sum())
+        counts = (rows, matched, rows - matched, unmarked, unmarked_planned)
+        return cls(*key.name, *counts, digest)
+
 
 def compare(session: Session, spec: PlanFiles, keys: Sequence[PlanKey]) -> list[PartitionNow]:
     """Each partition as it is now, compared with its planned rows."""
-
-    def count(
-        key: PlanKey, pages: Iterator[bytes], marks: Marks, reader: PlanReader
-    ) -> PartitionNow:
-        return PartitionNow(*key.name, **_before(map(of_packed, pages), reader, key.part, marks))
-
-    return _on_partitions(session, spec, keys, lambda rows: rows.packed_ids_of, count)
+    return _on_partitions(session, spec, keys, lambda rows: rows.packed_ids_of, PartitionNow.of)
 
 
 def _on_partitions(
@@ -101,23 +109,6 @@ def _on_partitions(
                         yield count(key, pages, marks, reader)
 
     return run_on_keys(session, keys, read)
-
-
-def _before(
-    pages: Iterator[Ids], reader: PlanReader, part: PlanPart, marks: Marks
-) -> dict[str, Any]:
-    """The counts of PartitionNow: the stored rows, compared with the plan."""
-    planned, digest = _planned(reader, part)
-    known = np.sort(as_values(planned))
-    rows = matched = unmarked = unmarked_planned = 0
-    for ids in pages:
-        is_planned, live = among(as_values(ids), known), ~marks.of(ids)
-        rows += len(ids)
-        matched += int(is_planned.sum())
-        unmarked += int(live.sum())
-        unmarked_planned += int((live & is_planned).sum())
-    counts = {"rows": rows, "matched": matched, "foreign": rows - matched, "unmarked": unmarked}
-    return {**counts, "unmarked_planned": unmarked_planned, "digest": digest}
 
 
 @dataclass(frozen=True, slots=True)

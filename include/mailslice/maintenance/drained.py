@@ -1,8 +1,7 @@
 """Proof `drained`: the broker was empty after the slices were closed (I5).
 
-Two samples 15 s apart, each with work queue, hop queue and all delay levels at zero and no alarm
-(docs/reference/rabbitmq.md). queue_size takes them all day, a cleanup when it applies. Who takes
-them waits only if the first was empty.
+Two looks 15 s apart, each with work queue, hop queue and all delay levels at zero and no alarm
+(docs/reference/rabbitmq.md). queue_size takes a sample all day, a cleanup when it applies.
 """
 
 import logging
@@ -20,7 +19,21 @@ from mailslice.stores.rabbitmq.management import APART, shows_no_messages
 log = logging.getLogger(__name__)
 
 
-def sample_once(stores: Stores, queue: QueueName, clock: Clock) -> datetime | None:
+def take_sample(
+    stores: Stores, queue: QueueName, clock: Clock, *, sleep: Callable[[float], None] = time.sleep
+) -> QueueSample | None:
+    """A sample if the queue is empty now and APART later; else None. Waits only if it is empty now.
+
+    None also if the clock was set back meanwhile: the first time may not have come yet.
+    """
+    if (first := _empty_at(stores, queue, clock)) is None:
+        return None
+    sleep(APART.total_seconds())
+    second = _empty_at(stores, queue, clock)
+    return QueueSample(first, second) if second is not None and second - first >= APART else None
+
+
+def _empty_at(stores: Stores, queue: QueueName, clock: Clock) -> datetime | None:
     """The time if the queue is empty now; None if it is not, or the broker did not answer."""
     at = clock()
     try:
@@ -28,19 +41,3 @@ def sample_once(stores: Stores, queue: QueueName, clock: Clock) -> datetime | No
     except MailsliceError as error:
         log.info("the broker could not be asked whether %s is empty: %s", queue, error)
         return None
-
-
-def second_pass(
-    stores: Stores,
-    queue: QueueName,
-    first: datetime | None,
-    clock: Clock,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-) -> QueueSample | None:
-    """Both samples if the queue was empty at `first` and is empty APART later; else None."""
-    if first is None:
-        return None
-    sleep(max(0.0, (first + APART - clock()).total_seconds()))
-    second = sample_once(stores, queue, clock)
-    return QueueSample(first, second) if second is not None else None

@@ -112,7 +112,8 @@ class OwnSettings(Group):
     SAME_EVERYWHERE = frozenset({"keyspace", "bucket"})
 
     keyspace: str = Field("mailslice", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$")
-    """mailslice's own keyspace: ledger of runs, locks, delays, worker records."""
+    """mailslice's own keyspace: ledger of runs, locks, delays, worker records. Each deployment
+    needs a keyspace of its own."""
     replication: str = ""
     """Replication of that keyspace when mailslice creates it, as a CQL map. Unset: that of James'
     keyspace."""

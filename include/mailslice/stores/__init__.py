@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mailslice.stores.blobs.store import BlobStore
     from mailslice.stores.cassandra.mailboxes import MailboxTables
     from mailslice.stores.cassandra.own import DelayState, OwnTables, SliceStatistic, WorkerRecord
-    from mailslice.stores.cassandra.packed import PackedReader
     from mailslice.stores.cassandra.session import CassandraSession
     from mailslice.stores.cassandra.tables import QueueTables
     from mailslice.stores.mariadb.own import OwnDatabase
@@ -65,11 +64,6 @@ class Stores:
         from mailslice.stores.cassandra.mailboxes import MailboxTables
 
         return MailboxTables(self.cassandra)
-
-    @property
-    def packed(self) -> PackedReader:
-        """Rows as bytes, for scans."""
-        return self.cassandra.packed
 
     @cached_property
     def own(self) -> OwnTables:

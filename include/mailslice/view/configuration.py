@@ -37,10 +37,6 @@ class ConfigurationCheck:
     strategy: BlobStrategy
 
     @property
-    def same_configuration(self) -> bool:
-        return self.stored == self.requested
-
-    @property
     def same_strategy(self) -> bool:
         """Whether James recorded the strategy of the settings, or none."""
         return self.recorded_strategy in {None, self.strategy}

@@ -132,13 +132,16 @@ KILLED = """
 import os, signal, sys
 from mailslice.cli.main import main
 from mailslice.stores.own.locks import Locks
+from mailslice.view.sharing import NAME
 
 when = sys.argv.pop()
 
 def killed(write):
-    def written(*given):
-        if when == "after":
-            write(*given)
+    def written(locks, name, *given):
+        if when == "after" or name != NAME:
+            done = write(locks, name, *given)
+        if name != NAME:
+            return done
         os.kill(os.getpid(), signal.SIGKILL)
     return written
 

@@ -46,11 +46,9 @@ def reread_mailbox(
     messages that only the truth had when planned. This misses a message that arrived since the
     first read and is not projected yet. Its counter update is missing then, too.
     """
-    tables = stores.mailboxes
+    tables, packed = stores.mailboxes, stores.cassandra.packed
     layout = layout_of(tables.message_columns)
-    pages = (
-        decode(page, layout) for _, page in stores.packed.pages(tables.of_mailbox, [[mailbox]], 1)
-    )
+    pages = (decode(page, layout) for _, page in packed.pages(tables.of_mailbox, [[mailbox]], 1))
     if trust_projection:
         return sum((message_digest(columns, tables.flags) for columns in pages), MessageDigest())
     projected = chain.from_iterable(ids_of(messages_of(page), "messageid") for page in pages)
@@ -61,7 +59,7 @@ def reread_mailbox(
     )
     digests = (
         message_digest(decode(page, layout), tables.flags)
-        for _, page in stores.packed.pages(tables.of_messages, requested, _READS_IN_FLIGHT)
+        for _, page in packed.pages(tables.of_messages, requested, _READS_IN_FLIGHT)
     )
     return sum(digests, MessageDigest())
 

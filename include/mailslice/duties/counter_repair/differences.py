@@ -137,8 +137,9 @@ def _read(spec: ComparisonSpec, batches: Iterator[Sequence[_Key]]) -> Iterator[p
 def _projected(
     stores: Stores, spec: ComparisonSpec, mailboxes: list[list[UUID]]
 ) -> Iterator[pa.RecordBatch]:
-    layout, chunk = layout_of(stores.mailboxes.message_columns), Chunk()
-    for _, page in stores.packed.pages(stores.mailboxes.of_mailbox, mailboxes, _READS_IN_FLIGHT):
+    tables, packed = stores.mailboxes, stores.cassandra.packed
+    layout, chunk = layout_of(tables.message_columns), Chunk()
+    for _, page in packed.pages(tables.of_mailbox, mailboxes, _READS_IN_FLIGHT):
         chunk.add(decode(page, layout))
         if chunk.rows >= _CHUNK:
             yield from _batch(stores, spec, "projected", chunk.take())

@@ -109,7 +109,7 @@ def _table(
         return _sums(stores, table, columns, spec.only)
 
     statement = stores.mailboxes.scan(table)
-    for (low, high), page in stores.packed.pages(statement, ranges, _READS_IN_FLIGHT):
+    for (low, high), page in stores.cassandra.packed.pages(statement, ranges, _READS_IN_FLIGHT):
         columns = decode(page, layout)
         rows[low, high] += page.rows - (
             int(without_id(columns).sum()) if table == MESSAGE_ID_TABLE else 0

@@ -25,7 +25,7 @@ from mailslice.engine.mark_deletion import (
     halves_of,
 )
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
-from mailslice.maintenance.drained import sample_once, second_pass
+from mailslice.maintenance.drained import take_sample
 from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.result import TIME_LIMIT
 from mailslice.maintenance.run import Run
@@ -224,8 +224,7 @@ def _drained_until(run: Run, plan: CleanupPlan, batches: Sequence[_Batch]) -> da
     drained_at = earlier.first_pass - (max(plan.grace, usual) + usual) / 4 if earlier else None
     if drained_at and all(batch.written_until <= drained_at for batch in batches):
         return drained_at
-    first = sample_once(run.stores, run.queue, run.clock)
-    sample = second_pass(run.stores, run.queue, first, run.clock)
+    sample = take_sample(run.stores, run.queue, run.clock)
     if sample is None:
         return drained_at
     with suppress(ClockSkew):  # other runs allow for a quarter of the usual grace
@@ -235,12 +234,12 @@ def _drained_until(run: Run, plan: CleanupPlan, batches: Sequence[_Batch]) -> da
 
 
 def _closed_until(run: Run, plan: CleanupPlan) -> datetime:
-    """The latest start of a closed slice.
+    """The latest start of a slice that all workers take for closed, whoever listed the marks.
 
-    All consumers are mailslice workers: they dead-letter a mail of a closed slice that has neither
-    row nor mark.
+    They dead-letter a mail of it that has neither row nor mark.
     """
-    return run.clock() - plan.shape.largest_window - plan.grace
+    grace = max(plan.grace, run.settings.duty.grace)
+    return run.clock() - plan.shape.largest_window - grace
 
 
 def _dead_letters(run: Run) -> Halves | None:

@@ -22,7 +22,7 @@ from mailslice.engine.id_arrays import of_packed, pack
 from mailslice.engine.partition_scan import READS_IN_FLIGHT, Marks
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.drained import sample_once, second_pass
+from mailslice.maintenance.drained import take_sample
 from mailslice.maintenance.run import Run
 from mailslice.model.batches import batches
 from mailslice.model.errors import MailsliceError
@@ -149,7 +149,6 @@ def take(run: Run) -> dict[str, Any]:
     """The measurement as JSON. `passes`: when the broker was seen empty. Raises UnknownQueue."""
     params, stores, names = run.params(Params), run.stores, RabbitNames(run.queue)
     require(stores, run.queue)
-    first = sample_once(stores, run.queue, run.clock) if params.sample else None
     now, view = run.clock(), view_shape(stores)
     content = stores.tables.content_start(run.queue)
     slices, buckets = slices_to_measure(run, view, now)
@@ -182,7 +181,7 @@ def take(run: Run) -> dict[str, Any]:
     for slice_ in measured:
         ages.merge(slice_.ages)
     oldest = min((slice_.oldest for slice_ in measured if slice_.oldest), default=None)
-    empty = second_pass(stores, run.queue, first, run.clock)
+    empty = take_sample(stores, run.queue, run.clock) if params.sample else None
     if empty is not None:
         run.require_clock()  # a cleanup may use this time to drop deleted marks
     last = empty or stores.own.queue_samples.get(run.queue)

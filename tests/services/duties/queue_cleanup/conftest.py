@@ -183,7 +183,7 @@ def shared_view(view: View, monkeypatch: pytest.MonkeyPatch) -> View:
     A test says when the queue is known to be empty: when RabbitMQ has figures of a new queue is
     random.
     """
-    monkeypatch.setattr(marks, "second_pass", lambda *_, **__: None)
+    monkeypatch.setattr(marks, "take_sample", lambda *_, **__: None)
     view.settings = view.settings.model_copy(
         update={"queue": view.settings.queue.model_copy(update={"shared": True})}
     )

@@ -55,7 +55,7 @@ def later(view, monkeypatch, **params):
     """A run when the slices of now are closed: then an own queue's marks without a row may go."""
     with monkeypatch.context() as patch:
         patch.setattr(CassandraSession, "skew_of", lambda *_: timedelta(0))
-        return view.clean(clock=lambda: datetime.now(UTC) + timedelta(seconds=30), **params)
+        return view.clean(clock=lambda: datetime.now(UTC) + timedelta(minutes=16), **params)
 
 
 @pytest.mark.parametrize("point", POINTS)

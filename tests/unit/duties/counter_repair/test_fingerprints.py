@@ -229,11 +229,13 @@ def test_a_range_counts_all_rows_and_the_truth_of_the_mailboxes_asked_for_is_wri
         "messageidtable": [page([*late, *rows[:3]]), page([*rows[3:], *late])],
         "imapuidtable": [page(rows)],
     }
+
+    def pages_of(table, ranges, _):
+        return ((ranges[0], each) for each in pages[table])
+
     stores = SimpleNamespace(
         mailboxes=SimpleNamespace(message_columns=COLUMNS, flags=FLAGS, scan=lambda table: table),
-        packed=SimpleNamespace(
-            pages=lambda table, ranges, _: ((ranges[0], each) for each in pages[table])
-        ),
+        cassandra=SimpleNamespace(packed=SimpleNamespace(pages=pages_of)),
     )
     monkeypatch.setattr(scan_task, "stores_of", lambda _: stores)
     told = [

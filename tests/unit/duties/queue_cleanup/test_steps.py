@@ -9,6 +9,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 
@@ -1042,6 +1043,7 @@ def test_a_run_with_a_large_grace_stores_no_sample_that_runs_with_the_usual_one_
 ):
     """A quarter of the usual 15 minutes is allowed; a quarter of this run's 2 hours is more."""
     saved, ticks = [], count()
+    monkeypatch.setattr(marks, "take_sample", partial(drained.take_sample, sleep=lambda _: None))
     samples = SimpleNamespace(get=lambda _: None, save=lambda _, sample: saved.append(sample))
     view.stores.own.queue_samples, view.stores.management = samples, None
     queue = view.settings.queue.model_copy(update={"shared": True})
@@ -1094,6 +1096,23 @@ def test_a_sweep_with_a_large_grace_dates_its_list_later(view, monkeypatch, grac
     view.take("plan", "check", "apply", params=Params(grace=grace, sweep=True))
     listed = candidates.recorded(run_of(view.folder, "queue_cleanup"))
     assert listed.listed_at == NOW + later
+
+
+@pytest.mark.parametrize(("early", "dropped"), [(SECOND, 0), (0 * SECOND, 1)])
+def test_a_list_of_an_own_queue_waits_for_the_usual_grace_however_short_that_of_the_run_is(
+    view, monkeypatch, early, dropped
+):
+    """Worker, enqueuer and sweep may be wrong by a quarter of the usual grace each."""
+    monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
+    monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
+    view.start_at(0)
+    orphan = EnqueueId(uuid.uuid4())
+    view.tables.deleted.mark_many(QUEUE, [orphan])
+    view.take("plan", "check", "apply", params=Params(grace=SECOND, sweep=True))
+    later = NOW + HOUR + view.settings.duty.grace - early
+    view.take("plan", "check", "apply", params=Params(grace=SECOND), clock=lambda: later)
+    assert view.files.read_json("applied.json")["marks"]["dropped"] == dropped
+    assert view.tables.deleted.is_marked(QUEUE, orphan) is not bool(dropped)
 
 
 @pytest.mark.parametrize("meanwhile", ["a live row", "James raises it"])
