@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from mailslice.model.settings import Settings
     from mailslice.stores import Stores
     from mailslice.stores.cassandra.own import WorkerRecord
-    from mailslice.stores.own.locks import Locks
 
-NAME, JAMES = "queue shared", "james keyspace"
-"""The rows of table `locks` that store the answer, and whose queues the own keyspace is about."""
+NAME = "queue shared"
+"""The row of table `locks` that stores the answer."""
 VARIABLE = "MAILSLICE_QUEUE_SHARED"
 _RUNNING = timedelta(seconds=150)
 """A worker with a younger record may run: an idle worker writes one a minute."""
@@ -36,16 +35,11 @@ _OWNER, _LEASE = "config shared", timedelta(minutes=1)
 
 def stored(stores: Stores) -> bool | None:
     """The stored answer; None: nothing is stored, which means shared. Creates no table."""
-    locks = _locks(stores)
-    value = locks.holder(NAME) if locks is not None else None
-    return None if value is None else value == _text(True)
-
-
-def _locks(stores: Stores) -> Locks | None:
     from mailslice.stores.own.locks import LOCKS, Locks
 
     records = stores.existing_records(LOCKS)
-    return None if records is None else Locks(records)
+    value = Locks(records).holder(NAME) if records is not None else None
+    return None if value is None else value == _text(True)
 
 
 def configured(settings: Settings) -> bool | None:
@@ -58,9 +52,8 @@ def agree(stores: Stores) -> Settings:
     """The settings with the agreed answer. Also sets `stores.settings` to them.
 
     The first process that says `false` stores it. Raises ConfigurationDiffers when the settings
-    differ from the stored answer, or from a running worker; and as `require_own_keyspace`.
+    differ from the stored answer, or from a running worker.
     """
-    require_own_keyspace(stores)
     setting, recorded = configured(stores.settings), stored(stores)
     if setting is False and recorded is None:
         require_agreement(stores, shared=False)
@@ -78,28 +71,11 @@ def agree(stores: Stores) -> Settings:
     return stores.settings
 
 
-def require_own_keyspace(stores: Stores) -> None:
-    """Raises ConfigurationDiffers if the own keyspace belongs to queues in another keyspace.
-
-    Rows there name a queue alone: of two deployments, the samples of one would drop marks of the
-    other, and a flush would end its delays. The first process stores its keyspace of James.
-    """
-    own, james = stores.settings.own.keyspace, stores.settings.cassandra.keyspace.lower()
-    if (locks := _locks(stores)) is None or (known := locks.first(JAMES, james)) == james:
-        return
-    raise ConfigurationDiffers(
-        f"MAILSLICE_OWN_KEYSPACE={own} ({stores.settings.where('MAILSLICE_OWN_KEYSPACE')}) is that "
-        f"of keyspace {known} of James, not of {james}: give each deployment a keyspace of its "
-        f"own. Where James' keyspace was renamed: DELETE FROM {own}.locks WHERE name = '{JAMES}'"
-    )
-
-
 def change(stores: Stores, *, shared: bool, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Store the answer. Returns whether it changed. Raises ConfigurationDiffers, Refused.
 
     `true` after `false`: only while no message waits, whose mark may be dropped, or cleanup runs.
     """
-    require_own_keyspace(stores)
     before = stored(stores)
     if (before is not False) is shared:
         return False
