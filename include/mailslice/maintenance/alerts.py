@@ -83,14 +83,8 @@ def _alert(
     is_recent = reported_at and now - datetime.fromisoformat(reported_at) < repeat
     if tells and (reading.name in _ALWAYS_REPORTED or not is_recent):
         reported_at = iso(now)
-    return {
-        "name": reading.name,
-        "value": reading.value,
-        "limit": reading.limit,
-        "text": reading.text,
-        "since": since,
-        "told": reported_at,
-    }
+    own = {name: getattr(reading, name) for name in ("name", "value", "limit", "text")}
+    return {**own, "since": since, "told": reported_at}
 
 
 def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Reading]:

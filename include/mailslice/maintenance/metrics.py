@@ -28,16 +28,12 @@ def queue_file(prefix: str, queue: str) -> str:
 
 def value_in(text: bytes, metric: str, queue: str, default: float) -> float:
     """The sample of a metric and queue in a metrics file; `default` where it has none."""
-    own = (value for labels, value in _samples_in(text, metric) if labels["queue"] == queue)
+    own = (value for labels, value in samples_in(text, metric) if labels["queue"] == queue)
     return next(own, default)
 
 
-def firing_in(text: bytes) -> list[Alert]:
-    """The alerts that fire, by a duty's metrics file."""
-    return [{"name": of["alert"]} for of, fires in _samples_in(text, "mailslice_alert") if fires]
-
-
-def _samples_in(text: bytes, metric: str) -> Iterator[tuple[Mapping[str, str], float]]:
+def samples_in(text: bytes, metric: str) -> Iterator[tuple[Mapping[str, str], float]]:
+    """Labels and value of each sample of a metric in a metrics file."""
     from prometheus_client.parser import text_string_to_metric_families
 
     for family in text_string_to_metric_families(text.decode()):

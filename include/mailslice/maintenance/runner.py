@@ -301,8 +301,10 @@ def _end(run: Run, report: dict[str, Any], ledger: Iterable[dict[str, Any]] | No
         return  # the metrics stay those of the last real run
     files, file = run.folder.artifacts, metrics.file_of(request.duty, report["queue"])
     with suppress(MailsliceError, OSError, ValueError):  # a damaged file stays
-        firing = new if ledger is not None else metrics.firing_in(files.read(file) or b"")
-        files.write(file, metrics.exposition(metrics.duty_samples(report, readings, firing)))
+        if ledger is None:
+            known = metrics.samples_in(files.read(file) or b"", "mailslice_alert")
+            new = [{"name": labels["alert"]} for labels, fires in known if fires]
+        files.write(file, metrics.exposition(metrics.duty_samples(report, readings, new)))
 
 
 def _record_failure(
