@@ -91,7 +91,6 @@ class Deployment:
         return load_settings({**own, **put}, origin=origin)
 
 
-OF_ENVIRONMENT = Deployment()
 _REPLACED: dict[str, str | None] = {}
 """Variables that `enter` replaced -> their values before; None: unset."""
 
@@ -127,7 +126,7 @@ def deployments(environ: Mapping[str, str] | None = None) -> tuple[Deployment, .
     """
     text = variable(CONNECTION, _own_environment() if environ is None else environ).strip()
     if not text:
-        return (OF_ENVIRONMENT,)
+        return (Deployment(),)
     named: list[Deployment] = []
     words = [word.strip() for word in text.split(",")]
     for word in words:

@@ -83,14 +83,8 @@ def _alert(
     is_recent = reported_at and now - datetime.fromisoformat(reported_at) < repeat
     if tells and (reading.name in _ALWAYS_REPORTED or not is_recent):
         reported_at = iso(now)
-    return {
-        "name": reading.name,
-        "value": reading.value,
-        "limit": reading.limit,
-        "text": reading.text,
-        "since": since,
-        "told": reported_at,
-    }
+    own = {name: getattr(reading, name) for name in ("name", "value", "limit", "text")}
+    return {**own, "since": since, "told": reported_at}
 
 
 def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Reading]:
@@ -129,7 +123,9 @@ def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
     if isinstance(verdicts, Mapping):
         if (lost := lost_mails(report, limits.lost)) is not None:
             yield more("lost", lost, "mails are in no queue: lost, or done without a mark")
-        yield more("bare", verdicts.get("bare"), "mails have lost their content")
+        bare, params = int(verdicts.get("bare") or 0), report.get("params") or {}
+        if bare > limits.bare or params.get("older_than") is None:
+            yield more("bare", bare, "mails have lost their content")
     if report.get("inFlight") is not None:
         # Only stuck_mails has the field. It counts planned mails: mode shadow applies none.
         yield more("zombies", report.get("planned"), "mails were in flight far too long")

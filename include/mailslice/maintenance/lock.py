@@ -101,8 +101,7 @@ def locked(
             break
         held_by = f"{name} is locked by run {holder.rpartition('/')[0] or holder}"
         if asked_at >= deadline:
-            waited = f"waited {patience.total_seconds():.0f} s"
-            raise LockHeld(f"{held_by}, which still works; {waited}")
+            raise LockHeld(f"{held_by}, which still works; waited {patience.total_seconds():.0f} s")
         if not reported:
             log.warning("%s: waiting, at most %d s", held_by, patience.total_seconds())
             reported = True

@@ -28,12 +28,16 @@ def queue_file(prefix: str, queue: str) -> str:
 
 def value_in(text: bytes, metric: str, queue: str, default: float) -> float:
     """The sample of a metric and queue in a metrics file; `default` where it has none."""
+    own = (value for labels, value in samples_in(text, metric) if labels["queue"] == queue)
+    return next(own, default)
+
+
+def samples_in(text: bytes, metric: str) -> Iterator[tuple[Mapping[str, str], float]]:
+    """Labels and value of each sample of a metric in a metrics file."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    families = text_string_to_metric_families(text.decode())
-    samples = (sample for family in families for sample in family.samples)
-    own = (one for one in samples if one.name == metric and one.labels["queue"] == queue)
-    return next((one.value for one in own), default)
+    for family in text_string_to_metric_families(text.decode()):
+        yield from ((one.labels, one.value) for one in family.samples if one.name == metric)
 
 
 @dataclass(frozen=True, slots=True)

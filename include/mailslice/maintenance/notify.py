@@ -112,16 +112,12 @@ def message_of_alerts(
     report: Mapping[str, Any], alerts: Sequence[Mapping[str, Any]], prefix: str = ""
 ) -> dict[str, Any]:
     """`{"dag", "run", "task", "reason", "text", "queue", "alerts"}` of a report's new alerts."""
+    dag, queue = f"{prefix}{report['duty']}", report.get("queue")
     texts = "; ".join(str(alert["text"]) for alert in alerts)
-    dag = f"{prefix}{report['duty']}"
-    fields = {
-        "dag": dag,
-        "run": report.get("dagRun") or report["run"],
-        "task": "report",
-        "reason": "alerts",
-        "text": f"{_subject(dag, report.get('queue'))}: {texts} (run {report['run']})",
-    }
-    return {**fields, "queue": report.get("queue"), "alerts": [dict(alert) for alert in alerts]}
+    text = f"{_subject(dag, queue)}: {texts} (run {report['run']})"
+    run = report.get("dagRun") or report["run"]
+    fields = {"dag": dag, "run": run, "task": "report", "reason": "alerts", "text": text}
+    return {**fields, "queue": queue, "alerts": [dict(alert) for alert in alerts]}
 
 
 def message_of_failure(

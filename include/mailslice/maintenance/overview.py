@@ -257,7 +257,7 @@ def _finished(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
 
 def has_result(duty: str, report: Report) -> bool:
     """Whether the report has figures of its own; else those of an earlier report count."""
-    if duty == "stuck_mails_postal":
+    if duty in {"stuck_mails", "stuck_mails_postal"}:
         return report.get("lockTimeoutSeconds") is not None
     if duty == "republish_lost":
         return not is_dry(report) and _put_back(report) > 0

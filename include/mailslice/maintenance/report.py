@@ -50,10 +50,7 @@ def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> R
         "status": RUNNING,
         "message": "",
         "planDigest": None,
-        "planned": 0,
-        "applied": 0,
-        "skipped": 0,
-        "failed": 0,
+        **dict.fromkeys(("planned", "applied", "skipped", "failed"), 0),
         "skippedBy": {},
         "bytes": 0,
         "before": None,
@@ -67,8 +64,7 @@ def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> R
 
 def with_steps(report: Report, folder: RunFolder) -> Report:
     """The report with fields of the steps' files: start, seconds by step, link to Data Docs."""
-    files = {step: folder.read_json(FILES[step]) for step in STEPS[:4]}
-    done = {step: summary for step, summary in files.items() if summary is not None}
+    done = {step: summary for step in STEPS[:4] if (summary := folder.read_json(FILES[step]))}
     started = [str(summary["started"]) for summary in done.values() if summary.get("started")]
     docs = [summary["dataDocs"] for summary in done.values() if summary.get("dataDocs")]
     return {

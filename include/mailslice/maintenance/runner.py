@@ -285,10 +285,13 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     return report
 
 
-def _end(run: Run, report: dict[str, Any], ledger: Iterable[dict[str, Any]]) -> None:
-    """Put the end and the alerts into the report, and publish both for Prometheus."""
+def _end(run: Run, report: dict[str, Any], ledger: Iterable[dict[str, Any]] | None) -> None:
+    """Put the end and the alerts into the report, and publish both for Prometheus.
+
+    `ledger` None: it cannot be read. For Prometheus the alerts of the last run then go on.
+    """
     now, request, limits, is_dry = run.clock(), run.request, run.settings.alert, reports.is_dry
-    earlier = (one for one in ledger if one["run"] != request.run and one["finished"])
+    earlier = (one for one in ledger or () if one["run"] != request.run and one["finished"])
     before = next((one for one in earlier if is_dry(report) or not is_dry(one)), {})
     readings = alerts.readings(report, limits, now)
     new = alerts.alerts(readings, before.get("alerts") or (), now, limits, tells=request.tells)
@@ -296,10 +299,12 @@ def _end(run: Run, report: dict[str, Any], ledger: Iterable[dict[str, Any]]) -> 
     report |= {"finished": iso(now), "alerts": new, "pastAlerts": past}
     if is_dry(report):
         return  # the metrics stay those of the last real run
-    with suppress(MailsliceError, OSError):
-        file = metrics.file_of(run.request.duty, report["queue"])
-        text = metrics.exposition(metrics.duty_samples(report, readings, new))
-        run.folder.artifacts.write(file, text)
+    files, file = run.folder.artifacts, metrics.file_of(request.duty, report["queue"])
+    with suppress(MailsliceError, OSError, ValueError):  # a damaged file stays
+        if ledger is None:
+            known = metrics.samples_in(files.read(file) or b"", "mailslice_alert")
+            new = [{"name": labels["alert"]} for labels, fires in known if fires]
+        files.write(file, metrics.exposition(metrics.duty_samples(report, readings, new)))
 
 
 def _record_failure(
@@ -317,7 +322,7 @@ def _record_failure(
         ledger, newest = Ledger(run.stores, run.settings), None
         with suppress(MailsliceError):
             newest = ledger.list(run.request.duty, run.request.queue)
-        _end(run, report, newest or ())
+        _end(run, report, newest)
         report["seconds"] = {**report["seconds"], step: times["seconds"]}
         with suppress(Exception):
             run.folder.write_json(FILES["report"], report)

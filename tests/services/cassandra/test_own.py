@@ -60,6 +60,18 @@ class TestRecords(OwnRecordsContract):
         return next(_SERVERS)
 
 
+def test_a_run_is_written_over_by_a_machine_whose_clock_is_behind(stores, own, queue):
+    clock = stores.cassandra.cluster.timestamp_generator
+    row = RunRow("r1", "queue_size", queue, NOW, "running", report='{"n": 1}')
+    with clock.pinned(clock() + 60_000_000):
+        own.runs.save(row, DAY)
+    done = replace(row, status="done", report="{}", finished=NOW + MINUTE)
+    own.runs.save(done, DAY)
+    assert own.runs.list("queue_size", queue) == [done]
+    own.runs.save(replace(row, who="night shift"), DAY)
+    assert own.runs.list("queue_size", queue) == [replace(row, who="night shift")]
+
+
 def delayed(**changes):
     mail = DelayedMail(
         uuid4(),

@@ -339,6 +339,21 @@ def test_stuck_are_mails_that_the_last_run_left_with_their_holders_for_a_day(
         assert (why, one.verdict.health is Health.STUCK) == (stuck > 0, stuck > 0)
 
 
+@pytest.mark.parametrize("status", ["failed", "refused"])
+def test_stuck_mails_do_not_end_by_a_run_that_could_not_look(fresh, status):
+    with open_stores(fresh.settings) as stores:
+        queue = queues.create(stores, "spool")
+        reported(stores, "stuck_mails", queue, 2 * HOUR, lockTimeoutSeconds=600.0, inFlight=4)
+        failed = {"status": status, "planned": 0, "inFlight": None}
+        reported(stores, "stuck_mails", queue, HOUR, **failed)
+        (one,) = overview(stores, system_clock)
+        assert one.verdict.health is Health.STUCK
+        assert "3 mails are in flight" in one.verdict.why
+        reported(stores, "stuck_mails", queue, HOUR / 2, lockTimeoutSeconds=600.0, planned=0)
+        (one,) = overview(stores, system_clock)
+        assert one.verdict.health is not Health.STUCK
+
+
 def test_what_is_about_no_queue_is_none_of_the_queues_that_were_reported_last(fresh):
     with open_stores(fresh.settings) as stores:
         for duty, queue in (("blob_gc", NO_QUEUE_NAME), ("queue_size", "spool")):

@@ -276,6 +276,7 @@ class Marked(BlockingStage):
 
     sink: Sink
     age: timedelta | None = None
+    attempt: int = 1
     told: list[tuple[str, tuple[str, ...], int]] = field(default_factory=list)
 
     def sending(self, recipients: Iterable[str] | None = None) -> None:
@@ -333,6 +334,19 @@ def test_only_a_mail_that_was_sent_whole_and_not_answered_is_in_doubt(sink: Sink
     outcome, stage = marked(sink)
     assert stage.told == [("sending", (A,), 0)]
     assert (outcome, len(sink.got)) == (Retry(recipients=(A, B), back_off=True), 1)
+
+
+def test_a_transaction_that_ends_each_connection_keeps_no_other_from_its_turn(sink: Sink) -> None:
+    sink.refuse[A] = "421 4.3.2 closing"
+    mail = Mail("m", None, (A, B), per_recipient_headers=(RecipientHeader(B, "X", "y"),))
+    outcomes = [
+        relay(sink.port)(mail, CONTENT, stage=Marked(sink, attempt=attempt)) for attempt in (1, 2)
+    ]
+    assert outcomes == [
+        Retry(recipients=(A, B), back_off=True),
+        Retry(recipients=(A,), back_off=True),
+    ]
+    assert [got[1] for got in sink.got] == [(B,)]
 
 
 def test_a_refused_mark_sends_nothing_and_is_the_workers_business(

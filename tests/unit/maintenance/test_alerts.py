@@ -252,6 +252,21 @@ def test_an_alert_about_lost_mails_ends_by_an_audit_that_leaves_none_in_doubt(la
     assert (reported({"status": "done", **later}, first, NOW + DAY)[0] == []) is ends
 
 
+@pytest.mark.parametrize(
+    ("later", "names"),
+    [
+        ({"verdicts": {"bare": 0}, "params": {"older_than": "1d"}}, ["bare"]),
+        ({"verdicts": {"bare": 0, "unknown": 7}, "params": {"older_than": None}}, []),
+        ({"verdicts": {"bare": 0, "unknown": 7}}, []),
+    ],
+)
+def test_an_audit_of_the_oldest_mails_alone_ends_no_alert_about_content(later, names):
+    first, _ = reported({"status": "done", "verdicts": {"bare": 3}, "params": {"older_than": "1d"}})
+    assert [one["name"] for one in first if one["name"] == "bare"] == ["bare"]
+    found, _ = reported({"status": "done", **later}, first, NOW + DAY)
+    assert [one["name"] for one in found] == names
+
+
 def test_more_lost_mails_than_the_limit_are_an_alert_whatever_else_is_unknown():
     verdicts = {"lost": 2, "unknown": 5}
     known = [

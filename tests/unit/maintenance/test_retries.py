@@ -627,3 +627,30 @@ def test_a_step_that_fails_as_the_ledger_cannot_be_read_once_ends_no_alert(
     assert [(one["name"], one["since"]) for one in report["alerts"]] == [
         ("lost", "2026-11-21T11:00:00Z")
     ]
+
+
+def test_an_alert_fires_in_the_metrics_also_after_a_run_that_cannot_read_the_ledger(
+    duty, settings, runs, take
+):
+    duty.found = {"census": {}, "verdicts": {"lost": 3}}
+    for step in ("plan", "report"):
+        runner.run_step(step, replace(REQUEST, run="r0"), settings)
+    duty.found = {}
+
+    def away(*_):
+        raise StoreUnavailable("Cassandra is away")
+
+    runs.list = away
+    for _ in range(2):
+        take("plan", plan=StoreUnavailable("Cassandra is away"))
+        text = artifacts(settings).read("metrics/duty-queue_size-spool.prom")
+        firing = {
+            name: b'mailslice_alert{alert="%b",duty="queue_size",queue="spool"} 1.0' % name in text
+            for name in (b"lost", b"failed", b"gate", b"bare")
+        }
+        assert firing == {b"lost": True, b"failed": True, b"gate": False, b"bare": False}
+    del runs.list
+    duty.found = {"verdicts": {"lost": 0}}
+    take("plan", "report")
+    text = artifacts(settings).read("metrics/duty-queue_size-spool.prom")
+    assert b'mailslice_alert{alert="lost",duty="queue_size",queue="spool"} 0.0' in text

@@ -56,6 +56,7 @@ class FakeSocket:
 class Told(BlockingStage):
     """Remembers its marks."""
 
+    attempt: int = 1
     marks: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
     def sending(self, recipients: Iterable[str] | None = None) -> None:

@@ -104,6 +104,7 @@ class Relay:
     ) -> frozenset[str]:
         """Sends it; adds recipients not served to `refused`. Returns those it had no time for."""
         pending = deque(transactions(mail))
+        pending.rotate(1 - stage.attempt)  # each is first in its turn: one may always fail
         body = Body.of(content)
         transact = partial(send, body=body, refused=refused, stage=stage, timeouts=timeouts)
         connection: Connection | None = None

@@ -20,7 +20,14 @@ class CassandraRecords(OwnTable, declared=False):
     SHAPE: ClassVar[TableShape]
 
     def put(self, values: Values, ttl: timedelta | None = None) -> None:
-        self._run(insert(values, "USING TTL ?"), [*values.values(), _seconds(ttl)])
+        # Later than the row that it replaces: that may be of a machine whose clock is ahead.
+        key = {name: values[name] for name in self.SHAPE.key}
+        columns = [f"WRITETIME({name})" for name in values if name not in key]
+        before = self._run(select(columns, _where(key)), [*key.values()])
+        times_us = [self._session.cluster.timestamp_generator()]
+        times_us += [time_us + 1 for row in before for time_us in row if time_us]
+        params = [*values.values(), _seconds(ttl), max(times_us)]
+        self._run(insert(values, "USING TTL ? AND TIMESTAMP ?"), params)
 
     def add(self, values: Values, ttl: timedelta | None = None) -> Values | None:
         # A write that the driver repeats may find its own row. Callers recognise their row.
