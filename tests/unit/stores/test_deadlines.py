@@ -41,7 +41,7 @@ async def test_a_wait_that_is_too_long_times_out_at_most_a_quarter_late(
 async def test_many_time_out_side_by_side_and_who_is_done_does_not(deadlines: Deadlines) -> None:
     async def quick() -> str:
         with deadlines.within(SECONDS):
-            await asyncio.sleep(SECONDS / 10)
+            await asyncio.sleep(0)  # no longer: a busy machine pauses the loop for as long
         await asyncio.sleep(2 * SECONDS)
         return "done"
 
