@@ -29,6 +29,7 @@ from mailslice.maintenance.run_request import STEPS, RunRequest
 from mailslice.maintenance.steps import partial_report, step_of
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadInput, MailsliceError, Refused, line_of
+from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
 from mailslice.view.sharing import agree
@@ -153,7 +154,7 @@ class Tools:
     """Where frames are computed; None: the session of the step's `Engine`."""
     logic: AnyDuty | None = None
     """Replaces the logic of the duty."""
-    agree: Callable[[Stores], Settings] = agree
+    agree: Callable[[Stores, QueueName], Settings] = agree
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ def _execute(job: _Job, step: str) -> dict[str, Any]:
     if step != "report":
         # If this try is killed, an earlier try's failure must not be reported as the reason.
         folder.artifacts.remove(folder.file(FAILURE))
-        agreed = tools.agree(run.stores) if duty.needs_queue else agreed
+        agreed = tools.agree(run.stores, run.queue) if duty.needs_queue else agreed
     engine = Engine(
         run.settings,
         f"mailslice {run.request.duty} {run.request.queue}",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mailslice.model.settings import Settings
     from mailslice.stores import Stores
     from mailslice.stores.cassandra.own import WorkerRecord
+    from mailslice.stores.own.locks import Locks
 
 NAME = "queue shared"
 """The row of table `locks` that stores the answer."""
@@ -35,11 +36,16 @@ _OWNER, _LEASE = "config shared", timedelta(minutes=1)
 
 def stored(stores: Stores) -> bool | None:
     """The stored answer; None: nothing is stored, which means shared. Creates no table."""
+    locks = _existing_locks(stores)
+    value = locks.holder(NAME) if locks is not None else None
+    return None if value is None else value == _text(True)
+
+
+def _existing_locks(stores: Stores) -> Locks | None:
     from mailslice.stores.own.locks import LOCKS, Locks
 
     records = stores.existing_records(LOCKS)
-    value = Locks(records).holder(NAME) if records is not None else None
-    return None if value is None else value == _text(True)
+    return None if records is None else Locks(records)
 
 
 def configured(settings: Settings) -> bool | None:
@@ -48,12 +54,13 @@ def configured(settings: Settings) -> bool | None:
     return queue.shared if "shared" in queue.model_fields_set else None
 
 
-def agree(stores: Stores) -> Settings:
+def agree(stores: Stores, queue: QueueName) -> Settings:
     """The settings with the agreed answer. Also sets `stores.settings` to them.
 
     The first process that says `false` stores it. Raises ConfigurationDiffers when the settings
-    differ from the stored answer, or from a running worker.
+    differ from the stored answer, or from a running worker; and as `_require_one_james`.
     """
+    _require_one_james(stores, queue)
     setting, recorded = configured(stores.settings), stored(stores)
     if setting is False and recorded is None:
         require_agreement(stores, shared=False)
@@ -66,9 +73,26 @@ def agree(stores: Stores) -> Settings:
             f"differ hand out deleted mails. Say {_text(answer)} here or unset it; `mailslice "
             f"config shared {_text(setting)}` changes what is stored while no worker runs"
         )
-    queue = stores.settings.queue.model_copy(update={"shared": answer})
-    stores.settings = stores.settings.model_copy(update={"queue": queue})
+    group = stores.settings.queue.model_copy(update={"shared": answer})
+    stores.settings = stores.settings.model_copy(update={"queue": group})
     return stores.settings
+
+
+def _require_one_james(stores: Stores, queue: QueueName) -> None:
+    """Raises ConfigurationDiffers if the own keyspace has rows of a namesake in another keyspace.
+
+    These rows name a queue alone: the samples of one would drop marks of the other. The first
+    process of a queue stores its keyspace of James.
+    """
+    james, own = stores.settings.cassandra.keyspace.lower(), stores.settings.own.keyspace
+    locks, name = _existing_locks(stores), f"keyspace of {queue}"
+    if locks is None or (known := locks.first(name, james)) == james:
+        return
+    raise ConfigurationDiffers(
+        f"MAILSLICE_OWN_KEYSPACE={own} ({stores.settings.where('MAILSLICE_OWN_KEYSPACE')}) has "
+        f"records of queue {queue!r} in keyspace {known}, not {james}: give each deployment an own "
+        f"keyspace. If {known} was renamed: DELETE FROM {own}.locks WHERE name = '{name}'"
+    )
 
 
 def change(stores: Stores, *, shared: bool, sleep: Callable[[float], None] = time.sleep) -> bool:

@@ -218,7 +218,7 @@ def _prepared(stores: Stores, queue: QueueName, clock: Clock) -> Shape:
     stores.cassandra.require_clock(clock, allowed, remedy, share=0.5)
     stores.rabbitmq.declare_dead_letter(queue)
     ConfigurationGuard(stores.tables, stores.settings).ensure()
-    agree(stores)
+    agree(stores, queue)
     view = view_shape(stores)
     for table in stores.tables.existing:
         table.prepare()

@@ -47,7 +47,7 @@ def world(make_fresh):
 
 def agreed(settings):
     with open_stores(settings) as stores:
-        return sharing.agree(stores).queue.shared
+        return sharing.agree(stores, QUEUE).queue.shared
 
 
 def work(settings):
@@ -82,6 +82,23 @@ def test_the_first_false_is_stored_and_followed_and_what_differs_refuses(world):
         assert part in str(refused.value)
     with pytest.raises(ConfigurationDiffers):
         run_step("plan", RunRequest("queue_cleanup", QUEUE, "r1", params={}), world("true"))
+
+
+def test_a_namesake_in_another_keyspace_of_james_may_not_use_the_own_keyspace(world, make_fresh):
+    """Rows there name a queue alone: the other's sample would drop marks, its flush end delays."""
+    with open_stores(world()) as stores:
+        assert stores.own
+    assert work(world())
+    other = make_fresh(new_keyspaces=True).but(MAILSLICE_OWN_KEYSPACE=world().own.keyspace).settings
+    with open_stores(other) as stores:
+        for queue in (QUEUE, "other-name"):
+            queues.create(stores, queue)
+        assert sharing.agree(stores, "other-name")
+    with pytest.raises(ConfigurationDiffers, match=f"not {other.cassandra.keyspace}: give each"):
+        work(other)
+    with pytest.raises(ConfigurationDiffers):
+        run_step("plan", RunRequest("queue_cleanup", QUEUE, "r1", params={}), other)
+    assert work(world())
 
 
 def test_it_is_changed_by_command_while_no_worker_runs_by_the_other_value(world):

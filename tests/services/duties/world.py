@@ -56,7 +56,7 @@ def run_step_in_process(step: str, request: RunRequest, settings: Settings) -> d
     return run_step(step, request, settings, tools=in_process(request.duty))
 
 
-def as_set(stores: Stores) -> Settings:
+def as_set(stores: Stores, _queue: QueueName) -> Settings:
     """For `Tools.agree`: in tests one deployment has own and shared queues in turn."""
     return stores.settings
 
