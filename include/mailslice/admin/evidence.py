@@ -107,29 +107,35 @@ def done_by_stages(
     }
 
 
-def missing_content(settings: Settings, rows: Sequence[ViewRow]) -> dict[EnqueueId, str]:
-    """Id -> which blobs are missing, in words, of those mails that lack any.
+def missing_content(
+    settings: Settings, rows: Sequence[ViewRow]
+) -> tuple[dict[EnqueueId, str], frozenset[EnqueueId]]:
+    """Id -> which blobs are missing, in words, of those mails that lack any; ids of which S3 gives
+    no answer.
 
-    Raises StoreUnavailable. Not inside an event loop.
+    Raises StoreUnavailable where it answers nothing. Not inside an event loop.
     """
-    contents = contents_exist(
-        settings, [(row.item.header_blob_id, row.item.body_blob_id) for row in rows]
-    )
-    return {
-        row.enqueue_id: _words(parts)
-        for row, parts in zip(rows, contents, strict=True)
-        if not all(parts)
-    }
+    unanswered: set[BlobId] = set()
+    contents = [(row.item.header_blob_id, row.item.body_blob_id) for row in rows]
+    parts = contents_exist(settings, contents, unanswered)
+    ids = [row.enqueue_id for row in rows]
+    missing = {id_: _words(part) for id_, part in zip(ids, parts, strict=True) if not all(part)}
+    pairs = zip(ids, contents, strict=True)
+    silent = {id_ for id_, blobs in pairs if not unanswered.isdisjoint(blobs)}
+    return missing, frozenset(silent - missing.keys())
 
 
 def contents_exist(
-    settings: Settings, contents: Sequence[tuple[BlobId, BlobId]]
+    settings: Settings,
+    contents: Sequence[tuple[BlobId, BlobId]],
+    unanswered: set[BlobId] | None = None,
 ) -> list[tuple[bool, bool]]:
     """For each content whether its header blob and its body blob exist.
 
-    Raises StoreUnavailable. Not inside an event loop.
+    `unanswered` as in AsyncBlobStore.missing: its ids count as existing. Raises StoreUnavailable.
+    Not inside an event loop.
     """
-    return asyncio.run(_contents_exist(settings, contents)) if contents else []
+    return asyncio.run(_contents_exist(settings, contents, unanswered)) if contents else []
 
 
 def _words(parts: tuple[bool, bool]) -> str:
@@ -139,12 +145,12 @@ def _words(parts: tuple[bool, bool]) -> str:
 
 
 async def _contents_exist(
-    settings: Settings, contents: Sequence[tuple[BlobId, BlobId]]
+    settings: Settings, contents: Sequence[tuple[BlobId, BlobId]], unanswered: set[BlobId] | None
 ) -> list[tuple[bool, bool]]:
     blobs = AsyncBlobStore(settings.s3, settings.s3.bucket)
     answers: list[tuple[bool, bool]] = []
     for batch in batches(contents, _AT_ONCE):
         ids = {blob_id for content in batch for blob_id in content if blob_id}
-        missing = await blobs.missing(ids) | {BlobId("")}
+        missing = await blobs.missing(ids, unanswered) | {BlobId("")}
         answers += [(header not in missing, body not in missing) for header, body in batch]
     return answers

@@ -226,6 +226,29 @@ async def test_an_object_that_is_not_there_is_missing_content(client: str) -> No
         await opened(client, settings(server), "bbb").get(KEY)
 
 
+async def test_a_head_without_an_answer_is_unknown_only_while_the_bucket_answers() -> None:
+    silent = {"HEAD /b/silent"}
+
+    def by_key(connection: Any) -> None:
+        asked = server.asked[-1]
+        there = 200 if asked == "HEAD /b/there" else 404
+        connection.sendall(
+            answer(503) if asked in silent else answer(there, b"" if asked[0] == "H" else NO_KEY)
+        )
+
+    with serving(Server(rest=by_key)) as server:
+        hot = AsyncBlobStore(settings(server), "b")
+        ids, unanswered = [BlobId("there"), BlobId("gone"), BlobId("silent")], set[BlobId]()
+        assert await hot.missing(ids, unanswered) == {"gone"}
+        assert unanswered == {"silent"}
+        with pytest.raises(StoreUnavailable):
+            await hot.missing(ids)
+        silent.add("GET /b/mailslice-asks-for-what-is-not-there")
+        with pytest.raises(StoreUnavailable):
+            await hot.missing(ids, unanswered)
+        hot.close()
+
+
 async def test_a_connection_that_the_server_closed_in_between_is_not_used(client: str) -> None:
     def gone(_connection: Any) -> None:
         raise Closed

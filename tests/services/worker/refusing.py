@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _REFUSED = (
@@ -18,7 +21,7 @@ _REFUSED = (
 class Refusing:
     """Forwards a local port to `host:port`.
 
-    `unreadable`: keys, or parts of keys, whose GETs get 503.
+    `unreadable`: keys, or parts of keys, whose GETs and HEADs get 503.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -54,9 +57,11 @@ class Refusing:
                     length = _LENGTH.search(head)
                     body = await reader.readexactly(int(length[1]) if length else 0)
                     line = head.split(b"\r\n", 1)[0].decode()
-                    if line.startswith("GET ") and any(key in line for key in self.unreadable):
+                    reads = line.startswith(("GET ", "HEAD "))
+                    if reads and any(key in line for key in self.unreadable):
                         self.refused += 1
-                        writer.write(_REFUSED)
+                        head_end = _REFUSED.index(b"<Error>")
+                        writer.write(_REFUSED[:head_end] if line[0] == "H" else _REFUSED)
                     else:
                         there_writer.write(head + body)
                     await writer.drain()
@@ -71,3 +76,26 @@ class Refusing:
             while data := await reader.read(65536):
                 writer.write(data)
                 await writer.drain()
+
+
+@contextmanager
+def refusing_s3(endpoint: str, *unreadable: str) -> Iterator[str]:
+    """The endpoint of a proxy, in a thread of its own, that refuses to read these keys."""
+    url, started, loop = urlsplit(endpoint), threading.Event(), asyncio.new_event_loop()
+    proxy, over = Refusing(url.hostname or "", url.port or 0), asyncio.Event()
+    proxy.unreadable.update(unreadable)
+
+    async def serve() -> None:
+        async with proxy:
+            started.set()
+            await over.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield f"{url.scheme}://127.0.0.1:{proxy.port}"
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(10)
+        loop.close()

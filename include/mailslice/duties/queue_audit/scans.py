@@ -181,9 +181,13 @@ class _SecondRead:
         for id_, done in done_by_stages(stores, queue, _republishable(verdicts)).items():
             verdicts[id_] = Verdict.GHOST, f"{done}, and its deleted mark is missing"
         loaded = [row for id_, row in rows.items() if verdicts[id_][0] in CONTENT_MATTERS]
-        for id_, missing in missing_content(spec.settings, loaded).items():
+        missing, unanswered = missing_content(spec.settings, loaded)
+        for id_, words in missing.items():
             verdict, why = verdicts[id_]
-            verdicts[id_] = Verdict.BARE, f"{missing}; else {verdict.value}: {why}"
+            verdicts[id_] = Verdict.BARE, f"{words}; else {verdict.value}: {why}"
+        for id_ in unanswered:
+            verdict, why = verdicts[id_]
+            verdicts[id_] = verdict, f"{why}; the content store gives no answer for its content"
         decisions = stores.own.republished_mails.by_ids(queue, _republishable(verdicts))
         return [
             MailVerdict(

@@ -51,6 +51,8 @@ class SkipReason(StrEnum):
     WAITING = Verdict.WAITING.value
     """Its delay has changed since the audit, for example by a flush: the verdict is outdated."""
     BARE = Verdict.BARE.value
+    UNANSWERED = "content unknown"
+    """The content store gives no answer for it."""
     GHOST = Verdict.GHOST.value
     """Since the audit a worker's record, or the mail's stage marks, say that it is done."""
     ALREADY = "already republished"
@@ -124,7 +126,7 @@ class Prover:
         delays = stores.own.delayed_mails.states(queue, rows)
         decisions = stores.own.republished_mails.by_ids(queue, by_id)
         done = self._done | evidence.done_by_stages(stores, queue, rows).keys()
-        bare = evidence.missing_content(self._run.settings, list(rows.values()))
+        bare, unanswered = evidence.missing_content(self._run.settings, list(rows.values()))
         proved = []
         for enqueue_id, mail in by_id.items():
             row, delay = rows.get(enqueue_id), delays.get(enqueue_id, DelayState())
@@ -139,6 +141,7 @@ class Prover:
                 (delay.written_us != mail.delayed_us, SkipReason.WAITING),
                 (enqueue_id in done, SkipReason.GHOST),
                 (enqueue_id in bare, SkipReason.BARE),
+                (enqueue_id in unanswered, SkipReason.UNANSWERED),
             )
             why = self._unknown_to_audit(mail, decisions.get(enqueue_id))
             if why not in _PUBLISHED:

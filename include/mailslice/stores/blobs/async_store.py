@@ -163,18 +163,28 @@ class AsyncBlobStore:
         """All bytes of the object; see `open`."""
         return b"".join([chunk async for chunk in (await self.open(blob_id)).chunks()])
 
-    async def missing(self, blob_ids: Iterable[BlobId]) -> set[BlobId]:
-        """The ids that have no object, by a HEAD each. Raises StoreUnavailable without a bucket."""
+    async def missing(
+        self, blob_ids: Iterable[BlobId], unanswered: set[BlobId] | None = None
+    ) -> set[BlobId]:
+        """The ids that have no object, by a HEAD each. Raises StoreUnavailable without a bucket.
+
+        Ids without an answer, while the bucket gives one, go to `unanswered`. If it is None, they
+        raise.
+        """
         at_once = asyncio.Semaphore(_HEADS_AT_ONCE)
 
         async def unless_exists(blob_id: BlobId) -> BlobId | None:
-            async with at_once, asyncio.timeout(self._seconds):
-                if (path := self._path(blob_id)) is None:
-                    return None if await self._exists(blob_id) else blob_id
-                try:
+            try:
+                async with at_once, asyncio.timeout(self._seconds):
+                    if (path := self._path(blob_id)) is None:
+                        return None if await self._exists(blob_id) else blob_id
                     await obstore.head_async(self._store, path)
-                except FileNotFoundError:
-                    return blob_id
+            except FileNotFoundError:
+                return blob_id
+            except (*CRATE_ERRORS, StoreUnavailable):
+                if unanswered is None or not await self.bucket_is_there():
+                    raise
+                unanswered.add(blob_id)
             return None
 
         try:

@@ -32,6 +32,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker import open_queue
 from tests.services.duties.audited import AGE, MINUTE, working
 from tests.services.duties.world import run_step_in_process
+from tests.services.worker.refusing import refusing_s3
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
@@ -76,6 +77,24 @@ def test_a_lost_mail_is_published_as_an_enqueue_would_and_handled_like_any_other
     with working(spool, complete=1) as handed:
         assert handed == [waiting, lost]
     assert spool.row(bare) is not None
+
+
+def test_a_mail_whose_content_gets_no_answer_stops_neither_audit_nor_republish(spool):
+    lost, silent = (spool.put(name, message=False) for name in ("lost", "silent"))
+    s3 = spool.settings.s3
+    with refusing_s3(s3.endpoint, spool.row(silent).item.body_blob_id) as endpoint:
+        settings = {"s3": s3.model_copy(update={"endpoint": endpoint})}
+        partly = replace(spool, settings=spool.settings.model_copy(update=settings))
+        partly.audit(census=True)
+        assert spool.verdicts() == {lost: "lost", silent: "lost"}
+        assert "gives no answer" in spool.why(silent)
+        assert "gives no answer" not in spool.why(lost)
+        report = partly.republish()
+    assert (report["status"], report["applied"]) == ("done", 1)
+    assert report["skippedBy"] == {"content unknown": 1}
+    assert in_queue(spool) == [lost]
+    assert spool.republish()["applied"] == 1
+    assert in_queue(spool) == [lost, silent]
 
 
 def test_the_message_is_james_json_of_the_row(spool):

@@ -35,7 +35,7 @@ def test_a_delay_that_begins_and_ends_between_the_reads_proves_no_mail_lost(
         delayed_mails=delayed, mail_stages=nothing, republished_mails=nothing
     )
     monkeypatch.setattr(scans, "stores_of", lambda _: stores)
-    monkeypatch.setattr(scans, "missing_content", lambda *_: {})
+    monkeypatch.setattr(scans, "missing_content", lambda *_: ({}, frozenset()))
     folder = run_of(tmp_path, "queue_audit").folder
     where = (settings, QUEUE, folder.artifacts, folder.name)
     spec = scans.AuditSpec(*where, HOUR, 1, latest=NOW, began=NOW)
