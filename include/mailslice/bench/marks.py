@@ -30,7 +30,7 @@ KEYSPACE = "mailslice_bench_marks"
 _DEAD_ROWS = 100
 """A queue without rows has no browseStart, and a cleanup has nothing to do."""
 _WINDOW = timedelta(seconds=1)
-_GRACE = "1s"
+_GRACE = timedelta(seconds=1)
 _CLOSED_S = 4.0
 """Longer than window and grace, so that the slices of the time of the listing are closed."""
 
@@ -43,7 +43,8 @@ def measure_marks(
     Rates in marks a second, times in seconds, memory in MiB, CPU in microseconds a mark. Spark is
     started before. The first run lists the marks, the second proves and drops them (ADR 41).
     """
-    groups = {"queue": {"slice_window": _WINDOW, "shared": False}, "duty": {"small_rows": 0}}
+    queue_settings = {"slice_window": _WINDOW, "shared": False}
+    groups = {"queue": queue_settings, "duty": {"small_rows": 0, "grace": _GRACE}}
     with (
         own_stores(settings, KEYSPACE, buckets=True, **groups) as stores,
         bench_queue(stores.settings, queue, synthetic=True, print_progress=print_progress) as view,
@@ -55,10 +56,10 @@ def measure_marks(
         with peak_memory(settings) as peak:
             start_spark(stores.settings)
             print_progress("the run that lists them")
-            listing = run_duty(stores.settings, "queue_cleanup", queue, grace=_GRACE, sweep=True)
+            listing = run_duty(stores.settings, "queue_cleanup", queue, sweep=True)
             time.sleep(_CLOSED_S)
             print_progress("the run that drops them")
-            dropping = run_duty(stores.settings, "queue_cleanup", queue, grace=_GRACE)
+            dropping = run_duty(stores.settings, "queue_cleanup", queue)
         listed, dropped = listing.report["marks"], dropping.report["marks"]
         if (listed["listed"], dropped["dropped"]) != (rows, rows):
             raise RuntimeError(f"{rows} marks were planted; {listed} listed, {dropped} dropped")
