@@ -1068,11 +1068,24 @@ def test_a_run_with_a_large_grace_stores_no_sample_that_runs_with_the_usual_one_
     assert len(saved) == stored
 
 
-@pytest.mark.parametrize(("early", "dropped"), [(SECOND, 0), (0 * SECOND, 1)])
+@pytest.mark.parametrize(
+    ("early", "reading", "dropped"),
+    [(SECOND, 0 * SECOND, 0), (0 * SECOND, 0 * SECOND, 1), (0 * SECOND, SECOND, 0)],
+)
 def test_a_sample_of_another_run_is_trusted_by_the_larger_of_both_graces(
-    view, monkeypatch, early, dropped
+    view, monkeypatch, early, reading, dropped
 ):
-    """Another run's clock may differ by a quarter of the usual grace, whatever this one's is."""
+    """Another run's clock may differ by a quarter of the usual grace, whatever this one's is.
+
+    A mark may be written while the plan reads marks: the end of `reading` counts.
+    """
+    scan, began = planner.scan, []
+
+    def scanned(*args):
+        began.append(NOW)
+        return scan(*args)
+
+    monkeypatch.setattr(planner, "scan", scanned)
     seen = NOW + view.settings.duty.grace / 2 - early
     samples = SimpleNamespace(get=lambda _: QueueSample(seen, seen))
     view.stores.own.queue_samples, view.stores.management = samples, None
@@ -1082,7 +1095,8 @@ def test_a_sample_of_another_run_is_trusted_by_the_larger_of_both_graces(
     monkeypatch.setattr(marks, "dead_letter_ids", lambda *_: set())
     view.start_at(0)
     view.insert(0, dead=True)
-    view.take("plan", "check", "apply", params=Params(grace=SECOND))
+    clock = lambda: NOW + reading * bool(began)
+    view.take("plan", "check", "apply", params=Params(grace=SECOND), clock=clock)
     assert view.files.read_json("applied.json")["marks"]["dropped"] == dropped
 
 
