@@ -977,6 +977,36 @@ def test_a_lock_that_is_lost_ends_the_marks_after_a_round(view, monkeypatch, rou
     assert view.tables.deleted.marked(QUEUE, gone) == set(gone[1:])
 
 
+@pytest.mark.parametrize(
+    ("point", "done"),
+    [("second-read", 0), ("browse-start", 1), ("aside", 1), ("read-back", 2), ("marks", 3)],
+)
+def test_a_lock_that_is_lost_lets_no_further_change_through(view, monkeypatch, point, done):
+    """Another run may work on the queue by then."""
+    view.start_at(0)
+    gone = [view.insert(number, dead=True) for number in (0, 1, 2)]
+    lost = set()
+
+    def require_lock(_):
+        if f"apply:after-{point}" in lost:
+            raise LockLost("it was not renewed")
+
+    def state():
+        starts = view.tables.browse_starts, view.tables.content_starts
+        browse, content = (table.get(QUEUE).value for table in starts)
+        rows = [view.rows(number) for number in (0, 1, 2)]
+        return [browse, rows, view.tables.deleted.marked(QUEUE, gone), content]
+
+    monkeypatch.setattr(Run, "require_lock", require_lock)
+    monkeypatch.setattr("mailslice.model.crash.point", lost.add)
+    view.take("plan", "check")
+    before = state()
+    with pytest.raises(LockLost):
+        view.take("apply")
+    changed = [one != other for one, other in zip(before, state(), strict=True)]
+    assert changed == [True] * done + [False] * (4 - done)
+
+
 def test_a_list_of_marks_that_the_time_limit_left_is_gone_on_with(view, monkeypatch, rounds):
     monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
     monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
