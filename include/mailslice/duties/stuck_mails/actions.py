@@ -107,9 +107,7 @@ class StuckMailActions:
         return entries
 
     def tidied(self, mail: QuarantinedMail) -> bool:
-        """Finish what a kill cut off; whether that was done. A replica that is away may alone have
-        the mail's mark.
-        """
+        """Finish what a kill cut off, unless a replica that may have its mark is away."""
         try:
             return self.quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER)
         except (BadSetting, StoreUnavailable) as error:
