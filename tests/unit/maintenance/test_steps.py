@@ -425,6 +425,13 @@ def test_nothing_is_judged_of_work_only_by_mistake(take, duty):
     assert take("check")["success"]
 
 
+def test_nothing_is_verified_of_what_was_done_only_by_mistake(take, duty):
+    take("plan", "check", "apply")
+    duty.verify = lambda *_: []
+    with pytest.raises(RuntimeError, match="verifies nothing"):
+        take("verify")
+
+
 def test_a_change_without_the_lock_is_a_mistake(tmp_path):
     with pytest.raises(RuntimeError, match="without a lock"):
         run_of(tmp_path, "burn").require_lock()

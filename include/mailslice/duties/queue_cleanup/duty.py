@@ -104,7 +104,6 @@ class QueueCleanup(Duty[CleanupPlan]):
         _count(progress, rows, chosen[:tried], failures, remaining)
         crash.point("apply:after-read-back")
 
-        run.require_lock()
         reread = partitions if remaining.is_whole else chosen[:tried]
         marks = drop_proved_marks(run, plan, reread, remaining, throttle)
         unlisted = run.params(Params).sweep and not remaining.is_whole

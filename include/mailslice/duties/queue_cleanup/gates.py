@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +25,7 @@ from mailslice.duties.queue_cleanup.plan import (
     RowKey,
     planned_partitions,
 )
-from mailslice.duties.queue_cleanup.reads import Remaining
+from mailslice.duties.queue_cleanup.reads import MARK_MISSING, Remaining
 from mailslice.duties.queue_cleanup.view import Starts, rows_of, starts_of
 from mailslice.engine.partition_scan import SURVIVORS_A_PARTITION
 from mailslice.engine.row_files import PlanPart, PlanReader, unreadable_file
@@ -79,13 +79,11 @@ def stores(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) 
         sampled = sample(run, partitions)
     except (OSError, ValueError, LookupError) as error:
         raise unreadable_file(f"{run.folder.uri}/{PLAN_FOLDER}", error) from error
-    marked = run.stores.tables.deleted.marked(run.queue, [row.enqueue_id for row in sampled])
-    unmarked = [row for row in sampled if row.enqueue_id not in marked]
     slices = {row.slice_start for row in sampled}
     return Frame.zeros(
         "stores",
         sampled_unmarked=(
-            _still_live(run, plan, unmarked),
+            _unmarked(run, plan, sampled),
             "Of a random sample, every planned mail in view is marked as deleted now.",
         ),
         sampled_open=(
@@ -95,11 +93,13 @@ def stores(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) 
     )
 
 
-def _still_live(run: Run, plan: CleanupPlan, unmarked: Sequence[RowKey]) -> int:
-    """How many of these rows exist and are not before browseStart, which is read last.
+def _unmarked(run: Run, plan: CleanupPlan, rows: Sequence[RowKey]) -> int:
+    """How many of these rows exist unmarked and are not before browseStart, which is read last.
 
     James may raise it at any time, then drops marks, then rows. Other cleanups delete rows first.
     """
+    marked = run.stores.tables.deleted.marked(run.queue, [row.enqueue_id for row in rows])
+    unmarked = [row for row in rows if row.enqueue_id not in marked]
     existing_ids = existing(run, unmarked)
     browse = starts_of(run.stores, run.queue).browse
     return sum(
@@ -158,21 +158,17 @@ class Verification:
     remaining: Remaining
     starts: Starts
     live: list[RowKey]
+    planned: list[PlannedPartition]
 
     @classmethod
     def of(cls, run: Run, plan: CleanupPlan, result: Result) -> Self:
         """Raises PlanRefused if a file of the plan was changed."""
         remaining, starts = Remaining.load(run, plan.made_at), starts_of(run.stores, run.queue)
-        return cls(run, plan, result, remaining, starts, run.read_rows(plan.live, RowKey))
+        rows = run.read_rows(plan.live, RowKey), planned_partitions(run, plan)
+        return cls(run, plan, result, remaining, starts, *rows)
 
     def frame(self) -> Frame:
-        browse, content, window = self.starts.browse, self.starts.content, self.plan.shape.window
-        unmarked_rows = sum(
-            partition.matched_unmarked
-            for partition in self.remaining.partitions.values()
-            if not self._was_skipped(partition.slice_start)
-            and (browse is None or is_live(partition.slice_start, browse, window))
-        )
+        browse, content = self.starts.browse, self.starts.content
         return Frame.zeros(
             "after",
             deleted_rows_there=(
@@ -180,8 +176,8 @@ class Verification:
                 "No row that was deleted is there, in a sample.",
             ),
             planned_rows_left_without_mark=(
-                unmarked_rows,
-                "No row in view that was planned dead has lost its deleted mark.",
+                self._planned_rows_without_mark(),
+                "No row in view that was planned dead has lost its deleted mark, in a sample.",
             ),
             live_rows_passed=(
                 self._live_rows_passed(),
@@ -226,8 +222,8 @@ class Verification:
         value = self.result.fields.get("wrote", {}).get(name)
         return datetime.fromisoformat(value) if value else None
 
-    def _was_skipped(self, slice_start: datetime) -> bool:
-        return iso(slice_start) in self.result.fields.get("skippedSlices", {})
+    def _why_skipped(self, part: PlannedPartition) -> Any:
+        return self.result.fields.get("skippedSlices", {}).get(iso(part.slice_start))
 
     def _unaligned(self, name: str, now: datetime | None) -> int:
         """1 if the stored start is the one this run wrote and no multiple of the window, else 0."""
@@ -235,10 +231,18 @@ class Verification:
             return 0
         return int(not decide.aligned(now, self.plan.shape.window))
 
+    def _planned_rows_without_mark(self) -> int:
+        """Of a sample of the rows in view that are left. Apply drops marks after its last read."""
+        left = [
+            part
+            for part in self.planned
+            if self.remaining.planned_in(part) and self._why_skipped(part) != MARK_MISSING
+        ]
+        return _unmarked(self.run, self.plan, sample(self.run, left))
+
     def _deleted_rows_still_stored(self) -> int:
         """How many rows exist of a sample of those that apply reported as deleted."""
-        planned = planned_partitions(self.run, self.plan)
-        chosen = [part for part in planned if not self._was_skipped(part.slice_start)]
+        chosen = [part for part in self.planned if not self._why_skipped(part)]
         tried = chosen[: self.result.fields.get("tried")]
         deleted = [part for part in tried if not self.remaining.planned_in(part)]
         return len(existing(self.run, sample(self.run, deleted)))

@@ -32,7 +32,7 @@ from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.durations import format_duration
-from mailslice.model.errors import BadInput, ContentMissing
+from mailslice.model.errors import BadInput, BadSetting, ContentMissing, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, DeliveryVerdict
@@ -106,6 +106,14 @@ class StuckMailActions:
                 entries[mail.enqueue_id] = stuck_mail.quarantined_entry(Action.CLOSED, quarantined)
         return entries
 
+    def tidied(self, mail: QuarantinedMail) -> bool:
+        """Finish what a kill cut off, unless a replica that may have its mark is away."""
+        try:
+            return self.quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER)
+        except (BadSetting, StoreUnavailable) as error:
+            log.warning("%s stays in quarantine as %s: %s", mail.enqueue_id, mail.state, error)
+            return False
+
     def _note(self, stuck_mail: StuckMail, action: Action) -> dict[str, Any]:
         """Note what would be done. Only the first run that notes a mail writes a decision."""
         decided = self._decided(action.would, stuck_mail)
@@ -124,6 +132,8 @@ class StuckMailActions:
         """
         deleted, queue = self.run.stores.tables.deleted, self.run.queue
         decided = self._decided(Action.CLOSED, stuck_mail)
+        key = (queue, stuck_mail.enqueue_id, stuck_mail.holder.attempt)
+        earlier = self.run.stores.own.quarantine.get(*key)
         quarantined = self.quarantine.keep(stuck_mail.item, stuck_mail.holder, decided)
         crash.point("apply:kept")
         if quarantined.state not in {State.CLOSING, State.KEPT}:
@@ -133,7 +143,8 @@ class StuckMailActions:
             why = "completed meanwhile"
         if why is not None:
             if quarantined.state is State.CLOSING:  # else it has the holder's recipients in doubt
-                self.quarantine.withdraw(quarantined)
+                # An earlier try may have marked the mail, perhaps on one replica alone.
+                (self.quarantine.withdraw if earlier is None else self.tidied)(quarantined)
             raise LeftAlone(why)
         quarantined = self._named(quarantined, stuck_mail, decided, take=True)
         self._save(stuck_mail, decided, Action.CLOSED, quarantined.decided)

@@ -3,7 +3,6 @@
 The duty's lock is held, so that nobody else works on what a killed run left.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 
 from mailslice.admin.enqueue import publish
 from mailslice.admin.evidence import is_finished
-from mailslice.admin.quarantine import OVER, Quarantine
+from mailslice.admin.quarantine import Quarantine
 from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.actions import LeftAlone, StuckMailActions
 from mailslice.duties.stuck_mails.mails import Action, PlannedMail, StuckPlan
@@ -28,8 +27,6 @@ from mailslice.model.stages import Stage
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
-
-log = logging.getLogger(__name__)
 
 _LIMITS = (20, 200)  # the second one if dry and failed runs fill the first
 _GOING = {State.DISCARDING, State.RELEASED}
@@ -70,18 +67,9 @@ def finish(actions: StuckMailActions, planned: Collection[EnqueueId]) -> dict[st
         elif mail.state is State.RECOVERING:
             finished[_recover(actions, mail)] += 1
         # A row on its way out is finished even if planned: no new row can be kept beside it.
-        elif (mail.state in _GOING or mail.enqueue_id not in planned) and _tidied(quarantine, mail):
+        elif (mail.state in _GOING or mail.enqueue_id not in planned) and actions.tidied(mail):
             finished[f"was {mail.state}"] += 1
     return dict(finished)
-
-
-def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
-    """Whether it was finished. While a replica is away, it may alone have the mail's mark."""
-    try:
-        return quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER)
-    except (BadSetting, StoreUnavailable) as error:
-        log.warning("%s stays in quarantine as %s: %s", mail.enqueue_id, mail.state, error)
-        return False
 
 
 def _recover(actions: StuckMailActions, mail: QuarantinedMail) -> str:

@@ -49,6 +49,9 @@ def test_a_blob_whose_reference_appears_between_plan_and_apply_is_kept(due):
         report["errorCount"],
     ) == (1, {"referred to again": 1}, 0, 0)
     assert (heap.keys(), heap.kept()) == ({referred}, {orphan})
+    heap.cql("TRUNCATE {}.messagev3")
+    again = heap.collect(4 * HOURS, max_shrink=1)
+    assert (again["gcedBlobCount"], again["candidates"]) == (0, 1), "it waits anew"
 
 
 @pytest.mark.parametrize(

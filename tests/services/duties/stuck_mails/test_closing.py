@@ -430,6 +430,39 @@ def test_a_mark_that_may_be_on_one_replica_holds_the_withdrawal_up(world, monkey
     assert world.kept() == []
 
 
+@pytest.mark.parametrize("mark", ["on one replica", "seen late"])
+def test_a_mark_of_an_earlier_run_keeps_the_copy_when_the_holder_lets_go(world, monkeypatch, mark):
+    """A time-out left the mark on a minority of the replicas."""
+    item = world.mail()
+    worker = world.worker(world.held(item))
+
+    def killed(point):
+        if point == "apply:renewed":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mailslice.model.crash.point", killed)
+        with pytest.raises(KeyboardInterrupt):
+            world.run()
+
+    def lets_go(point):
+        if point != "apply:kept":
+            return
+        if mark == "seen late":
+            world.mark(item)
+            return
+        worker.say(in_flight=())
+        worker.fall_silent()
+        time.sleep(worker.record.dead_after.total_seconds() + 0.5)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mailslice.model.crash.point", lets_go)
+        patch.setattr(DeletedMails, "is_marked_on_any_replica", lambda *_: True)
+        assert world.run()["closed"] == 0
+    (kept,) = world.kept()
+    assert (kept.state, world.quarantine.content(kept)) == (State.KEPT, HEADER + BODY)
+
+
 def test_copies_that_s3_lets_nobody_delete_are_named_in_the_report(world, monkeypatch):
     def refused(_):
         raise BadSetting("s3:DeleteObject is refused")

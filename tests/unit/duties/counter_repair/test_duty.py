@@ -484,6 +484,17 @@ def test_verify_leaves_out_what_an_earlier_plan_of_the_run_corrected(run, monkey
     assert len(judged_after(after).rows) == judged
 
 
+@pytest.mark.parametrize(("changed", "judged"), [(0, 1), (1, 0)])
+def test_verify_judges_no_mailbox_whose_messages_changed_since(run, monkeypatch, changed, judged):
+    run, _ = claimed(run, monkeypatch, NOW, decide.APPLIED)
+    digest = replace(DRIFT.digest, first=DRIFT.first + changed)
+    monkeypatch.setattr(
+        "mailslice.duties.counter_repair.gates.reread_mailbox", lambda *_, **__: digest
+    )
+    after = read_after(run, plan_of(run, [DRIFT], []), {AN_ID: [DONE, ""]})
+    assert len(judged_after(after).rows) == judged
+
+
 @pytest.mark.parametrize(
     ("drifts", "counts", "slept"),
     [([DRIFT], {}, 1), ([], {planned.ONLY_TRUTH: 1}, 1), ([], {planned.WITHOUT_ID: 1}, 0)],

@@ -701,21 +701,24 @@ def test_content_start_passes_no_slice_that_was_open_when_it_was_read(view, monk
     assert view.take("plan", clock=lambda: NOW + 3 * HOUR)["planned"] == 1
 
 
+@pytest.mark.parametrize("step", ["read_remaining", "drop_proved_marks"])
 @pytest.mark.parametrize(("live", "in_view"), [(3, False), (0, True)], ids=["behind", "in view"])
 def test_a_mark_that_goes_before_its_row_is_an_alarm_in_view_alone(
-    view, monkeypatch, live, in_view
+    view, monkeypatch, live, in_view, step
 ):
-    """Behind the browseStart of this run a clear of James drops marks, then rows."""
+    """Also one that this run drops, after it read what is left. Behind the browseStart of this run
+    a clear of James drops marks, then rows.
+    """
     view.start_at(0)
     dead = view.insert(1, dead=True)
     view.insert(live, dead=False)
-    read = duties.read_remaining
+    take = getattr(duties, step)
 
     def unmarked(*args):
         drop_marks(view.tables.deleted, QUEUE, [dead])
-        return read(*args)
+        return take(*args)
 
-    monkeypatch.setattr(duties, "read_remaining", unmarked)
+    monkeypatch.setattr(duties, step, unmarked)
     monkeypatch.setattr(duties, "delete_partitions", lambda *_: (0, {}))
     view.take("plan", "check", "apply")
     assert view.rows(1) == {dead}
@@ -724,6 +727,19 @@ def test_a_mark_that_goes_before_its_row_is_an_alarm_in_view_alone(
             view.take("verify")
     else:
         assert view.take("verify")["success"]
+
+
+def test_a_row_of_a_slice_that_stays_loses_its_mark_only_with_an_alarm(view, monkeypatch):
+    view.start_at(0)
+    dead = [view.insert(1, dead=True), view.insert(1, dead=True)]
+    view.insert(0, dead=False)
+    view.take("plan", "check")
+    view.insert(1, dead=True)  # so that the slice stays
+    view.take("apply")
+    assert view.take("verify")["success"]
+    drop_marks(view.tables.deleted, QUEUE, dead)
+    with pytest.raises(GateFailed, match="planned_rows_left_without_mark: 2"):
+        view.take("verify")
 
 
 def test_only_the_rows_of_the_plan_are_judged_and_acted_on(view):
@@ -977,6 +993,36 @@ def test_a_lock_that_is_lost_ends_the_marks_after_a_round(view, monkeypatch, rou
     assert view.tables.deleted.marked(QUEUE, gone) == set(gone[1:])
 
 
+@pytest.mark.parametrize(
+    ("point", "done"),
+    [("second-read", 0), ("browse-start", 1), ("aside", 1), ("read-back", 2), ("marks", 3)],
+)
+def test_a_lock_that_is_lost_lets_no_further_change_through(view, monkeypatch, point, done):
+    """Another run may work on the queue by then."""
+    view.start_at(0)
+    gone = [view.insert(number, dead=True) for number in (0, 1, 2)]
+    lost = set()
+
+    def require_lock(_):
+        if f"apply:after-{point}" in lost:
+            raise LockLost("it was not renewed")
+
+    def state():
+        starts = view.tables.browse_starts, view.tables.content_starts
+        browse, content = (table.get(QUEUE).value for table in starts)
+        rows = [view.rows(number) for number in (0, 1, 2)]
+        return [browse, rows, view.tables.deleted.marked(QUEUE, gone), content]
+
+    monkeypatch.setattr(Run, "require_lock", require_lock)
+    monkeypatch.setattr("mailslice.model.crash.point", lost.add)
+    view.take("plan", "check")
+    before = state()
+    with pytest.raises(LockLost):
+        view.take("apply")
+    changed = [one != other for one, other in zip(before, state(), strict=True)]
+    assert changed == [True] * done + [False] * (4 - done)
+
+
 def test_a_list_of_marks_that_the_time_limit_left_is_gone_on_with(view, monkeypatch, rounds):
     monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
     monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
@@ -1068,11 +1114,24 @@ def test_a_run_with_a_large_grace_stores_no_sample_that_runs_with_the_usual_one_
     assert len(saved) == stored
 
 
-@pytest.mark.parametrize(("early", "dropped"), [(SECOND, 0), (0 * SECOND, 1)])
+@pytest.mark.parametrize(
+    ("early", "reading", "dropped"),
+    [(SECOND, 0 * SECOND, 0), (0 * SECOND, 0 * SECOND, 1), (0 * SECOND, SECOND, 0)],
+)
 def test_a_sample_of_another_run_is_trusted_by_the_larger_of_both_graces(
-    view, monkeypatch, early, dropped
+    view, monkeypatch, early, reading, dropped
 ):
-    """Another run's clock may differ by a quarter of the usual grace, whatever this one's is."""
+    """Another run's clock may differ by a quarter of the usual grace, whatever this one's is.
+
+    A mark may be written while the plan reads marks: the end of `reading` counts.
+    """
+    scan, began = planner.scan, []
+
+    def scanned(*args):
+        began.append(NOW)
+        return scan(*args)
+
+    monkeypatch.setattr(planner, "scan", scanned)
     seen = NOW + view.settings.duty.grace / 2 - early
     samples = SimpleNamespace(get=lambda _: QueueSample(seen, seen))
     view.stores.own.queue_samples, view.stores.management = samples, None
@@ -1082,7 +1141,8 @@ def test_a_sample_of_another_run_is_trusted_by_the_larger_of_both_graces(
     monkeypatch.setattr(marks, "dead_letter_ids", lambda *_: set())
     view.start_at(0)
     view.insert(0, dead=True)
-    view.take("plan", "check", "apply", params=Params(grace=SECOND))
+    clock = lambda: NOW + reading * bool(began)
+    view.take("plan", "check", "apply", params=Params(grace=SECOND), clock=clock)
     assert view.files.read_json("applied.json")["marks"]["dropped"] == dropped
 
 

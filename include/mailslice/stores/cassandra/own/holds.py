@@ -27,7 +27,6 @@ class Holds(OwnTable):
         queuename text, domain text, since timestamp, until timestamp, held_by text, reason text,
         change text, PRIMARY KEY (queuename, domain)
     """
-    GC_GRACE_SECONDS = 86_400
 
     _save = Statement(insert(_ROWS.columns, "USING TTL ?"))
     _delete = Statement("DELETE FROM {table} WHERE queuename = ? AND domain = ?")
