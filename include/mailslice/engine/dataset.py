@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
 
 from mailslice.codec.blob_ids import SPELLINGS
 from mailslice.engine.errors import translated_errors
 from mailslice.engine.frames import InProcess, Session, frame_of_keys
 from mailslice.engine.worker_stores import one_task
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 K = TypeVar("K")
 Columns: TypeAlias = Mapping[str, str]
@@ -66,7 +66,6 @@ def read_once(session: Session, keys: Sequence[K], work: Work[K], columns: Colum
         return Dataset(rows, [part for part in results if not isinstance(part, RowBatch)])
     if not keys:
         return Dataset(session.createDataFrame([], _schema(columns)), [])
-    from pyspark import StorageLevel
 
     def read(batches: Iterator[Sequence[K]]) -> Iterator[pa.RecordBatch]:
         return (_batch(result, columns) for result in work(batches))
@@ -141,9 +140,7 @@ def normalized(blob_id: str) -> str:
 
 
 def _normalized(column: str) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
-    return F.translate(F.col(column), _CHARACTERS, _CHANGED)
+    return fn.translate(fn.col(column), _CHARACTERS, _CHANGED)
 
 
 def unreferenced(keys: Dataset, references: Sequence[Dataset]) -> Any:
@@ -156,20 +153,20 @@ def unreferenced(keys: Dataset, references: Sequence[Dataset]) -> Any:
             for row in keys.rows
             if row[KEY] not in known
         ]
-    from pyspark.sql import functions as F  # noqa: N812
-
     # Only the least and the greatest spelling of an id are compared with keys. A key whose spelling
     # is between them counts as doubtful, so it is not deleted either.
     known = (
         _references(references)
         .groupBy(_normalized(REFERENCE).alias("normalized"))
-        .agg(F.min(REFERENCE).alias("low"), F.max(REFERENCE).alias("high"))
+        .agg(fn.min(REFERENCE).alias("low"), fn.max(REFERENCE).alias("high"))
     )
     joined = keys.rows.withColumn("normalized", _normalized(KEY)).join(known, "normalized", "left")
-    equal = F.coalesce((F.col(KEY) == F.col("low")) | (F.col(KEY) == F.col("high")), F.lit(False))
+    equal = fn.coalesce(
+        (fn.col(KEY) == fn.col("low")) | (fn.col(KEY) == fn.col("high")), fn.lit(False)
+    )
     return (
         joined.filter(~equal)
-        .withColumn(DOUBTFUL, F.col("low").isNotNull().cast("long"))
+        .withColumn(DOUBTFUL, fn.col("low").isNotNull().cast("long"))
         .drop("normalized", "low", "high")
     )
 

@@ -5,41 +5,42 @@ Converts from and to the text of plan files and the packed form of requests.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from mailslice.model.errors import PlanRefused
 from mailslice.stores.cassandra.ids import WIDTH
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    Ids = npt.NDArray[np.uint8]
-    """Of shape (n, 16)."""
-
+Ids: TypeAlias = npt.NDArray[np.uint8]
+"""Of shape (n, 16)."""
+Times: TypeAlias = npt.NDArray[np.int64]
+"""Write times, microseconds since the epoch."""
 _TEXT = 36
 _DASHES = (8, 13, 18, 23)
+_DIGIT_POSITIONS = np.array([at for at in range(_TEXT) if at not in _DASHES])
+"""Where the 32 hex digits are in a text."""
+_DIGITS = np.frombuffer("".join(map("{:02x}".format, range(256))).encode(), np.uint8).reshape(-1, 2)
+"""The two hex digits of each byte."""
+_VALUES = np.full(256, 255, np.uint8)
+"""The value of each ASCII code as a hex digit; 255: none."""
+_VALUES[list(b"0123456789abcdef")] = range(16)
 
 
 def of_packed(packed: bytes) -> Ids:
     """Packed ids (`stores.cassandra.ids`) as rows."""
-    import numpy as np
-
     return np.frombuffer(packed, np.uint8).reshape(-1, WIDTH)[:, 4:]
 
 
 def of_halves(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> Ids:
     """Ids from their high and low 64 bits, as `page_decoder.decode` returns them."""
-    import numpy as np
-
     return np.stack([high, low], axis=1).astype(">u8").view(np.uint8).reshape(-1, 16)
 
 
 def pack(ids: Ids) -> bytes:
-    import numpy as np
-
     packed = np.empty((len(ids), WIDTH), np.uint8)
     packed[:, :4] = (0, 0, 0, 16)
     packed[:, 4:] = ids
@@ -48,22 +49,16 @@ def pack(ids: Ids) -> bytes:
 
 def low_halves(ids: Ids) -> npt.NDArray[np.uint64]:
     """The last 64 bits of each id, 62 of them random. A collision only keeps a mark needlessly."""
-    import numpy as np
-
     return np.ascontiguousarray(ids[:, 8:]).view(">u8")[:, 0].astype(np.uint64)
 
 
 def as_values(ids: Ids) -> npt.NDArray[np.bytes_]:
     """Each id as one value, which sorts and compares by its bytes."""
-    import numpy as np
-
     return np.ascontiguousarray(ids).view("S16")[:, 0]
 
 
 def among(values: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """For each value whether it is among `known`, which must be sorted."""
-    import numpy as np
-
     if not len(known):
         return np.zeros(len(values), np.bool_)
     at = np.minimum(np.searchsorted(known, values), len(known) - 1)
@@ -73,12 +68,8 @@ def among(values: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.b
 
 def texts(ids: Ids) -> pa.StringArray:
     """The ids as text, as `str` writes a UUID."""
-    import numpy as np
-    import pyarrow as pa
-
-    digits, at = _tables()[0], _digit_positions()
     letters = np.full((len(ids), _TEXT), ord("-"), np.uint8)
-    letters[:, at] = digits[ids].reshape(len(ids), 32)
+    letters[:, _DIGIT_POSITIONS] = _DIGITS[ids].reshape(len(ids), 32)
     ends = np.arange(0, _TEXT * (len(ids) + 1), _TEXT, dtype=np.int32)
     return pa.StringArray.from_buffers(
         len(ids), pa.py_buffer(ends.tobytes()), pa.py_buffer(letters.tobytes())
@@ -87,10 +78,6 @@ def texts(ids: Ids) -> pa.StringArray:
 
 def of_texts(column: pa.ChunkedArray | pa.Array) -> Ids:
     """The ids of `texts`. Raises PlanRefused for a text that `texts` would not write."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not len(column):
         return np.zeros((0, 16), np.uint8)
     if column.null_count or pc.min_max(pc.binary_length(column)).as_py() != {
@@ -104,29 +91,8 @@ def of_texts(column: pa.ChunkedArray | pa.Array) -> Ids:
     letters = np.frombuffer(fixed.buffers()[1], np.uint8)[
         fixed.offset * _TEXT : (fixed.offset + len(fixed)) * _TEXT
     ].reshape(-1, _TEXT)
-    values = _tables()[1][letters[:, _digit_positions()]]
+    values = _VALUES[letters[:, _DIGIT_POSITIONS]]
     if (values > 15).any() or (letters[:, _DASHES] != ord("-")).any():
         raise PlanRefused("a plan file holds what is no enqueue id: plan again")
     high, low = values[:, 0::2], values[:, 1::2]
     return np.bitwise_or(np.left_shift(high, np.uint8(4)), low)
-
-
-@cache
-def _tables() -> tuple[Ids, npt.NDArray[np.uint8]]:
-    """The two hex digits of each byte; the value of each ASCII code as a hex digit (255: none)."""
-    import numpy as np
-
-    digits = np.frombuffer(
-        "".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8
-    ).reshape(256, 2)
-    values = np.full(256, 255, np.uint8)
-    values[list(b"0123456789abcdef")] = np.arange(16, dtype=np.uint8)
-    return digits, values
-
-
-@cache
-def _digit_positions() -> npt.NDArray[np.intp]:
-    """Where the 32 hex digits are in a text."""
-    import numpy as np
-
-    return np.array([at for at in range(_TEXT) if at not in _DASHES])

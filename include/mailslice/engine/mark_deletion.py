@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mailslice.engine.frames import Session, run_on_keys, shared
-from mailslice.engine.id_arrays import among, low_halves, of_packed, of_texts, pack
+from mailslice.engine.id_arrays import Ids, among, low_halves, of_packed, of_texts, pack
 from mailslice.engine.partition_scan import READS_IN_FLIGHT, Marks
 from mailslice.engine.row_files import (
     PlanFiles,
@@ -33,9 +32,6 @@ Halves = npt.NDArray[np.uint64]
 """Low halves of ids, sorted."""
 Retained = Callable[[], tuple[Halves, Halves]]
 """Called in a worker: ids that have a row, and ids that the caller blocks. Their marks stay."""
-
-if TYPE_CHECKING:
-    from mailslice.engine.id_arrays import Ids
 
 IDS_A_GROUP = 50_000
 """Dropping a group takes seconds. The caller checks its time limit between two groups."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -25,6 +25,7 @@ from mailslice.codec.row import epoch_ms, instant
 from mailslice.engine import id_arrays as ids_
 from mailslice.engine import page_decoder
 from mailslice.engine.frames import Session, run_on_keys
+from mailslice.engine.id_arrays import Ids, Times
 from mailslice.engine.row_files import NO_PART, ROWS_A_GROUP, Digest, Location, PlanPart, PlanWriter
 from mailslice.engine.worker_stores import stores_of
 from mailslice.model.mail import Partition, QueueName
@@ -34,10 +35,6 @@ from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, id_batches, id_list
 from mailslice.stores.cassandra.packed import PackedPage
-
-if TYPE_CHECKING:
-    from mailslice.engine.id_arrays import Ids
-    from mailslice.engine.row_files import Times
 
 _ROW = struct.Struct(">16sq")
 _IN_MEMORY = 4 * 1024 * 1024

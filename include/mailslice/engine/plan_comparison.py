@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 
 from mailslice.engine.frames import R, Session, run_on_keys
-from mailslice.engine.id_arrays import among, as_values, low_halves, of_packed, of_texts
+from mailslice.engine.id_arrays import (
+    Ids,
+    Times,
+    among,
+    as_values,
+    low_halves,
+    of_packed,
+    of_texts,
+)
 from mailslice.engine.partition_scan import (
     Marks,
     P,
@@ -35,10 +43,6 @@ from mailslice.engine.worker_stores import stores_of
 from mailslice.model.mail import Partition
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.packed import PackedPage
-
-if TYPE_CHECKING:
-    from mailslice.engine.id_arrays import Ids
-    from mailslice.engine.row_files import Times
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,21 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from uuid import uuid4
 
 from mailslice.engine.errors import mailslice_error_in, naming_location
-from mailslice.engine.id_arrays import texts
 from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    from mailslice.engine.id_arrays import Ids
-
-    Times = npt.NDArray[np.int64]
-    """Write times, microseconds since the epoch."""
+    from mailslice.engine.id_arrays import Ids, Times
 
 
 class Location(Protocol):
@@ -231,6 +225,8 @@ class PlanWriter(GroupWriter):
     ) -> tuple[PlanPart, Digest]:
         """Append a partition's rows, in chunks of at most ROWS_A_GROUP; return part and digest."""
         import pyarrow as pa
+
+        from mailslice.engine.id_arrays import texts
 
         first, digest = self._groups, Digest()
         for ids, written in chunks:

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from mailslice.engine.scratch import scratch_folder
 from mailslice.engine.spark_conf import (
@@ -31,9 +32,6 @@ from mailslice.engine.spark_conf import (
 )
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Settings
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _JAVA_PATTERNS = (
     "/usr/lib/jvm/*17*/bin/java",
@@ -61,9 +59,6 @@ _STARTED: list[SparkSession] = []
 
 def spark_session(settings: Settings, name: str) -> SparkSession:
     """The session, started at the first call. Raises BadInput with the remedy without Java."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
     process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
     if process is not None and process.poll() is not None:  # the JVM died; webadmin goes on
         _STARTED.clear()

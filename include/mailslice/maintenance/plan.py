@@ -42,11 +42,6 @@ class Plan(JsonModel, ABC):
         return self.planned > 0
 
     @property
-    def subject(self) -> QueueName | None:
-        """The queue that the plan is about."""
-        return None
-
-    @property
     def digest(self) -> str:
         """SHA-256 of `as_json`, which contains the digest of every file."""
         return digest_of(self.as_json())
@@ -63,11 +58,6 @@ class QueuePlan(Plan, ABC):
     """A plan about one queue."""
 
     queue: QueueName
-
-    @property
-    def subject(self) -> QueueName | None:
-        """The queue that the plan is about."""
-        return self.queue
 
 
 PlanT = TypeVar("PlanT", bound=Plan)
@@ -114,8 +104,9 @@ def read_plan(
             f"plan.json of {subject} was changed: its digest is {plan.digest}, "
             f"it says {summary.get('planDigest')}; plan again"
         )
-    if (plan.run, plan.subject) != (run, queue):
-        raise PlanRefused(f"the plan is of {_subject(plan.run, plan.subject)}, not of {subject}")
+    planned_queue = plan.queue if isinstance(plan, QueuePlan) else None
+    if (plan.run, planned_queue) != (run, queue):
+        raise PlanRefused(f"the plan is of {_subject(plan.run, planned_queue)}, not of {subject}")
     return plan
 
 

@@ -298,7 +298,8 @@ class LiveRows:
     ) -> Iterator[ViewRow]:
         """The rows of the candidates, in their order, without those that are gone meanwhile."""
         for batch in batches(candidates, at_a_time):
-            read = (table.by_ids(self.queue, ids.items()) for table, ids in self._by_table(batch))
+            by_table = self._by_table(batch).items()
+            read = (table.by_ids(self.queue, ids.items()) for table, ids in by_table)
             rows = {row.enqueue_id: row for row in chain.from_iterable(read)}
             yield from (rows[one[0]] for one in self._in_view(batch) if one[0] in rows)
 
@@ -330,7 +331,7 @@ class LiveRows:
         batch = self._in_view(list(candidates))
         present = {
             row_id.enqueue_id
-            for table, ids_by_partition in self._by_table(batch)
+            for table, ids_by_partition in self._by_table(batch).items()
             for _, page in table.existing_ids(self.queue, ids_by_partition.items())
             for row_id in page
         }
@@ -343,12 +344,11 @@ class LiveRows:
 
     def _by_table(
         self, batch: Iterable[Candidate]
-    ) -> list[tuple[EnqueuedMails, dict[Partition, list[EnqueueId]]]]:
-        by_table: dict[int, tuple[EnqueuedMails, dict[Partition, list[EnqueueId]]]] = {}
+    ) -> dict[EnqueuedMails, dict[Partition, list[EnqueueId]]]:
+        by_table: dict[EnqueuedMails, dict[Partition, list[EnqueueId]]] = {}
         for enqueue_id, table, partition, _ in batch:
-            _, partitions = by_table.setdefault(id(table), (table, {}))
-            partitions.setdefault(partition, []).append(enqueue_id)
-        return list(by_table.values())
+            by_table.setdefault(table, {}).setdefault(partition, []).append(enqueue_id)
+        return by_table
 
     def _checked(self, read: Iterable[_Read]) -> Iterator[tuple[_IdChunk, bytes, Sequence[int]]]:
         """Each chunk of `read`, in order, with the numbers of its rows without a mark."""

@@ -6,7 +6,7 @@ ms of client CPU, a scanned key 2 us (13 us in all).
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from mailslice.model.mail import Partition, QueueName
@@ -22,6 +22,15 @@ SCAN_FROM = 1000
 def partitions_in_use(tables: QueueTables, queue: QueueName) -> set[Partition]:
     """Every partition of the queue that has a key in a table, by a scan of all keys."""
     return {partition for rows in tables.existing for partition in rows.partitions(queue)}
+
+
+def slices_of(partitions: Iterable[Partition], buckets: int) -> tuple[list[datetime], int]:
+    """Their slices, oldest first, and the number of buckets to read of each: at least `buckets`."""
+    slices = set()
+    for partition in partitions:
+        slices.add(partition.slice_start)
+        buckets = max(buckets, partition.bucket + 1)
+    return sorted(slices), buckets
 
 
 def partitions_to_read(

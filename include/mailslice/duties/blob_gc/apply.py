@@ -201,7 +201,7 @@ class _Collection:
         expired_folders = self._trash.expired(run.clock(), but_of=plan.run)
         if self._groups or expired_folders:
             self._wait_for_inserts()
-            self._restore_missed(expired_folders, rereferenced)
+            self._restore_missed(expired_folders)
         self._save()
         timings.on("lookAgain")
         crash.point("apply:after-look")
@@ -304,10 +304,11 @@ class _Collection:
             longest = self._run.stores.cassandra.longest_statement
             self._sleep(min(self._plan.grace, longest).total_seconds())
 
-    def _restore_missed(self, expired_folders: Sequence[str], rereferenced: frozenset[str]) -> None:
+    def _restore_missed(self, expired_folders: Sequence[str]) -> None:
         """Restore referenced blobs from copies of this run and copies in `expired_folders`.
 
-        If the run keeps no copies, report the referenced blobs that are missing.
+        If the run keeps no copies, report the referenced blobs that are missing. An earlier try may
+        have deleted them.
         """
         run, plan, session, trash = self._run, self._plan, self._session, self._trash
         with ExitStack() as frames:
@@ -322,7 +323,7 @@ class _Collection:
             if self._groups and not plan.keep:
                 planned = self._planned(session, frames, plan.deletes)
                 uncopied = collected(referenced(planned, references))
-        stored = trash.james.heads([row[KEY] for row in uncopied if row[KEY] not in rereferenced])
+        stored = trash.james.heads([row[KEY] for row in uncopied])
         why = "referred to again, and no copy was kept"
         self._note({key: why for key, blob in stored.items() if blob is None})
         self._put_back(row["place"] for row in missed)

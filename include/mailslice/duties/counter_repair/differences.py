@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 from mailslice.duties.counter_repair.fingerprints import flag_bits, layout_of, without_id
 from mailslice.duties.counter_repair.planned import (
@@ -39,9 +41,6 @@ from mailslice.maintenance.row_file import read_tables, schema_of
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.mailboxes import USER_FLAGS
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _Key: TypeAlias = RowFile | bytes
 """What a task reads: a file with rows of the truth, or the projection of a mailbox (16 bytes)."""
@@ -89,8 +88,6 @@ def compared(rows: DataFrame) -> DataFrame:
 
     The columns are those of `Difference`, with ids as bytes.
     """
-    from pyspark.sql import functions as fn
-
     keys = ["mailbox", "uid", "message"]
     truth, projected = (
         rows.where(fn.col("side") == side).select(
@@ -108,8 +105,6 @@ def compared(rows: DataFrame) -> DataFrame:
 
 
 def _kind() -> Column:
-    from pyspark.sql import functions as fn
-
     flags = (fn.col("truth_flags") != fn.col("projected_flags")) | (
         fn.col("truth_user_flags") != fn.col("projected_user_flags")
     )

@@ -8,8 +8,11 @@ from datetime import timedelta
 from functools import cached_property, partial, reduce
 from itertools import chain
 from operator import or_
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as fn
 
 from mailslice.duties.counter_repair.differences import ComparisonSpec, differences
 from mailslice.duties.counter_repair.fingerprints import MessageDigest
@@ -49,9 +52,6 @@ from mailslice.model.names import (
 )
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 _MAX_COLLECTED = 100_000
 
@@ -115,8 +115,6 @@ class Scanned:
 
     @cached_property
     def _reads(self) -> list[Row]:
-        from pyspark.sql import functions as fn
-
         rows = self._frame.where(fn.col("kind") != OF_MAILBOX)
         collected: list[Row] = rows.select("kind", "key", "rows", "reads").collect()
         return collected
@@ -133,8 +131,6 @@ class Scanned:
 
     @cached_property
     def totals(self) -> Totals:
-        from pyspark.sql import functions as fn
-
         sums = {
             "mailboxes": _exists().cast("long"),
             "wrong": self._wrong().cast("long"),
@@ -171,13 +167,9 @@ class Scanned:
                 frame.unpersist()
 
     def _of_mailboxes(self) -> DataFrame:
-        from pyspark.sql import functions as fn
-
         return self._frame.where(fn.col("kind") == OF_MAILBOX)
 
     def _wrong(self) -> Column:
-        from pyspark.sql import functions as fn
-
         count, unseen = (
             fn.col(f"{self._side}_{name}") != fn.col(f"stored_{name}")
             for name in ("count", "unseen")
@@ -206,8 +198,6 @@ def modseq_keys_first(keys: Sequence[Key]) -> tuple[list[Key], list[Key]]:
 
 def joined(parts: DataFrame) -> DataFrame:
     """The sums of all tasks, one row a mailbox and one a range: an outer join of all tables."""
-    from pyspark.sql import functions as fn
-
     sums = [fn.sum(name).alias(name) for name in SUMS]
     maxima = [fn.max(name).alias(name) for name in MAXIMA]
     xors = [fn.bit_xor(name).alias(name) for name in XORS]
@@ -215,15 +205,11 @@ def joined(parts: DataFrame) -> DataFrame:
 
 
 def _exists() -> Column:
-    from pyspark.sql import functions as fn
-
     return fn.col("mailboxes") > 0
 
 
 def _inconsistent() -> Column:
     """Whether truth and projection differ, or rows have no message id. Needs a scan of both."""
-    from pyspark.sql import functions as fn
-
     differ = (
         fn.col(f"truth_{name}") != fn.col(f"projected_{name}")
         for name in ("count", "first", "second")

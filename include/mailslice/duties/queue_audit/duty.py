@@ -25,6 +25,7 @@ from mailslice.model.verdicts import Verdict
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
+from mailslice.view.partitions import slices_of
 
 _WINDOWS = 2
 """Age in slice windows from which a mail is audited, without the param `older_than`."""
@@ -136,11 +137,10 @@ def _audit(run: Run) -> AuditPlan:
 def _slices(run: Run, view: Shape, now: datetime, latest: datetime) -> tuple[list[datetime], int]:
     """The run's slices that may hold mails enqueued until `latest`, and how many buckets."""
     partitions = LiveRows(run.stores.tables, run.queue, view).partitions(now)
-    buckets = max([view.buckets, *(partition.bucket + 1 for partition in partitions)])
+    slices, buckets = slices_of(partitions, view.buckets)
     # A writer reads its clock once for the slice and once for the enqueued time, and may be ahead.
-    starts = {partition.slice_start for partition in partitions}
     until, covers = latest + view.largest_window, run.params(Params).covers
-    return sorted(start for start in starts if start <= until and covers(start)), buckets
+    return [start for start in slices if start <= until and covers(start)], buckets
 
 
 def _reads(requested: int, old_mails: Sequence[OldMails], classified: int) -> AuditReads:

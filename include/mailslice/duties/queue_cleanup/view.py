@@ -3,21 +3,20 @@
 James may write starts at the same time: a start is never lowered, and a later write of James wins.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mailslice.codec.row import epoch_us
 from mailslice.duties.queue_cleanup import decide
 from mailslice.model.clock import Clock
-from mailslice.model.mail import Partition, QueueName
+from mailslice.model.mail import QueueName
 from mailslice.model.names import CONTENT_START, QueueTable
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts, Start
 from mailslice.view.configuration import Shape
-from mailslice.view.partitions import partitions_in_use, partitions_to_read
+from mailslice.view.partitions import partitions_in_use, partitions_to_read, slices_of
 
 MAX_KEYS = 50_000
 """Up to so many partitions are all read, also empty ones. If there are more, keys are scanned."""
@@ -67,21 +66,13 @@ def slices_to_read(
     """The slices from `first` to `last`, oldest first, and their number of buckets."""
     low = min(slice_start(first, shape.largest_window), slice_start(first, shape.window))
     partitions = partitions_to_read(stores.tables, queue, shape, low, last, scan_from=MAX_KEYS)
-    return _slices(partitions, shape.buckets)
+    return slices_of(partitions, shape.buckets)
 
 
 def slices_before(stores: Stores, queue: QueueName, first: datetime) -> tuple[list[datetime], int]:
     """Slices before `first` that have a partition, oldest first, and their number of buckets."""
     in_use = partitions_in_use(stores.tables, queue)
-    return _slices((partition for partition in in_use if partition.slice_start < first), 1)
-
-
-def _slices(partitions: Iterable[Partition], buckets: int) -> tuple[list[datetime], int]:
-    slices = set()
-    for partition in partitions:
-        slices.add(partition.slice_start)
-        buckets = max(buckets, partition.bucket + 1)
-    return sorted(slices), buckets
+    return slices_of((partition for partition in in_use if partition.slice_start < first), 1)
 
 
 @dataclass(frozen=True, slots=True)

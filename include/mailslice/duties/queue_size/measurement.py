@@ -35,7 +35,7 @@ from mailslice.stores.cassandra.ids import WIDTH, id_list, unpack
 from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
-from mailslice.view.partitions import partitions_to_read
+from mailslice.view.partitions import partitions_to_read, slices_of
 
 log = logging.getLogger(__name__)
 
@@ -224,16 +224,13 @@ def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[dateti
     """The slices of a browse, and from contentStart to browseStart; the largest bucket count."""
     tables = run.stores.tables
     partitions = LiveRows(tables, run.queue, view).partitions(now)
-    buckets = max([view.buckets, *(partition.bucket + 1 for partition in partitions)])
-    starts = {partition.slice_start for partition in partitions}
     browse, content = tables.browse_starts.get(run.queue), tables.content_start(run.queue)
     if browse is not None and content is not None and content.value < browse.value:
         first = slice_start(content.value, view.largest_window)
-        behind = partitions_to_read(
+        partitions += partitions_to_read(
             tables, run.queue, view, first, browse.value, scan_from=_MAX_BEHIND
         )
-        starts.update(partition.slice_start for partition in behind)
-    return sorted(starts), buckets
+    return slices_of(partitions, view.buckets)
 
 
 def _traffic(run: Run) -> dict[str, Traffic]:

@@ -231,6 +231,23 @@ def test_a_second_try_counts_what_the_first_one_put_back(due, monkeypatch):
     assert "1 put back, as they are referred to" in report["message"]
 
 
+def test_without_copies_a_second_try_names_what_the_first_one_deleted_and_is_referred_to(
+    heap, monkeypatch
+):
+    missed, _ = heap.blob(), heap.blob()
+    heap.take(*ALL)
+    heap.take("plan", "check", at=2 * HOURS, name="r-2", keep="0s")
+    with monkeypatch.context() as patch:
+        die_at(patch, "apply:inside-deletes")
+        with pytest.raises(Died):
+            heap.take("apply", at=2 * HOURS, name="r-2", keep="0s")
+    heap.source.ids.add(missed)
+    applied = heap.take("apply", at=2 * HOURS, name="r-2", keep="0s")
+    assert applied["notRestored"] == [f"{missed}: referred to again, and no copy was kept"]
+    report = heap.take("report", at=2 * HOURS, name="r-2", keep="0s")
+    assert (report["status"], report["errorCount"]) == ("failed", 1)
+
+
 @pytest.mark.parametrize("rest", ["stays", "goes meanwhile"])
 def test_a_run_that_is_out_of_time_leaves_the_rest(due, monkeypatch, rest):
     heap, _ = due
