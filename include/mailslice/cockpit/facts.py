@@ -237,11 +237,11 @@ class Facts:
                     self.close(stores)
         except STORE_ERRORS as error:
             before = known or self._reported(error, postal)
-            queues = _doubted(before.queues, error)
+            queues = _downgraded(before.queues, error)
             return replace(before, queues=queues, problem=str(error), postal=postal)
         problems = dict.fromkeys(map(str, errors))
         if problems and known is not None:
-            queues = tuple(_completed(one, known.queues) for one in queues)
+            queues = tuple(_with_earlier_figures(one, known.queues) for one in queues)
         return Snapshot(self.clock(), queues, "; ".join(problems) or None, postal)
 
     def _reported(self, error: TryAgain | BadSetting, postal: PostalOverview | None) -> Snapshot:
@@ -255,7 +255,7 @@ class Facts:
         return Snapshot(self.clock(), queues)
 
 
-def _doubted(queues: Iterable[QueueOverview], error: Exception) -> tuple[QueueOverview, ...]:
+def _downgraded(queues: Iterable[QueueOverview], error: Exception) -> tuple[QueueOverview, ...]:
     """The queues, none with a better word than UNKNOWN: RabbitMQ does not answer."""
     unknown = HealthVerdict(Health.UNKNOWN, unanswered("RabbitMQ", error), "mailslice config check")
     return tuple(
@@ -264,7 +264,7 @@ def _doubted(queues: Iterable[QueueOverview], error: Exception) -> tuple[QueueOv
     )
 
 
-def _completed(one: QueueOverview, earlier: Iterable[QueueOverview]) -> QueueOverview:
+def _with_earlier_figures(one: QueueOverview, earlier: Iterable[QueueOverview]) -> QueueOverview:
     """The queue with its earlier figures where Cassandra gave none; each has its age."""
     before = next((queue for queue in earlier if queue.queue == one.queue), None)
     if not one.unanswered or before is None or one.size is not None:

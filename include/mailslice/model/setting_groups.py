@@ -280,7 +280,7 @@ class S3Settings(Group):
 
     @field_validator("endpoint")
     @classmethod
-    def _web(cls, value: str) -> str:
+    def _http_url(cls, value: str) -> str:
         try:
             parts = urlsplit(value)
             _ = parts.port, (parts.hostname or "").encode("idna")
@@ -494,7 +494,7 @@ class DutySettings(Group):
 
     @field_validator("notify_webhook")
     @classmethod
-    def _web(cls, value: SecretStr | None) -> SecretStr | None:
+    def _http_url(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not value.get_secret_value().startswith(("http://", "https://")):
             raise ValueError("allowed: a URL of http or https")
         return value

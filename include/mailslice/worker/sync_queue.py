@@ -194,7 +194,7 @@ class SyncQueue:
 
     def stop(self) -> None:
         """Ends `consume` and `deliveries` for good, from any thread or signal handler, at once."""
-        self._loop.soon(self._stop.set)
+        self._loop.call_soon(self._stop.set)
 
     def _enqueuing(
         self, mails: Iterator[tuple[Mail, bytes | Path]], in_flight: int, delay: timedelta | None

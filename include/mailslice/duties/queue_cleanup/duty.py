@@ -165,7 +165,7 @@ class QueueCleanup(Duty[CleanupPlan]):
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
         status, message = super().outcome(run, steps)
         tables = {**steps.plan, **steps.result.fields}.get("unrepaired", ())
-        return status, message + risk(tables if status in {DONE, DRY_RUN} else ())
+        return status, message + repair_warning(tables if status in {DONE, DRY_RUN} else ())
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
         """Adds defaults for fields of steps that did not run."""
@@ -191,7 +191,7 @@ class QueueCleanup(Duty[CleanupPlan]):
 DUTY = QueueCleanup()
 
 
-def risk(unrepaired: Sequence[str]) -> str:
+def repair_warning(unrepaired: Sequence[str]) -> str:
     """A warning if slices are emptied on a cluster that was not repaired; empty if it was."""
     if not unrepaired:
         return ""
