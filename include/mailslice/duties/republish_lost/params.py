@@ -1,4 +1,4 @@
-"""What a run of republish_lost can be told."""
+"""Parameters of a republish_lost run."""
 
 from typing import ClassVar
 
@@ -25,11 +25,10 @@ class Params(DutyParams):
     )
     accept_duplicates: bool = Field(
         False,
-        description="also mails that are `lost or ghost`: one that James delivered without marking "
-        "it is delivered again",
+        description="also mails with the verdict `lost or ghost`: those that James delivered "
+        "without a mark are delivered again",
     )
     repeat_unknown: bool = Field(
         False,
-        description="also mails that were published once without anybody seeing a confirm: they "
-        "may be delivered twice",
+        description="also mails whose earlier publish got no confirm: they may be delivered twice",
     )
