@@ -25,7 +25,7 @@ MAX_REASON = 1000
 
 @dataclass(frozen=True, slots=True)
 class HoldState:
-    """A hold. `seen_by` of `workers` workers know it; a silent one counts up to the idle limit."""
+    """A hold. `seen_by` of the `workers` know it. A silent worker counts until the idle limit."""
 
     hold: Hold
     seen_by: int

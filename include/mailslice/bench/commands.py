@@ -182,7 +182,7 @@ _measuring(
     ),
     rtt=_rtt("S3 behind a proxy that adds this to each round trip: 20ms; 0 = not.", "0"),
     warm_up=_warm_up(
-        "Before it, the same unmeasured, until that costs no less, for so long at most; 0 = not."
+        "Before it, the same unmeasured, until that costs no less, for this long at most; 0 = not."
     ),
 )
 _measuring(

@@ -170,7 +170,7 @@ OlderThan = Annotated[
     timedelta | None,
     option(
         "--older-than DURATION",
-        "Enqueued at least so long ago: 90s, 15m, 1h.",
+        "Enqueued at least this long ago: 90s, 15m, 1h.",
         partial(duration, maximum=None),
     ),
 ]

@@ -36,7 +36,7 @@ _PREFETCH, _PREFETCH_RELAY = 32, 16
 
 @command(app, "drain")
 def drain(out: Output, queue: Queue, *, options: DrainOptions) -> None:
-    """Take mails off a queue with one outcome: a line a mail, after mark and ack."""
+    """Give mails of a queue one outcome. Prints a line for each mail after its mark and ack."""
     from mailslice.worker import open_worker
 
     settings, action = load_settings(), f"worker drain {options.outcome}"
@@ -66,7 +66,7 @@ def run_(
         option("--handler MODULE:FUNCTION", "Called for each mail; relay and maildir are shipped."),
     ],
     processes: Annotated[
-        int, option("--processes N", "Processes beside each other.", partial(count, maximum=1024))
+        int, option("--processes N", "Number of processes.", partial(count, maximum=1024))
     ] = 1,
     prefetch: Annotated[
         int | None,
@@ -83,7 +83,7 @@ def run_(
         timedelta | None,
         option(
             "--drain DURATION",
-            "After SIGTERM running handlers may take so long: 30s when not given; "
+            "After SIGTERM running handlers may take this long: 30s when not given; "
             "the relay as MAILSLICE_RELAY_ANSWER_TIMEOUT, at most 10m.",
             duration,
         ),

@@ -39,7 +39,7 @@ CHANGED = "changed since the listing"
 ALREADY_DELETED = "gone already"
 REFERENCED = "referred to again"
 NAMED = 20
-"""A report names at most so many failures, and so many blobs that could not be restored."""
+"""A report names at most this many failures, and this many blobs that could not be restored."""
 _AT_ONCE = 2
 """Groups that one task handles concurrently: HEADs of one overlap with DELETEs of another."""
 
@@ -134,7 +134,7 @@ _GROUPS_A_SLOT = 4
 """In the first round. Apply checks the lock and the time limit between two rounds."""
 _SHORT_ROUND_S, _LONG_ROUND_S = 4.0, 8.0
 _SMALL_PLAN = 2
-"""This process reads up to so many groups of candidates; Spark reads more."""
+"""This process reads up to this many groups of candidates; Spark reads more."""
 
 
 def collect(

@@ -30,7 +30,7 @@ class Params(DutyParams):
     )
     older_than: Duration | None = Field(
         None,
-        description="redrive only letters that died at least so long ago (15m, 1d); "
+        description="redrive only letters that died at least this long ago (15m, 1d); "
         "never letters of unknown age",
     )
     most_redrives: int = Field(

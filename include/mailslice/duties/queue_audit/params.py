@@ -11,7 +11,7 @@ class Params(SlicedParams):
 
     older_than: Duration | None = Field(
         None,
-        description="only mails enqueued at least so long ago (90s, 15m, 1h); two slice windows "
+        description="only mails enqueued at least this long ago (90s, 15m, 1h); two slice windows "
         "when not given",
     )
     census: bool = Field(

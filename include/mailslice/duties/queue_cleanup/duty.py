@@ -42,7 +42,7 @@ from mailslice.stores.cassandra.session import Pending
 
 DELETED_SINCE_PLAN = "gone since plan"
 MAX_NAMED = 99
-"""The report names at most so many partitions that failed."""
+"""The report names at most this many partitions that failed."""
 _CLEAN = "nothing to do, the range is clean already: "
 _IN_FLIGHT = 16
 _TARGET, _DELETING = "browseStartTarget", "deletesBegun"

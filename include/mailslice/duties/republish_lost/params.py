@@ -20,7 +20,7 @@ class Params(DutyParams):
     )
     older_than: Duration | None = Field(
         None,
-        description="only mails enqueued at least so long ago, as James' olderThan (1d, 5h); all "
+        description="only mails enqueued at least this long ago, as James' olderThan (1d, 5h); all "
         "when not given",
     )
     accept_duplicates: bool = Field(

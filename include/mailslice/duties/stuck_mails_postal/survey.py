@@ -1,4 +1,4 @@
-"""A look at Postal's whole queue: what is stuck, lost or gone. Reads only.
+"""A survey of Postal's whole queue: what is stuck, lost or gone. Reads only.
 
 `postal stuck` lists it, and the duty plans by it.
 """

@@ -123,7 +123,7 @@ class Deliveries:
         """Closes the connection. No mail in hand can be acknowledged after that."""
         await self.aclose()
         await self._consumer.close()
-        # A mail that still arrived would keep its entry in `in_hand`, and its memory, for good.
+        # A mail that arrived after that would keep its entry in `in_hand` and its memory for ever.
         self._slots.lose(self._consumer.link)
         self._on_disconnected(self)
 
@@ -193,7 +193,7 @@ class Deliveries:
         self._slots.lose(link)
 
     def _arrived(self, message: Message) -> None:
-        if self.held:  # the message was on its way when the consumer was cancelled
+        if self.held:  # the message was in transit when the consumer was cancelled
             message.requeue()
             return
         crash.point("dequeue:arrived")

@@ -76,7 +76,7 @@ class Timeouts:
         return time.monotonic() - self.began > self.begin_within
 
     def of_replies(self, count: int) -> float:
-        """Seconds for so many replies, which a server may send together (RFC 2920 3.2)."""
+        """Seconds for this many replies, which a server may send together (RFC 2920 3.2)."""
         remaining = self.begin_within - (time.monotonic() - self.began)
         return max(self.step, min(count * self.step, remaining))
 
@@ -247,7 +247,7 @@ def _answer(
 def _addressable(
     connection: Connection, sender: str, recipients: tuple[str, ...], refused: Refusals
 ) -> tuple[str, ...]:
-    """The recipients that this server can be told: beyond ASCII (sender, too) needs SMTPUTF8."""
+    """The recipients that a command can name: beyond ASCII (also the sender's) needs SMTPUTF8."""
     utf8 = connection.offers("smtputf8")
     good = []
     for recipient in refused.unanswered(recipients):

@@ -72,7 +72,7 @@ async def consume(
     by its `Outcome` (None: `Complete()`). Async handlers run on this loop, others in threads.
 
     `policy` (default: MAILSLICE_WORKER_BACK_OFF_*, MAILSLICE_WORKER_ATTEMPTS): an exception is a
-    retry with a growing pause, and ends the mail after so many attempts. A `DeadLetter` is a
+    retry with a growing pause, and ends the mail after this many attempts. A `DeadLetter` is a
     reject. Ends when `stop` is set, when the queue gave nothing for `idle`, or after `most` mails.
     Running handlers may then finish; an outcome that no store takes for 30 s is given up, and its
     mail is handed out again. A cancellation cancels async handlers and gives back unsettled mails.

@@ -209,7 +209,7 @@ class Conversation(SMTP):  # type: ignore[misc]
             refuse_bare=self._policy.refuse_bare_line_ends and bool(self.client),
         )
         if self._dismissed is not None:
-            raise asyncio.CancelledError  # the client was told 421, and sends the mail again
+            raise asyncio.CancelledError  # the client got 421, and sends the mail again
         self.enqueuing = True
         self._reset_timeout(_ANSWER_WITHIN)
         return received
