@@ -165,7 +165,7 @@ _measuring(
         None,
         "N,N",
         counts("--processes", maximum=64),
-        "So many processes at once, too: 1,2,4; each has K in flight.",
+        "This many processes at once, too: 1,2,4; each has K in flight.",
     ),
     waiting=_number(
         "--waiting",
@@ -231,7 +231,7 @@ _measuring(
     size=_SIZE,
     recipients=_number("--recipients", 1, "Recipients of a mail.", maximum=10_000),
     concurrency=_number(
-        "--concurrency", 8, "Handlers beside each other.", maximum=1024, metavar="K"
+        "--concurrency", 8, "Handlers that run at once.", maximum=1024, metavar="K"
     ),
     rtt=_rtt("Of a round trip to the next server."),
 )
