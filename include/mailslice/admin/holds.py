@@ -19,7 +19,7 @@ from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import Holds
 
 MAX_DOMAINS = 500
-"""Holds of one queue, at most: workers read all of them every few seconds."""
+"""Most holds of one queue. Workers read all of them every few seconds."""
 MAX_REASON = 1000
 
 

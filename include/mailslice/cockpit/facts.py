@@ -31,7 +31,7 @@ FRESH = timedelta(seconds=5)
 STALE = timedelta(minutes=1)
 """An overview older than this is not shown while the stores answer."""
 PATIENCE = timedelta(seconds=5)
-"""How long a page waits for a store; then it shows what is known, and says so."""
+"""How long a page waits for a store. Then it shows the last known figures and their age."""
 _TREND_FRESH = timedelta(minutes=5)
 _TREND_RUNS = 96
 """A day of measurements, one each 15 minutes."""
