@@ -1,39 +1,42 @@
-"""### Looks after the dead letters of every mail queue, hourly
+"""### Reports, drops, exports and redrives the dead letters of every mail queue
 
-Says why each letter died (bad JSON, missing blob, rejected by a handler, delivery limit, expired,
-cleaned, other), how old they are, and shows a sample. Drops the letters of mails that are deleted
-already, exports letters that hold no mail to a file before it drops them, and, when asked, puts
-letters back into their queue.
+The report says why each letter died (bad JSON, missing blob, rejected by a handler, delivery limit,
+expired, cleaned, other), gives the ages, and shows a sample. The DAG drops the letters of deleted
+mails. It exports letters that hold no mail to a file, and then drops them. On request it redrives
+letters: it puts them back into their queue. It runs hourly.
 
-**Steps, for each queue by itself**
+**Steps, for each queue**
 
-- `plan_letters`: looks at 100,000 letters (`look_at`) by holding them, reads marks, notes and rows,
-  and writes down what becomes of each. Changes: nothing.
-- `check_plan`: Great Expectations: every letter once, none redriven twice or too often, none
-  without a request; a failing one ends the run. Changes: nothing.
-- `apply_letters`: holds the queue again, proves each planned letter once more, then acts; others go
-  back. Changes: both queues, artifacts.
-- `verify`: looks again: what was dealt with has left, every export is there byte for byte. Changes:
-  nothing.
-- `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
+- `plan_letters`: takes up to 100,000 letters (`look_at`), reads marks, notes and rows, writes down
+  the action for each letter, and returns all of them. Changes: nothing, see dangers.
+- `check_plan`: Great Expectations: every letter once, none redriven twice, too often or without a
+  request. A failure ends the run. Changes: nothing.
+- `apply_letters`: takes the letters again, proves each planned letter once more, then acts. It
+  returns all other letters. Changes: both queues, artifacts.
+- `verify`: takes the letters again: those that were acted on have left, and every export is
+  complete, byte for byte. Changes: nothing, see dangers.
+- `report`: ledger row and report. It runs after a failure, too, and then fails the run. Changes:
   ledger.
 
-**Dangers.** A look gives everything back, also when it is killed; a classic queue keeps its order,
-a quorum queue puts what was looked at to its back, and one with a delivery limit is refused,
-because each look counts as a delivery. A redriven mail is delivered again: no redrive happens
-without `redrive`, of a mail at most `most_redrives` times, never of a mail that is deleted,
-delayed, without content, or without a row (`force_cleaned` overrides the last). A kill between
-publish and acknowledgement leaves the letter beside its copy: whichever comes second is dropped
-once the mail is done.
+**Dangers.** Every letter that a step takes and does not act on goes back, even if the step is
+killed. RabbitMQ marks it as redelivered. A classic queue keeps its order. A quorum queue puts
+returned letters at its end. A quorum queue with a delivery limit is refused, because each return
+counts.
 
-**Costs** a second a queue without letters; a look holds 5 KB a letter in the broker. In a queue
-that keeps its order `apply_letters` and `verify` look as far as `plan_letters` did, in a quorum
-queue at up to 200,000 letters. A letter that says no reason (James' own) costs S3 two requests. Of
-letters that name no slice (James' own, too) a redrive looks for the rows in all slices from
-browseStart on: `plan_letters` once for 500 candidates, `apply_letters` once for 100 letters.
+A redriven mail is delivered again. Without `redrive` no letter is redriven, and no mail is redriven
+more often than `most_redrives`. A mail that is deleted or delayed, or whose content is missing, is
+never redriven. A mail without a row is redriven only with `force_cleaned`. A kill between publish
+and acknowledgement leaves the letter beside its copy. Once the mail is done, the second of the two
+is dropped.
 
-**Needs** RabbitMQ's management API, and no other consumer on the dead letter queue. Exports are
-below `dead-letters/QUEUE` of MAILSLICE_ARTIFACTS, for ever.
+**Costs.** A queue without letters takes a second. While letters are taken, the broker needs 5 KB
+for each. `apply_letters` and `verify` take as many letters as `plan_letters` did; in a quorum queue
+they take up to 200,000. A letter without a reason (James writes none) costs two requests to S3. A
+redrive of letters that name no slice (James' do not) searches all slices from browseStart on:
+`plan_letters` once for 500 candidates, `apply_letters` once for 100 letters.
+
+**Needs** RabbitMQ's management API, and no other consumer of the dead letter queue. Exports are
+below `dead-letters/QUEUE` of MAILSLICE_ARTIFACTS. mailslice never removes them.
 
 **Example**
 

@@ -1,30 +1,30 @@
-"""### Acts on mails of a queue: delete, retry, delay, move, republish, their undo; holds
+"""### Acts on mails of a queue: delete, retry, delay, move, republish, undo, hold
 
-A person, or a script, says which mails and what is to be done with them. The page of mailslice
-starts it behind its buttons; so may anybody whom Airflow lets trigger it. It has no schedule.
-A param that is not in the list below is refused.
+A person or a script names the mails and the action. The buttons of mailslice's page start this DAG.
+Anybody who may trigger it in Airflow can start it, too. It has no schedule. A param that is not in
+the list below is refused.
 
 **Steps**
 
-- `select`: takes the preview of that digest, and refuses one that is of another request, edited, or
-  older than an hour. Without a digest it makes a preview: count, bytes and digest are in its log
-  and XCom. Changes: nothing.
-- `act`: does it to the mails of the preview that are still there. Mails that came in since are left
-  alone. Changes: by the action deleted marks, delays, the other queue; writes the decision.
+- `select`: takes the preview with that digest. It refuses a preview of another request, an edited
+  one, and one that is older than an hour. Without a digest it makes a preview, and writes count,
+  bytes and digest to its log and XCom. Changes: nothing.
+- `act`: acts on the mails of the preview that are still there. Mails that were enqueued since are
+  left alone. Changes: by the action deleted marks, delays, the other queue; the decision.
 
-The result says how many mails went which way; `gone` are those of the preview that were delivered
-or deleted meanwhile, or done by an earlier try of the same run. A try that was killed is repeated,
-and ends the same. `undo` names the run by which deleted mails come back, for seven days
-(MAILSLICE_ADMIN_UNDO_FOR): action `undelete` with it as `run`.
+The result counts mails by outcome. `gone` counts the mails of the preview that were delivered or
+deleted meanwhile, or done by an earlier try of the same run. A try that was killed is repeated, and
+ends in the same state. `undo` names the run by which deleted mails come back for seven days
+(MAILSLICE_ADMIN_UNDO_FOR): use the action `undelete` with it as `run`.
 
-`republish` runs the duties queue_audit, with a census, and republish_lost: with their gates.
-`flush` with `digest` = `any` delivers every delayed mail, as `queue flush`. `retry`, and a `flush`
-of a preview, leave those that are overdue, and fail for them.
-`delay` keeps mails back for `lasts`, by a move into their own queue. It needs a worker.
-`release_stuck` and `discard_stuck` are about mails in quarantine, by their `ids`: ID/ATTEMPT, as
-`stuck list` shows both, or ID where it is there once.
-`hold` and `release` are about the queue, or a `domain` of it; a hold needs a reason. Workers obey
-within 10 s; James' consumers are not affected.
+- `republish` runs the duties queue_audit, with a census, and republish_lost, with their gates.
+- `flush` with `digest` = `any` delivers every delayed mail, as `queue flush` does. `retry`, and
+  `flush` of a preview, leave mails that are overdue, and fail because of them.
+- `delay` delays mails for `lasts`, by a move into their own queue. It needs a worker.
+- `release_stuck` and `discard_stuck` act on mails in quarantine, by their `ids`: ID/ATTEMPT, as
+  `stuck list` shows both, or ID where the quarantine has it once.
+- `hold` and `release` act on the queue, or on a `domain` of it. A hold needs a reason. Workers obey
+  within 10 s; James' consumers are not affected.
 
 **Dangers.** Deleted mails are not delivered unless they are undeleted in time. A moved mail has a
 new enqueue id, and is delivered at once. With `digest` = `any` nobody has seen the mails before.

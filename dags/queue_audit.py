@@ -1,40 +1,41 @@
-"""### Says of every old mail where it is, daily
+"""### Gives every old mail a verdict: where it is, or that it is lost
 
-A mail that waits for hours is somewhere: in the work queue, in a delay level, in a worker's hands,
-among the dead letters, in quarantine; or its message is gone, and nobody will ever deliver it. This
-DAG gives each live mail that is older than a limit a verdict, and says why: waiting, delayed, held,
-in flight, dead-lettered, lost, `lost or ghost`, ghost, bare (content missing), or unknown.
+A mail that waits for hours is in the work queue, in a delay level, with a worker, among the dead
+letters or in quarantine. Or its message is gone, and nobody will ever deliver it. This DAG gives
+each live mail that is older than a limit a verdict, and the reason for it. The verdicts are
+waiting, delayed, held, in flight, dead-lettered, lost, `lost or ghost`, ghost, bare (its content is
+missing) and unknown. It runs daily.
 
-**Steps, for each queue by itself**
+**Steps, for each queue**
 
-- `plan_audit`: Spark: finds the old live mails by two quorum reads; gathers the evidence; judges
-  each mail. Changes: nothing, see dangers.
-- `check_plan`: Great Expectations: every partition read once, one verdict a mail, none called lost
-  without proof. Changes: nothing.
+- `plan_audit`: Spark: finds the old live mails by two quorum reads, gathers the evidence, and gives
+  each mail a verdict. Changes: nothing, see dangers.
+- `check_plan`: Great Expectations: every partition was read once, each mail has one verdict, and no
+  mail is called lost without proof. Changes: nothing.
 - `apply_audit`: publishes the counts as Prometheus text. Changes: artifacts.
-- `verify`: Great Expectations over the verdicts' files, read back. Changes: nothing.
-- `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
+- `verify`: Great Expectations over the files of the verdicts, read back. Changes: nothing.
+- `report`: ledger row and report. It runs after a failure, too, and then fails the run. Changes:
   ledger.
 
-The evidence: RabbitMQ's figures, the workers' own records, the delays, the quarantine, a census of
-the dead letters.
+The evidence is RabbitMQ's figures, the workers' records, the delays, the quarantine and the dead
+letters.
 
-**Dangers.** None for mail. The dead letter queue is looked through by holding its messages for a
-second. `census` holds the ready messages of the work queue, too, for 15 to 45 s (to 195 s where
-MAILSLICE_WORKER_RECORD_EVERY is above 10s): workers get no mail of it meanwhile, and afterwards
-each message is marked redelivered; nothing is lost, doubled or, on a classic queue, reordered, not
-even when the run is killed. Quorum queues with a delivery limit are refused. Without a census
-nothing is called lost.
+**Dangers.** None for mail. Each run takes the messages of the dead letter queue for about a second,
+and returns them. With `census` it also takes the ready messages of the work queue, for 15 to 45 s
+(up to 195 s where MAILSLICE_WORKER_RECORD_EVERY is above 10s). Workers get none of these messages
+meanwhile. RabbitMQ marks the returned messages as redelivered. No message is lost or doubled, even
+if the run is killed. A classic queue keeps its order. A census of a quorum queue with a delivery
+limit is refused. Without a census no mail is called lost.
 
-**Intensity** has no meaning here: nothing is written to the stores. A dry run takes no census.
+**Intensity** has no effect: nothing is written to the stores. A dry run takes no census.
 
-**Output.** `mailslice queue audit QUEUE` lists the mails of the last audit;
+**Output.** `mailslice queue audit QUEUE` lists the mails of the last audit. The counts are in
 `metrics/mailslice-audit-QUEUE.prom` below MAILSLICE_ARTIFACTS.
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
-the pool `spark`, without which its tasks wait for ever. The DAG settings may name others.
+the pool `spark`. Without the pool its tasks wait for ever. The DAG settings may name others.
 
-**Backfill** (`airflow backfill create ... --max-active-runs 1`) holds an audit to the mails of the
+**Backfill** (`airflow backfill create ... --max-active-runs 1`): each run audits the mails of the
 slices that start in its data interval.
 
 **Example**

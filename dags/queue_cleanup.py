@@ -1,35 +1,36 @@
 r"""### Deletes the rows of finished mails from the view of every mail queue
 
-James marks a mail as deleted when it is done and leaves its row where it was: `browse` and `size`
-read every dead row again, for ever. This DAG finds the slices that are over, proves which rows in
-them are dead, and deletes those, partition by partition. Then it moves `browseStart` and
-`contentStart` forward, also when the queue is empty, and empties dead slices between live ones.
+James marks a finished mail as deleted, and leaves its row in place. Every `browse` and `size` then
+reads the dead row again. This DAG finds the closed slices and proves which of their rows are dead.
+It deletes these rows, partition by partition, also in dead slices between live ones. Then it moves
+`browseStart` and `contentStart` forward, also on an empty queue.
 
-**Steps, for each queue by itself**
+**Steps, for each queue**
 
 - `plan_cleanup`: Spark: counts live and dead rows of every closed slice, writes the plan and its
   digest. Changes: nothing.
-- `check_plan`: Great Expectations over the plan; a failing one stops here and names itself.
-  Changes: nothing.
+- `check_plan`: Great Expectations over the plan. An expectation that fails ends the run, and the
+  message names it. Changes: nothing.
 - `apply_cleanup`: Spark: proves each slice again, deletes rows, then the marks that have a proof,
   moves both starts. Changes: rows, marks, starts.
 - `verify`: Great Expectations over what is now in the stores. Changes: nothing.
-- `report`: ledger row, report and Data Docs; runs also after a failure, and then fails the run.
+- `report`: ledger row, report and Data Docs. It runs after a failure, too, and then fails the run.
   Changes: ledger.
 
-**Dangers.** It deletes rows and marks of James' tables. It never deletes a row without a mark,
-never passes a live mail, never moves a start back. Content of mails in S3 is not touched. A stuck
-mail keeps `browseStart` where it is: the slices behind it are emptied all the same. A run that was
-killed is finished by the next one.
+**Dangers.** It deletes rows and marks of James' tables. It never deletes a row without a mark, and
+never moves a start back or past a live mail. It does not touch content in S3. A stuck mail keeps
+`browseStart` where it is; closed slices after it are emptied all the same. The next run finishes a
+run that was killed. On a queue that James shares `apply_cleanup` may take the dead letters for a
+moment, to read their ids; it returns all of them.
 
-**Grace.** Keep `grace` four times larger than the clocks differ.
+**Grace.** Keep `grace` at least four times as large as the clocks differ.
 
-**Sundays.** The scheduled run of each Sunday (UTC) sweeps by itself, and after a Sunday that failed
-the next scheduled run. Of several runs of a Sunday the first that succeeds is enough.
+**Sundays.** The scheduled run of each Sunday (UTC) also sweeps. If it fails, the next scheduled run
+sweeps. After the first success the other runs of that Sunday do not sweep.
 
-**Backfill** holds a run to the slices that start in its data interval; the last interval is the one
-that *starts* at or before `--to-date`. A run over a clean range reports that. Backfills ignore
-the DAG's `max_active_runs`; pass `--max-active-runs 1`, or runs block on the queue's lock:
+**Backfill**: each run works on the slices that start in its data interval. The last interval is the
+one that *starts* at or before `--to-date`. A run without dead rows in its range says so. Backfills
+ignore the DAG's `max_active_runs`; pass `--max-active-runs 1`, or runs block on the queue's lock:
 
 ```
 airflow backfill create --dag-id queue_cleanup --max-active-runs 1 \
@@ -37,14 +38,14 @@ airflow backfill create --dag-id queue_cleanup --max-active-runs 1 \
 ```
 
 **Late.** A run that has not ended four hours after it was queued is reported
-(MAILSLICE_DUTY_NOTIFY) and goes on; after six hours Airflow ends it.
+(MAILSLICE_DUTY_NOTIFY) and goes on. After six hours Airflow ends it.
 
-**Small** work (MAILSLICE_DUTY_SMALL_ROWS rows at most) is done by the plan's task in its own
-process, all five steps of it, without Spark; the other tasks show what it did. Clearing one of
-them runs its step again.
+**Small** work (at most MAILSLICE_DUTY_SMALL_ROWS rows): the plan's task does all five steps in its
+own process, without Spark. The other tasks show what it did. If you clear one of them, it runs its
+step again.
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
-the pool `spark`, without which its tasks wait for ever. The DAG settings may name others.
+the pool `spark`. Without the pool its tasks wait for ever. The DAG settings may name others.
 
 **Example**
 

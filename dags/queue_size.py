@@ -1,40 +1,43 @@
 """### Measures every mail queue, every 15 minutes
 
-How many mails are live, how many dead rows are read over again by every browse, how old the oldest
-mail is, which recipient domains wait how long (as Postfix' `qshape` draws it), how many messages
-are dead letters, and whether the broker was seen empty, which is what lets a cleanup drop deleted
-marks.
+It measures
 
-**Steps, for each queue by itself**
+- how many mails are live, and how many dead rows every browse reads;
+- how old the oldest mail is, and how long mails of each recipient domain wait (as Postfix' `qshape`
+  shows it);
+- how many dead letters there are;
+- whether the broker was seen empty, which lets a cleanup drop deleted marks.
 
-- `plan_size`: Spark: counts slice by slice; looks at the broker once, and again after 15 s when it
-  was empty. Changes: nothing.
-- `check_plan`: Great Expectations: every slice read once; a failing one publishes nothing.
+**Steps, for each queue**
+
+- `plan_size`: Spark: counts slice by slice. It asks the broker once, and again after 15 s if it was
+  empty. Changes: nothing.
+- `check_plan`: Great Expectations: every slice was read once. After a failure nothing is published.
   Changes: nothing.
 - `apply_size`: publishes the Prometheus text, the picture of the slices, and the broker's sample.
   Changes: artifacts, own keyspace.
 - `verify`: Great Expectations over what was published, read back. Changes: nothing.
-- `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
+- `report`: ledger row and report. It runs after a failure, too, and then fails the run. Changes:
   ledger.
 
-**Dangers.** None for mail: it reads James' tables and writes none of them. Of live mails it reads
-the row, never the content; addresses leave it as domains only. It costs the broker a few calls of
-the management API, and Cassandra the read of all rows from contentStart on: after a cleanup that is
-little.
+**Dangers.** None for mail: it reads James' tables and writes none of them. It reads the rows of
+live mails and never their content. It publishes domains and no addresses. It costs the broker a few
+calls of the management API. It costs Cassandra the read of all rows from contentStart on, which are
+few after a cleanup.
 
-**Intensity** has no meaning here: there is nothing to slow down.
+**Intensity** has no effect: nothing is written to James' stores.
 
 **Output.** `metrics/mailslice-QUEUE.prom` below MAILSLICE_ARTIFACTS (point node_exporter's text
-file collector at the folder), `slices.svg` and JSON with each run. Of queues named `postal` or
-`audit-...` a letter of the file's name is quoted, as that name is another duty's. An empty queue
-says 0; what is unknown is left out.
+file collector at the folder), and `slices.svg` and JSON with each run. For queues named `postal` or
+`audit-...` one letter of the file's name is quoted, because another duty has that name. An empty
+queue has the value 0. An unknown value is left out.
 
-**Small** work (MAILSLICE_DUTY_SMALL_ROWS rows at most) is done by the plan's task in its own
-process, all five steps of it, without Spark; the other tasks show what it did. Clearing one of
-them runs its step again.
+**Small** work (at most MAILSLICE_DUTY_SMALL_ROWS rows): the plan's task does all five steps in its
+own process, without Spark. The other tasks show what it did. If you clear one of them, it runs its
+step again.
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
-the pool `spark`, without which its tasks wait for ever. The DAG settings may name others.
+the pool `spark`. Without the pool its tasks wait for ever. The DAG settings may name others.
 
 **Example**
 

@@ -1,28 +1,33 @@
-"""### Puts lost mails back, on demand, after incidents
+"""### Publishes lost mails again, on demand
 
-A broker that was restored from nothing, or a queue that somebody purged, leaves mails in the view
-whose messages are gone. This DAG publishes them again, under their own enqueue ids: only those that
-`queue_audit` proved lost by a census, each proved again just before it is published.
+When a broker lost its disk, or somebody purged a queue, the view still has the mails, and their
+messages are gone. This DAG publishes such mails again, under their own enqueue ids. It takes only
+mails that a census of `queue_audit` proved lost, and proves each again right before the publish.
 
-**Steps, for each queue by itself**
+**Steps, for each queue**
 
 - `plan_republish`: takes the lost mails of the newest audit with a census (or of `audit`), which
-  must not be older than 24 h, and proves each again. Changes: nothing.
+  must not be older than 24 h, and proves each again. Changes: nothing, see dangers.
 - `check_plan`: Great Expectations: only mails of that audit, each once, none in doubt unless
   duplicates are accepted. Changes: nothing.
-- `apply_republish`: proves each again, claims it in the ledger of decisions, publishes it with
-  confirm, records it. Changes: RabbitMQ, own keyspace.
+- `apply_republish`: proves each mail again, claims it in the ledger of decisions, publishes it with
+  a confirm, records that. Changes: RabbitMQ, own keyspace.
 - `verify`: Great Expectations: all that was published is in the ledger of decisions. Changes:
   nothing.
-- `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
+- `report`: ledger row and report. It runs after a failure, too, and then fails the run. Changes:
   ledger.
 
-**Dangers.** A mail that is published twice may be delivered twice. So: never one that has a mark,
-is delayed, held, in flight or dead-lettered; each once, however often it is asked; a publish whose
-confirm did not arrive is reported, and repeated only with `repeat_unknown`. On a queue that James
-shares the evidence cannot tell a lost mail from one that James delivered without marking it: these
-need `accept_duplicates`. A mail whose content is missing is skipped as bare. James' own task
-RepublishNotProcessedMails knows of none of this, nor of delays.
+**Dangers.** A mail that is published twice may be delivered twice. Therefore
+
+- it publishes no mail that has a mark, is delayed, held, in flight or dead-lettered;
+- it publishes each mail once, however often you start it;
+- it reports a publish whose confirm did not arrive, and repeats it only with `repeat_unknown`;
+- on a queue that James shares, a lost mail looks like a mail that James delivered without a mark.
+  It publishes these only with `accept_duplicates`;
+- it skips a mail whose content is missing, as bare.
+
+James' own task RepublishNotProcessedMails checks none of this, and ignores delays. `plan_republish`
+and `apply_republish` take the dead letters for about a second and return them.
 
 **Example**
 

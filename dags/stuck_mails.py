@@ -1,41 +1,41 @@
 """### Finds mails whose worker hangs, every 5 minutes
 
-A handler that never returns holds its mail for ever: the broker counts one unacknowledged message
-and cannot say which, or since when. Each worker therefore writes down every few seconds what it
-holds. This DAG reads those records, and only them: it scans no view and slows no worker.
+A handler that never returns holds its mail for ever. The broker counts one unacknowledged message,
+and does not say which one, or since when. So each worker records every few seconds which mails it
+holds. This DAG reads only these records: it scans no view and slows no worker.
 
-**Steps, for each queue by itself**
+**Steps, for each queue**
 
-- `plan_stuck`: reads the workers' records, waits until each worker has spoken again or is known to
-  be dead, lists what is held too long. Changes: nothing.
-- `check_plan`: Great Expectations, over the plan's rows: every mail once, over the time-out, with a
-  worker of this queue; not too many of them. Changes: nothing.
-- `apply_stuck`: looks again; notes, closes, or recovers each mail; discards the records of dead
-  workers. Changes: quarantine, marks; by mode the work queue.
-- `verify`: Great Expectations, over what the stores say of each mail: decisions written, closed
-  mails marked, and whole in quarantine. Changes: nothing.
-- `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
+- `plan_stuck`: reads the workers' records, waits until each worker has written another one or is
+  known to be dead, and lists the mails that are held too long. Changes: nothing.
+- `check_plan`: Great Expectations over the rows of the plan: every mail once, over the time-out,
+  with a worker of this queue; not too many mails. Changes: nothing.
+- `apply_stuck`: reads the records again; notes, closes or recovers each mail; discards the records
+  of dead workers. Changes: quarantine, marks; by the mode the work queue.
+- `verify`: Great Expectations over what the stores say of each mail: decisions are written, closed
+  mails have a mark and are complete in quarantine. Changes: nothing.
+- `report`: ledger row and report. It runs after a failure, too, and then fails the run. Changes:
   ledger.
 
 **Lock timeout.** 10 times the p99 processing time of the queue, and at least 10 minutes
-(MAILSLICE_DUTY_STUCK_FACTOR, MAILSLICE_DUTY_STUCK_AT_LEAST). The report shows both and what came of
-them. Only mails in a handler count; those that wait for one do not.
+(MAILSLICE_DUTY_STUCK_FACTOR, MAILSLICE_DUTY_STUCK_AT_LEAST). The report has the p99 and the
+time-out. Only mails in a handler count. Mails that wait for a handler do not.
 
-**Modes** (MAILSLICE_DUTY_STUCK_MODE, `close` when not set): a stuck mail
+**Modes** (MAILSLICE_DUTY_STUCK_MODE, `close` when not set):
 
-- `shadow`: is left alone; what `close` (or `recover`, where stage marks are on) would do is written
-  down. What a killed run in another mode began is finished.
-- `close`: is copied to quarantine, then marked as deleted: never sent twice, and a person decides:
-  `mailslice stuck list`, `release`, `discard`. Recipients that were served, by its stage marks, are
-  left out; when all were, it is complete.
-- `recover`: by its stage marks: before `sending` it is given to another worker; while `sending` it
-  fails, never tried again; after `sent` it is complete.
+- `shadow` leaves stuck mails alone. It writes down what `close` (or `recover`, where stage marks
+  are on) would do. It finishes what a killed run in another mode began.
+- `close` copies the mail to quarantine, then marks it as deleted. The mail is never sent twice. A
+  person decides by `mailslice stuck list`, `release` and `discard`. Recipients that were served, by
+  the stage marks, are left out. If all were served, the mail is complete.
+- `recover` goes by the stage marks. Before `sending` another worker gets the mail. While `sending`
+  the mail fails, and is never tried again. After `sent` the mail is complete.
 
-**Dangers.** A closed mail is not delivered until somebody releases it. Should its handler come back
-after all it may have been sent: the list then says so (`finished`). `recover` needs workers that
-write stage marks (MAILSLICE_QUEUE_STAGE_MARKS), else it is refused. James neither reads nor writes
-them. Where James consumes the queue, too, use `close`: `recover` may deliver twice there. The mails
-of a worker that died or was stopped are never touched: the broker gives them to another.
+**Dangers.** A closed mail is not delivered until somebody releases it. Its handler may still come
+back, and may have sent the mail: `stuck list` then says `finished`. `recover` is refused unless
+workers write stage marks (MAILSLICE_QUEUE_STAGE_MARKS). James neither reads nor writes them: where
+James consumes the queue, too, `recover` may deliver twice, so use `close`. Mails of a worker that
+died or was stopped are never touched: the broker redelivers them.
 
 **Example**
 

@@ -1,42 +1,44 @@
 """### Finds stuck messages of a Postal, every 5 minutes
 
-A worker of Postal that dies, or hangs, leaves its locks in `queued_messages`: nobody takes those
-messages again, and after a day Postal's tidy task deletes them without a word. This DAG works on
+A worker of Postal that dies or hangs leaves its locks in `queued_messages`. No worker takes these
+messages again, and after a day Postal's tidy task deletes them without a record. This DAG works on
 Postal's own MariaDB, beside live workers. It needs no James and no RabbitMQ.
 
 **Steps, once for all mail servers of the Postal**
 
-- `plan_postal`: reads the queue in pages by key, and messages and delivery records of old locks;
-  says of each row whether it is stuck, lost or gone, and how far its worker had come. Changes:
-  nothing.
-- `check_plan`: Great Expectations, over the plan's rows: each once, older than its batch may last,
-  nothing that may have been sent goes back. Changes: nothing.
-- `apply_postal`: looks at each row again, then acts by mode. Changes: quarantine; in Postal by one
-  short transaction a message.
-- `verify`: Great Expectations, over what the stores say of each row: closed messages are out of the
-  queue and whole in quarantine. Changes: nothing.
-- `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
+- `plan_postal`: reads the queue in pages by key, and the messages and delivery records of old
+  locks. It says of each row whether it is stuck, lost or gone, and how far its worker had come.
+  Changes: nothing.
+- `check_plan`: Great Expectations over the rows of the plan: each once, older than its batch may
+  last; no message that may have been sent goes back. Changes: nothing.
+- `apply_postal`: reads each row again, then acts by the mode. Changes: quarantine; Postal's
+  databases, by one short transaction for each message.
+- `verify`: Great Expectations over what the stores say of each row: closed messages are out of the
+  queue and complete in quarantine. Changes: nothing.
+- `report`: ledger row and report. It runs after a failure, too, and then fails the run. Changes:
   ledger.
 
-**Lock time-out.** 10 times the p99 of what sending takes, and at least 10 minutes
+**Lock time-out.** 10 times the p99 of the sending times, and at least 10 minutes
 (MAILSLICE_POSTAL_LOCK_TIMEOUT sets it). A batch of n rows may last (n - 1) x p99 longer.
 
-**Modes** (MAILSLICE_POSTAL_MODE, `shadow` when not set): a stuck message
+**Modes** (MAILSLICE_POSTAL_MODE, `shadow` when not set):
 
-- `shadow`: is left alone; the report says what would be done.
-- `close`: is copied to quarantine, taken out of the queue and Held in Postal: a person decides, on
-  Postal's own page or by `mailslice postal quarantine list`, `release`, `discard`.
-- `retry`: goes back to the queue where nothing was sent and its holder is dead (`restarted`); what
-  may have been sent is closed.
+- `shadow` leaves stuck messages alone. The report says what the other modes would do.
+- `close` copies the message to quarantine, takes it out of the queue, and sets it Held in Postal. A
+  person decides, on Postal's own page or by `mailslice postal quarantine list`, `release` and
+  `discard`.
+- `retry` puts a message back into the queue if nothing was sent and its holder is dead
+  (`restarted`). It closes a message that may have been sent.
 
-An answered message is only deleted from the queue, in `close` and `retry`. What is lost is counted
-and reported.
+`close` and `retry` delete the queue row of an answered message. Lost messages are counted and
+reported.
 
 **Schedule.** Every 5 minutes where MAILSLICE_POSTAL_URL is set for Airflow's processes, else by
-hand. Settings in an Airflow connection are not read here: set the schedule in the DAG settings.
+hand. The schedule does not follow settings in an Airflow connection: set it in the DAG settings.
 
 **Dangers.** A closed message is not delivered until somebody releases it. Raise Postal's
-`queued_message_lock_stale_days` before mode close, or its tidy task deletes zombies first.
+`queued_message_lock_stale_days` before mode close. Otherwise its tidy task deletes the messages
+first.
 
 **Example**
 

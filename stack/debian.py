@@ -66,8 +66,8 @@ def inside(root: Path, shared: Iterable[Path], *command: str) -> tuple[str, ...]
 
 
 def mirror(targets: str, codename: str) -> str:
-    """The mirror of this system's own release, of what `apt-get indextargets` says: a line for
-    each of its sources, URI and codename.
+    """The mirror of this system's release, by the output of `apt-get indextargets`: one line for
+    each source, with URI and codename.
 
     Raises CannotStart.
     """

@@ -29,9 +29,9 @@ from stack.setting_meanings import meanings
 from stack.settings import TEST_PREFIX, stack_variables
 
 _OF_STACK = f"""\
-Of `make run`. Those of the services that `make test` starts: state and ports are \
+These variables configure `make run`. Services of `make test` have a state and ports of their own: \
 `{TEST_PREFIX}...`, 1000 higher
-(Airflow's 18080); versions and sizes are the same variables."""
+(Airflow's 18080). Versions and sizes are the same variables for both."""
 _SETTINGS_INTRO = """\
 mailslice reads its settings from the environment. When the environment names no store, it reads
 `.state/run/settings.env` of the clone as well, which `make run` writes. An unknown MAILSLICE_ name
@@ -102,7 +102,7 @@ _TASKS = {
     "Work mails": ("worker", "relay"),
     "Take mail in by SMTP": ("smtp_in",),
     "Run maintenance": ("duty", "gc", "airflow"),
-    "Be told": ("alert", "log"),
+    "Get notified": ("alert", "log"),
 }
 """What a reader wants to do, and the groups for it. Groups without a task come last."""
 _SETTINGS_COLUMNS = (

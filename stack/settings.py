@@ -63,9 +63,9 @@ class Ports(BaseModel):
     rabbitmq_port: int = _port(17072, "RabbitMQ: AMQP")
     rabbitmq_management_port: int = _port(17073, "RabbitMQ: management API and pages")
     rabbitmq_dist_port: int = _port(17074, "RabbitMQ: Erlang distribution")
-    epmd_port: int = _port(17075, "RabbitMQ: Erlang's port mapper, one of this stack's own")
+    epmd_port: int = _port(17075, "RabbitMQ: this stack's own Erlang port mapper")
     s3_port: int = _port(17090, "S3 API")
-    mariadb_port: int = _port(17036, "MariaDB, where it is asked for")
+    mariadb_port: int = _port(17036, "MariaDB, where the stack starts it")
     airflow_port: int = _port(8080, "Airflow: pages and API")
     airflow_worker_log_port: int = _port(17093, "Airflow: logs of tasks")
     airflow_trigger_log_port: int = _port(17094, "Airflow: logs of triggers")
@@ -78,7 +78,7 @@ class Sizes(BaseModel):
 
     cassandra_version: str = Field("5.0.6", description="version of Cassandra")
     s3proxy_version: str = Field("4.1.0", description="version of the S3 server")
-    yarn_version: str = Field("3.3.6", description="version of YARN, of tests alone")
+    yarn_version: str = Field("3.3.6", description="version of YARN, for tests only")
     rabbitmq_release: str = Field(
         "",
         pattern=r"^[a-z]*$",

@@ -87,7 +87,7 @@ class CutOffEntries:
         return published
 
     def void(self, ids: Sequence[EnqueueId], meanwhile: Callable[[], None]) -> frozenset[EnqueueId]:
-        """Marks these entries as deleted. Returns those that a worker completed all the same.
+        """Marks these entries as deleted. Returns those that a worker completed nevertheless.
 
         Calls `meanwhile` after each pause. Raises StoreUnavailable while a handler has an entry,
         and where worker records were missed: the next `published` then finds them doubtful.

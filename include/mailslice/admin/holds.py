@@ -19,13 +19,13 @@ from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import Holds
 
 MAX_DOMAINS = 500
-"""Holds of one queue, at most: workers read all of them every few seconds."""
+"""Most holds of one queue. Workers read all of them every few seconds."""
 MAX_REASON = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class HoldState:
-    """A hold. `seen_by` of `workers` workers know it; a silent one counts up to the idle limit."""
+    """A hold. `seen_by` of the `workers` know it. A silent worker counts until the idle limit."""
 
     hold: Hold
     seen_by: int

@@ -30,7 +30,7 @@ from mailslice.view.live_rows import (
 
 _ALL = MailFilter()
 _FEW_IDS = 1000
-"""Up to so many ids are looked up in a slice (ten requests). For more, all its ids are read."""
+"""Up to this many ids are looked up in a slice (ten requests). For more, all its ids are read."""
 
 
 class MailQueue:

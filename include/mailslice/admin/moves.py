@@ -198,10 +198,10 @@ class Moves:
                         self._take_all(part, decided, outcome, taken)
                         if not self._history.has_workers():  # so that a kill leaves fewer in doubt
                             mails, taken = taken, []
-                            self._bring(mails, outcome)
+                            self._enqueue_in_target(mails, outcome)
                 finally:  # only now can it be proved that no worker completed the marked mails
                     # A copy: after a second signal, threads may still add to `taken`.
-                    self._bring([*taken], outcome)
+                    self._enqueue_in_target([*taken], outcome)
         return outcome
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
@@ -236,7 +236,7 @@ class Moves:
                     f"and was removed since: `{command_line('queue create', into)}` creates it"
                 )
         for batch in batches(marked, self._at_once):
-            self._bring(batch, outcome, accept_duplicates=accept_duplicates)
+            self._enqueue_in_target(batch, outcome, accept_duplicates=accept_duplicates)
         self._quarantine.sweep()
 
     def _may_be_marked(self, mail: QuarantinedMail, partitions: Partitions) -> bool:
@@ -306,7 +306,7 @@ class Moves:
         holder = Holder("", "waiting", row.enqueued_time, age)
         return self._quarantine.keep(row.item, holder, decided)
 
-    def _bring(
+    def _enqueue_in_target(
         self,
         mails: Sequence[QuarantinedMail],
         outcome: MoveOutcome,

@@ -22,13 +22,13 @@ from mailslice.model.errors import BadInput
 MAX_RUNS = 8
 """Runs at the same time: a delete need not wait for a long move."""
 _TEXT = {"type": ["null", "string"], "maxLength": 1000}
-_DELAYED = "; delayed mails alone are flushed and retried"
+_DELAYED = "; flush and retry act on delayed mails only"
 PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {
-    "queue": (..., {"type": "string", "minLength": 1, "maxLength": 255}, "which has the mails"),
+    "queue": (..., {"type": "string", "minLength": 1, "maxLength": 255}, "queue of the mails"),
     "action": (
         ...,
         {"type": "string", "enum": [action.value for action in MailAction]},
-        f"what is done{_DELAYED}",
+        f"the action{_DELAYED}",
     ),
     "sender": (None, _TEXT, "envelope sender, `<>` the null sender; `*` and `?` are wildcards"),
     "recipient": (None, _TEXT, "one of the envelope recipients"),
@@ -41,30 +41,30 @@ PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {
         "enqueue ids, one a line",
     ),
     "to": (None, _TEXT, "queue that gets the mails of a move"),
-    "run": (None, _TEXT, "of an undelete: the delete whose mails come back, by `queue deleted`"),
+    "run": (None, _TEXT, "for undelete: the run of the delete, as `queue deleted` lists it"),
     "lasts": (
         None,
         _TEXT,
         (
-            "of a hold: it ends by itself after that, such as 2h; of a delay: the mails wait for "
-            "so long from the begin of the run, 1m to 30d"
+            "for hold: it ends by itself after this long, such as 2h; for delay: how long mails "
+            "wait from the start of the run, 1m to 30d"
         ),
     ),
     "digest": (
         None,
         {"type": ["null", "string"], "pattern": "^([0-9a-f]{64}|any|)$"},
         (
-            "of the preview: its mails alone are acted on; any = without a preview, the mails that "
-            "match and were enqueued before the run began; none = a preview, which changes "
-            "nothing. Hold, release, republish and undelete have no preview"
+            "digest of a preview: the run acts on its mails only; any = no preview: it acts on the "
+            "mails that match and were enqueued before it began; none = it only makes a "
+            "preview. Hold, release, republish and undelete have no preview"
         ),
     ),
     "accept_duplicates": (
         False,
         {"type": "boolean"},
         (
-            "of a move, delay and undelete: also mails that an earlier one kept back since they "
-            "may have been delivered; of a republish, those that James may have delivered"
+            "for move, delay and undelete: also mails that an earlier run kept back as they may "
+            "have been delivered; for republish: also mails that James may have delivered"
         ),
     ),
     "reason": (None, _TEXT, "why, for the record"),

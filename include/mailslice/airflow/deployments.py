@@ -72,14 +72,14 @@ class Deployment:
             return {}
         own = _settings_of(self.connection)
         # The connection's NAME unsets NAME_FILE, and vice versa: both together are an error.
-        replaced = {_twin(name): "" for name in own if _twin(name) not in own}
-        environment = {CONNECTION: "", _twin(CONNECTION): "", **replaced, **own}
+        replaced = {_counterpart(name): "" for name in own if _counterpart(name) not in own}
+        environment = {CONNECTION: "", _counterpart(CONNECTION): "", **replaced, **own}
         if self.prefix:
             # Scheduled runs of one minute have the same id in all deployments. None may find
             # the plan of another.
             location = artifacts_of(self._load(environment))
             environment[_ARTIFACTS] = f"{location.rstrip('/')}/{self.prefix}"
-            environment[_twin(_ARTIFACTS)] = ""
+            environment[_counterpart(_ARTIFACTS)] = ""
         return environment
 
     def _load(self, put: Mapping[str, str]) -> Settings:
@@ -170,7 +170,7 @@ def _settings_of(connection: str) -> dict[str, str]:
     return settings
 
 
-def _twin(name: str) -> str:
+def _counterpart(name: str) -> str:
     return name.removesuffix(FILE_SUFFIX) if name.endswith(FILE_SUFFIX) else name + FILE_SUFFIX
 
 

@@ -56,7 +56,7 @@ class Declaration:
     timeout: timedelta
     """of a whole run; a step has half of it"""
     deadline: timedelta
-    """a run that has not ended so long after it was queued is reported, and goes on"""
+    """a run that has not ended this long after it was queued is reported, and goes on"""
     schedule: str = BY_HAND
     """cron expression"""
 

@@ -165,7 +165,7 @@ _measuring(
         None,
         "N,N",
         counts("--processes", maximum=64),
-        "So many processes at once, too: 1,2,4; each has K in flight.",
+        "This many processes at once, too: 1,2,4; each has K in flight.",
     ),
     waiting=_number(
         "--waiting",
@@ -182,7 +182,7 @@ _measuring(
     ),
     rtt=_rtt("S3 behind a proxy that adds this to each round trip: 20ms; 0 = not.", "0"),
     warm_up=_warm_up(
-        "Before it, the same unmeasured, until that costs no less, for so long at most; 0 = not."
+        "Before it, the same unmeasured, until that costs no less, for this long at most; 0 = not."
     ),
 )
 _measuring(
@@ -231,7 +231,7 @@ _measuring(
     size=_SIZE,
     recipients=_number("--recipients", 1, "Recipients of a mail.", maximum=10_000),
     concurrency=_number(
-        "--concurrency", 8, "Handlers beside each other.", maximum=1024, metavar="K"
+        "--concurrency", 8, "Handlers that run at once.", maximum=1024, metavar="K"
     ),
     rtt=_rtt("Of a round trip to the next server."),
 )

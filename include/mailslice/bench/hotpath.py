@@ -66,7 +66,7 @@ class Spec:
     """What to measure.
 
     `load`: also measures latencies at this share of the peak rate. `processes`: also measures with
-    each of these numbers of processes. `waiting`: also measures with so many mails waiting.
+    each of these numbers of processes. `waiting`: also measures with this many mails waiting.
     `warm_up`: longest warm-up. `curve`: also measures 1 to 128 mails in flight, and the adaptive
     window against fixed ones. `rtt`: round trip time to S3; 0 adds none.
     """

@@ -20,7 +20,7 @@ BENCH_NAMES = "mailslice-bench-"
 """Prefix of the names of a benchmark's mails. Every other mail in its queue is foreign."""
 STORES_TIMEOUT = timedelta(seconds=30)
 _STALLED = 60.0
-"""A benchmark gives up after so many seconds without a mail."""
+"""A benchmark gives up after this many seconds without a mail."""
 _PREFETCH = 64
 _IDLE = timedelta(seconds=1)
 

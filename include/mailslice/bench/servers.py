@@ -95,7 +95,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class ServerCase:
-    """How a server is used: cold or warm; near, far or over TLS; with so many mails in flight."""
+    """How a server is used: cold or warm; near, far or over TLS; with this many mails in flight."""
 
     state: str
     way: str

@@ -49,7 +49,7 @@ def gate_page(entry: Mapping[str, Any], findings: Sequence[Mapping[str, object]]
     return _page(
         f"{duty}: {gate} of queue {queue}",
         '<nav><a href="../index.html">All checks</a></nav>'
-        f"<h1>{_pill(entry['success'])}{duty}: {gate} of queue {queue}</h1>"
+        f"<h1>{_badge(entry['success'])}{duty}: {gate} of queue {queue}</h1>"
         f"{about}{failures if broken else ''}{_table(findings)}{_own_pages(entry['pages'])}",
     )
 
@@ -97,7 +97,7 @@ def _table(findings: Sequence[Mapping[str, object]]) -> str:
         return ""
     head = "<tr><th></th><th>What must hold</th><th>Seen</th><th>Rows that break it</th></tr>"
     rows = "".join(
-        f"<tr><td>{_pill(finding['success'])}</td><td>{_escape(finding['expectation'])}</td>"
+        f"<tr><td>{_badge(finding['success'])}</td><td>{_escape(finding['expectation'])}</td>"
         f"<td><code>{_escape(finding['column'])} = {_escape(finding['observed'])}</code></td>"
         f"<td>{finding['failedRows']} of {finding['rows']}</td></tr>"
         for finding in findings
@@ -119,12 +119,12 @@ def _index_row(entry: Mapping[str, Any]) -> str:
     gate = f'<a href="{_escape(entry["page"])}">{_escape(entry["gate"])}</a>'
     cells = "".join(f"<td>{_escape(entry[name])}</td>" for name in ("at", "duty", "queue"))
     return (
-        f"<tr><td>{_pill(entry['success'])}</td>{cells}<td>{gate}</td>"
+        f"<tr><td>{_badge(entry['success'])}</td>{cells}<td>{gate}</td>"
         f"<td>{_escape(entry['run'])}</td></tr>"
     )
 
 
-def _pill(success: object) -> str:
+def _badge(success: object) -> str:
     kind, word = ("pass", PASS) if success else ("fail", FAIL)
     return f'<span class="verdict {kind}">{word}</span>'
 

@@ -162,7 +162,7 @@ Folder = Annotated[
 Queue = Annotated[QueueName, queue_argument("QUEUE", "Name of a mail queue.")]
 Reason = Annotated[str | None, option("--reason TEXT", "Why; kept with who did it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, option("--dry-run", "Change nothing, only say what would be.")]
+DryRun = Annotated[bool, option("--dry-run", "Change nothing; print what would be done.")]
 Sender = Annotated[
     str | None, option("--sender ADDRESS", "Envelope sender; <> is the null sender.", sender)
 ]
@@ -170,7 +170,7 @@ OlderThan = Annotated[
     timedelta | None,
     option(
         "--older-than DURATION",
-        "Enqueued at least so long ago: 90s, 15m, 1h.",
+        "Enqueued at least this long ago: 90s, 15m, 1h.",
         partial(duration, maximum=None),
     ),
 ]

@@ -47,7 +47,7 @@ def remember(ctx: typer.Context, *, as_json: bool) -> None:
 def _check_reason(path: str, reason: str | None) -> None:
     """Raises BadInput when the settings require a reason and none is given.
 
-    Duties are exempt, but for their own guards: schedules start them, and Airflow records them.
+    Duties are exempt: schedules start them, and Airflow records them. Their guards may need one.
     """
     if (reason or "").strip() or path.split()[1:2] == [_DUTIES]:
         return

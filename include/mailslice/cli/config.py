@@ -25,7 +25,7 @@ STRATEGY = "the blob strategy differs from the one James recorded"
 
 @command(app, "show")
 def show(out: Output) -> None:
-    """The stored configuration, the wanted one, and the verdict."""
+    """The stored configuration, the requested one, and the verdict."""
     with open_stores() as stores:
         out.one(_comparison(stores))
 
@@ -61,7 +61,7 @@ def check(out: Output) -> None:
 
 @command(app, "apply")
 def apply(out: Output, reason: Reason = None) -> None:
-    """Store the wanted configuration, without a question.
+    """Store the requested configuration. It asks no question.
 
     Refused, as by James, for fewer buckets and for a window that does not divide the stored one.
     """

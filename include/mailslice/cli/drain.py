@@ -50,7 +50,7 @@ class DrainOptions:
         timedelta,
         option(
             "--idle DURATION",
-            "End when the queue has given nothing for so long.",
+            "End when the queue has given nothing for this long.",
             duration,
             show_default="2s",
         ),

@@ -85,12 +85,12 @@ def run(
         bool,
         option(
             "--notify",
-            "Tell new alerts and failures by MAILSLICE_DUTY_NOTIFY, as the DAGs do: "
+            "Send new alerts and failures by MAILSLICE_DUTY_NOTIFY, as the DAGs do: "
             "for runs that a schedule starts.",
         ),
     ] = False,
 ) -> None:
-    """All five steps of a duty, and the report. A failing gate stops before apply (exit 3).
+    """Run all five steps of a duty. A failing gate stops before apply (exit 3).
 
     `duty run DUTY --help` shows the options of that duty.
     """
@@ -155,9 +155,9 @@ def _step_command(step: str, help_text: str) -> None:
 
 for _step, _help_text in (
     ("plan", "Read the stores and write down what would be changed. The stores stay as they are."),
-    ("check", "The gate over the plan: exit 3 when an expectation does not hold."),
-    ("apply", "Do what the plan lists, each item's proof checked again."),
-    ("verify", "The gate over what is in the stores now."),
+    ("check", "Run the gate over the plan; exit 3 when an expectation does not hold."),
+    ("apply", "Do what the plan lists, and prove each item again first."),
+    ("verify", "Run the gate over what is in the stores now."),
     ("report", "Write the run's report and ledger row."),
 ):
     _step_command(_step, _help_text)

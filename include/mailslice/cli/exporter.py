@@ -37,7 +37,7 @@ def exporter(
 ) -> None:
     """Serve figures of queues, duties and workers to Prometheus until SIGTERM.
 
-    One an installation. It reads the broker's management API, the ledger and workers' records.
+    One serves an installation. It reads the management API, the ledger and workers' records.
     """
     from mailslice.cli.exporter_samples import JAMES, POSTAL_ALONE, Exporter
     from mailslice.stores import has_cassandra, open_stores

@@ -1,5 +1,5 @@
-"""Which extra of the package a missing module belongs to: pyproject.toml lists them by their
-distribution, and an ImportError names the module.
+"""Finds the extra of the package to which a missing module belongs. An ImportError names a module;
+pyproject.toml lists the distributions of an extra.
 """
 
 from collections.abc import Mapping, Sequence

@@ -159,7 +159,7 @@ def enqueue(
 ) -> None:
     """Enqueue mails. Sender and recipients come from the headers when not given.
 
-    A line a mail once it is durable, then the failures.
+    Prints a line for each mail once it is durable, then the failures.
     """
     from mailslice.cli.bulk_enqueue import BulkEnqueue, EnvelopeOptions
     from mailslice.worker import open_worker

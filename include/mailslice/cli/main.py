@@ -115,7 +115,7 @@ def main() -> None:
     open_streams()
     # SIGTERM unwinds like Ctrl-C: files, connections and child processes are closed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    _quiet(debug="--debug" in sys.argv)
+    _set_log_levels(debug="--debug" in sys.argv)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:
@@ -159,7 +159,7 @@ def _failed(error: BaseException, debug: bool) -> int:
         case typer.Abort():
             code = _fail("stopped: nothing was done", 2, debug=False)
         case TyperException():
-            code = _misused(error)
+            code = _usage_error(error)
         case OSError() if error.errno in FULL:
             code = _fail(f"{error.filename or 'stdout'}: {error.strerror}", 1, debug)
         case OSError() if error.filename is not None:
@@ -170,7 +170,7 @@ def _failed(error: BaseException, debug: bool) -> int:
     return code
 
 
-def _misused(error: TyperException) -> int:
+def _usage_error(error: TyperException) -> int:
     message = error.format_message()
     if message.startswith("Usage:"):  # a group without a command: its help
         print(message, file=sys.stderr)
@@ -195,7 +195,7 @@ def _cut(line: str) -> str:
     return shown(line if len(line) <= _LONGEST_LINE else f"{line[:half]} ... {line[-half:]}")
 
 
-def _quiet(debug: bool) -> None:
+def _set_log_levels(debug: bool) -> None:
     """Libraries log only with --debug; mailslice logs warnings that no error repeats."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(ShownFormatter("%(levelname)s %(name)s: %(message)s"))

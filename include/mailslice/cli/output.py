@@ -100,7 +100,7 @@ def _in_a_line(item: dict[str, Any]) -> str:
 
 
 def _listed(items: list[Any]) -> str:
-    """Numbers beside each other, objects of one shape as a grid, all else under each other."""
+    """Numbers on one line, objects of one shape as a grid, all else one below the other."""
     if items and all(re.fullmatch(r"\d+(\.\d+)?\+?", str(item)) for item in items):
         return " ".join(f"{item:>5}" for item in items)
     if items and all(isinstance(item, dict) and list(item) == list(items[0]) for item in items):

@@ -52,7 +52,7 @@ def stuck(out: Output, *, lock_timeout: LockTimeout = None) -> None:
 
 @command(app, "health")
 def health(out: Output) -> None:
-    """How Postal's queue is, in one word: what the last runs of stuck_mails_postal say.
+    """The health of Postal's queue in one word, by the last runs of stuck_mails_postal.
 
     Postal itself is not asked. Where the ledger does not answer it is UNKNOWN, and the exit code 4.
     """

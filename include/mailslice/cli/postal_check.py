@@ -24,7 +24,7 @@ _IS_STATEMENT_BINLOG = "@@log_bin = 1 AND @@binlog_format = 'STATEMENT'"
 _BINLOG = "binlog_format STATEMENT refuses READ COMMITTED. Remedy: MIXED or ROW"
 _STALE_DAYS = (
     "postal.queued_message_lock_stale_days is in Postal's own file and cannot be read here. Postal "
-    "3.2 and later delete what is locked for so many days (1): set 3650 before close or retry"
+    "3.2 and later delete what is locked for this many days (1): set 3650 before close or retry"
 )
 
 

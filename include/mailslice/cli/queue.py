@@ -202,7 +202,7 @@ def audit(out: Output, queue: Queue) -> None:
 def dead(out: Output, queue: Queue, limit: Limit = None) -> None:
     """The dead letters of the queue, the head first, and why each died. They stay.
 
-    'duty run dead_letters' deals with them.
+    'duty run dead_letters' drops, exports or redrives them.
     """
     from mailslice.admin.dead_letters import classify, peek
 
@@ -229,7 +229,7 @@ class DeleteOptions:
 
 @command(app, "delete", FilterCommand)
 def delete(out: Output, queue: Queue, *, mails: MailOptions, options: DeleteOptions) -> None:
-    """Delete mails by id, sender, recipient, domain, name and age: those that match all of these.
+    """Delete mails by id, sender, recipient, domain, name and age: those that match all given.
 
     RabbitMQ's messages of deleted mails are dropped at delivery. 'queue undelete' brings them back
     for MAILSLICE_ADMIN_UNDO_FOR, 7 days.

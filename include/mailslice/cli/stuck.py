@@ -16,7 +16,7 @@ from mailslice.model.errors import BadInput, MailsliceError, SomeFailed
 if TYPE_CHECKING:
     from mailslice.stores.cassandra.own import QuarantinedMail
 
-app = group("Stuck mails: list what stuck_mails set aside, enqueue it anew, or throw it away.")
+app = group("Stuck mails in quarantine: list them, release them into the queue, discard them.")
 
 _COLUMNS = (
     *("enqueueId", "name", "stage", "worker", "since", "action"),
@@ -44,16 +44,16 @@ def list_(out: Output, queue: Queue) -> None:
 
 @command(app, "release")
 def release(out: Output, queue: Queue, *, options: DecisionOptions) -> None:
-    """Enqueue mails of the quarantine anew, each once: new id, fresh content. A line a mail.
+    """Enqueue mails of the quarantine anew, each once, with a new id and fresh content.
 
-    With --all, those that their worker completed after all are left: release them by name.
+    --all leaves mails that their worker has completed in the meantime: release them by name.
     """
     _decide(out, queue, "release", options)
 
 
 @command(app, "discard")
 def discard(out: Output, queue: Queue, *, options: DecisionOptions) -> None:
-    """Remove mails from the quarantine for good, content and all. A line a mail.
+    """Remove mails and their content from the quarantine. They cannot be brought back.
 
     At a terminal `--all` asks first; a script is not asked.
     """

@@ -36,7 +36,7 @@ _PREFETCH, _PREFETCH_RELAY = 32, 16
 
 @command(app, "drain")
 def drain(out: Output, queue: Queue, *, options: DrainOptions) -> None:
-    """Take mails off a queue with one outcome: a line a mail, after mark and ack."""
+    """Give mails of a queue one outcome. Prints a line for each mail after its mark and ack."""
     from mailslice.worker import open_worker
 
     settings, action = load_settings(), f"worker drain {options.outcome}"
@@ -66,7 +66,7 @@ def run_(
         option("--handler MODULE:FUNCTION", "Called for each mail; relay and maildir are shipped."),
     ],
     processes: Annotated[
-        int, option("--processes N", "Processes beside each other.", partial(count, maximum=1024))
+        int, option("--processes N", "Number of processes.", partial(count, maximum=1024))
     ] = 1,
     prefetch: Annotated[
         int | None,
@@ -77,14 +77,14 @@ def run_(
         ),
     ] = None,
     concurrency: Annotated[
-        int, option("--concurrency K", "Handlers beside each other in a process.", WINDOW)
+        int, option("--concurrency K", "Handlers that a process runs at once.", WINDOW)
     ] = 8,
     drain_for: Annotated[
         timedelta | None,
         option(
             "--drain DURATION",
-            "After SIGTERM running handlers may take so long: 30s when not given; "
-            "the relay as MAILSLICE_RELAY_ANSWER_TIMEOUT, at most 10m.",
+            "Time for running handlers after SIGTERM: 30s when not given; "
+            "for the relay MAILSLICE_RELAY_ANSWER_TIMEOUT, at most 10m.",
             duration,
         ),
     ] = None,
@@ -93,7 +93,7 @@ def run_(
     ] = None,
     attempts: Annotated[
         int | None,
-        option("--attempts N", "Failed attempts at a mail; 0 = no end.", partial(count, minimum=0)),
+        option("--attempts N", "Failed attempts allowed; 0 = no limit.", partial(count, minimum=0)),
     ] = None,
     back_off_base: Annotated[
         timedelta | None,
@@ -101,7 +101,7 @@ def run_(
     ] = None,
     back_off_factor: Annotated[
         float | None,
-        option("--back-off-factor X", "By which each further pause is longer.", factor),
+        option("--back-off-factor X", "Factor by which each pause grows.", factor),
     ] = None,
     back_off_cap: Annotated[
         timedelta | None, option("--back-off-cap DURATION", "Longest of these pauses.", PAUSE)
@@ -112,7 +112,7 @@ def run_(
 ) -> None:
     """Consume a queue with a handler until SIGTERM.
 
-    Attempts, pauses and the end of a mail: MAILSLICE_WORKER_* when not given here.
+    MAILSLICE_WORKER_* sets attempts, pauses and the end of a mail where no option does.
     """
     from mailslice.worker.process.supervisor import run_worker
 
@@ -149,7 +149,7 @@ def top_(
         timedelta,
         option(
             "--interval DURATION",
-            "Between two looks; RabbitMQ's figures change every 5 s.",
+            "Time between two readings; RabbitMQ's figures change every 5 s.",
             duration,
             show_default="2s",
         ),
@@ -187,7 +187,7 @@ def smtp_in(
         ),
     ] = None,
     port: Annotated[
-        int | None, option("--port PORT", "0 finds a free one; MAILSLICE_SMTP_IN_PORT.", PORT)
+        int | None, option("--port PORT", "0 = a free one; MAILSLICE_SMTP_IN_PORT.", PORT)
     ] = None,
     health_port: Annotated[
         int | None,
@@ -200,7 +200,7 @@ def smtp_in(
 ) -> None:
     """Accept mail by SMTP until SIGTERM; 250 only after the enqueue is durable.
 
-    Networks, AUTH and TLS: MAILSLICE_SMTP_IN_*.
+    MAILSLICE_SMTP_IN_* sets networks, AUTH and TLS.
     """
     from mailslice.stores.cassandra.lean import without_numpy
     from mailslice.worker.smtp_server.server import run_smtp_in

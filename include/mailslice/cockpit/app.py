@@ -382,7 +382,7 @@ def _tab(
 
 def _guard_writes(app: FastAPI) -> None:
     @app.middleware("http")
-    async def careful(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    async def guard(request: Request, call_next: RequestResponseEndpoint) -> Response:
         """Sets the headers of every answer. Refuses a write unless it comes from this site, as
         JSON, or has a bearer token.
         """

@@ -31,7 +31,7 @@ FRESH = timedelta(seconds=5)
 STALE = timedelta(minutes=1)
 """An overview older than this is not shown while the stores answer."""
 PATIENCE = timedelta(seconds=5)
-"""How long a page waits for a store; then it shows what is known, and says so."""
+"""How long a page waits for a store. Then it shows the last known figures and their age."""
 _TREND_FRESH = timedelta(minutes=5)
 _TREND_RUNS = 96
 """A day of measurements, one each 15 minutes."""
@@ -99,7 +99,7 @@ class Facts:
 
         Takes at most `patience`, whatever the stores do.
         """
-        # A clock that was set back would make what is known young for as long.
+        # After the clock was set back, a negative age must not count as fresh.
         known, age = self._snapshot, abs(self.clock() - self._attempted)
         if known is not None and age < FRESH:
             return known
@@ -166,8 +166,8 @@ class Facts:
 
     @contextmanager
     def stores(self) -> Iterator[Stores]:
-        """The open stores. After an error of a store the next question opens new ones. The last
-        user closes the old: closed under a question, they would open again and stay open.
+        """The open stores. After an error of a store the next query opens new ones. The last user
+        closes the old ones: closed during a query, they would open again and stay open.
         """
         with self._open_lock:
             if self._opened is None:
@@ -188,7 +188,7 @@ class Facts:
         return self.load()
 
     def close(self, failed: Stores | None = None) -> None:
-        """Close the stores, or only the `failed` ones, once nobody asks; a question opens new."""
+        """Close the stores, or only the `failed` ones, after their last query. A query reopens."""
         with self._open_lock:
             stores = self._opened
             if stores is None or failed not in {None, stores}:
@@ -237,11 +237,11 @@ class Facts:
                     self.close(stores)
         except STORE_ERRORS as error:
             before = known or self._reported(error, postal)
-            queues = _doubted(before.queues, error)
+            queues = _downgraded(before.queues, error)
             return replace(before, queues=queues, problem=str(error), postal=postal)
         problems = dict.fromkeys(map(str, errors))
         if problems and known is not None:
-            queues = tuple(_completed(one, known.queues) for one in queues)
+            queues = tuple(_with_earlier_figures(one, known.queues) for one in queues)
         return Snapshot(self.clock(), queues, "; ".join(problems) or None, postal)
 
     def _reported(self, error: TryAgain | BadSetting, postal: PostalOverview | None) -> Snapshot:
@@ -255,8 +255,8 @@ class Facts:
         return Snapshot(self.clock(), queues)
 
 
-def _doubted(queues: Iterable[QueueOverview], error: Exception) -> tuple[QueueOverview, ...]:
-    """The queues, none with a better word than UNKNOWN: RabbitMQ does not answer."""
+def _downgraded(queues: Iterable[QueueOverview], error: Exception) -> tuple[QueueOverview, ...]:
+    """The queues while RabbitMQ does not answer: words better than UNKNOWN become UNKNOWN."""
     unknown = HealthVerdict(Health.UNKNOWN, unanswered("RabbitMQ", error), "mailslice config check")
     return tuple(
         replace(one, verdict=min(unknown, one.verdict, key=lambda verdict: verdict.health.severity))
@@ -264,8 +264,8 @@ def _doubted(queues: Iterable[QueueOverview], error: Exception) -> tuple[QueueOv
     )
 
 
-def _completed(one: QueueOverview, earlier: Iterable[QueueOverview]) -> QueueOverview:
-    """The queue with its earlier figures where Cassandra gave none; each has its age."""
+def _with_earlier_figures(one: QueueOverview, earlier: Iterable[QueueOverview]) -> QueueOverview:
+    """The queue with its earlier figures where Cassandra gave none. Each figure has its age."""
     before = next((queue for queue in earlier if queue.queue == one.queue), None)
     if not one.unanswered or before is None or one.size is not None:
         return one

@@ -38,7 +38,7 @@ _SECONDS = 0.1
 """Seconds for which a page may search; then it says that it did not read all."""
 EXPORT_SECONDS = 10.0
 MAX_EXPORTED = 10_000
-"""Most mails of one file. A filter by verdict knows only so many mails of the verdict, too."""
+"""Most mails of one file. A filter by verdict knows only this many mails of the verdict, too."""
 _LONGEST_CELL = 2000
 COLUMNS = "id enqueued name sender recipients state due attempts answer".split()
 ALL = "all"

@@ -1,6 +1,6 @@
-"""Who may see what: one right a route. The server of the page checks it (Airflow's auth manager).
+"""The rights of the cockpit, one for each route. The server checks them (Airflow's auth manager).
 
-Also which writes pass: a browser sends its cookie with the requests of any site (CSRF).
+Also decides which writes pass, because a browser sends its cookie with requests of any site (CSRF).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ TOO_LARGE = f"a request has at most {MAX_BODY} bytes, and says how many"
 
 
 class Right(StrEnum):
-    """What a person may do, each more than the one before."""
+    """What a person may do. Each right includes those before it."""
 
     LOOK = "look"
     """Figures, queues, mails' envelopes, reports. Airflow: viewer."""
@@ -30,7 +30,7 @@ class Right(StrEnum):
 Guards = Mapping[Right, Callable[..., Any]]
 """Right -> a FastAPI dependency that raises HTTPException for a user without it."""
 Rights = Callable[..., frozenset[Right]]
-"""A FastAPI dependency that gives all rights of the user: pages show no other buttons."""
+"""A FastAPI dependency that returns all rights of the user. Pages show only their buttons."""
 
 
 def every_right() -> frozenset[Right]:

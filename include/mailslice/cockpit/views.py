@@ -339,6 +339,6 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def record_content_access(facts: Facts, who: str, queue: QueueName, id_: str) -> None:
-    """Keep who looked at the content of which mail, before it is shown."""
+    """Record who reads the content of which mail, before it is shown."""
     decision = {"who": who, "action": "mail content", "queue": queue, "mail": id_}
     save_decision(facts.settings, facts.now, decision)

@@ -42,7 +42,7 @@ def envelope(content: bytes) -> Envelope:
 def _fields(header: bytes) -> dict[str, list[str]]:
     """Lower-case name -> unfolded values, decoded as UTF-8, of the fields in _FIELDS_READ."""
     fields: dict[str, list[str]] = {}
-    for name, value in _PARSER.parsebytes(_mended(header)).raw_items():
+    for name, value in _PARSER.parsebytes(_repaired(header)).raw_items():
         key = str(name).lower()
         if key in _FIELDS_READ:
             text = str(value).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -50,7 +50,7 @@ def _fields(header: bytes) -> dict[str, list[str]]:
     return fields
 
 
-def _mended(header: bytes) -> bytes:
+def _repaired(header: bytes) -> bytes:
     """The header without lines that are no field, and without blanks before colons: the parser
     takes the header to end at the first such line.
 

@@ -44,8 +44,8 @@ def alerts(
 ) -> list[dict[str, Any]]:
     """The alerts of a report: `since` when each fires, when it was last `told` (None: never).
 
-    A run that `tells` sets `told` to now, unless `told` is less than `repeat` ago. It always tells
-    that a run was refused or failed.
+    A run that notifies (`tells`) sets `told` to now, unless `told` is less than `repeat` ago. It
+    always notifies of a run that was refused or failed.
     `earlier`: alerts of the previous report of the same duty and queue. One whose figure is unknown
     now, and whose limit is still set, stays as it was.
     """

@@ -1,7 +1,7 @@
 """Proof `drained`: the broker was empty after the slices were closed (I5).
 
-Two looks 15 s apart, each with work queue, hop queue and all delay levels at zero and no alarm
-(docs/reference/rabbitmq.md). queue_size takes a sample all day, a cleanup when it applies.
+Two readings 15 s apart show work queue, hop queue and all delay levels at zero, and no alarm
+(docs/reference/rabbitmq.md). Each run of queue_size takes a sample, and each apply of a cleanup.
 """
 
 import logging

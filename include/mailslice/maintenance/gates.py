@@ -76,7 +76,7 @@ class Reads(NamedTuple):
 
 
 _RUNS, _MIN_RUNS, _MAX_READ = 10, 3, 10_000
-"""The median is over the last 10 runs that changed something, and needs 3. To find them, so many
+"""The median is over the last 10 runs that changed something, and needs 3. To find them, this many
 reports are read: many runs that were refused, or had nothing to do, may be newer."""
 
 

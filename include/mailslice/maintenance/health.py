@@ -124,7 +124,7 @@ def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
     if facts.held is not None:
         release = facts.release or command_line("queue release", queue)
         yield HealthVerdict(Health.HELD, f"held: {facts.held}", release)
-    yield HealthVerdict(Health.OK, _well(facts))
+    yield HealthVerdict(Health.OK, _ok_sentence(facts))
 
 
 def unanswered(store: str, error: Exception) -> str:
@@ -146,7 +146,7 @@ def _stuck(facts: HealthFacts) -> str:
     return f"{several(facts.stuck, 'mail')} {are} in flight far too long"
 
 
-def _well(facts: HealthFacts) -> str:
+def _ok_sentence(facts: HealthFacts) -> str:
     if not facts.waiting:
         return f"empty{_counted(facts)}"
     delayed = f", {facts.delayed:,} of them delayed" if facts.delayed else ""

@@ -42,7 +42,7 @@ Report = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What an immediate count of a queue may read, in a few ms. Many queues share what ten may."""
+    """What an immediate count of a queue may read, in a few ms. Many queues share that of ten."""
 
     rows: int = 500
     partitions: int = 256

@@ -42,8 +42,8 @@ class DutyParams(BaseModel):
     )
     time_limit: Duration | None = Field(
         None,
-        description="apply takes nothing new after this long; the next run goes on. Airflow gives "
-        "it from the time-out",
+        description="apply begins nothing new after this long; the next run goes on. Airflow "
+        "derives it from the time-out",
     )
 
     @model_validator(mode="after")
@@ -97,7 +97,7 @@ class DutyParams(BaseModel):
 
 QUEUES, APPROVE, DRY_RUN = "queues", "approve", "dry_run"
 _QUEUES = "one name a line; none = every queue that RabbitMQ knows"
-_APPROVE = "ask a person before apply, who sees the plan; no answer is no"
+_APPROVE = "ask a person before apply; no answer counts as no"
 GIVEN_BY_AIRFLOW = frozenset({"slices_from", "slices_before", "time_limit"})
 """Params that Airflow sets, not a form: the data interval of a backfill, and the time-out."""
 

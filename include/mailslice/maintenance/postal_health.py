@@ -56,7 +56,7 @@ class PostalOverview:
     """Why the ledger could not be read."""
 
 
-def judge_postal(facts: PostalHealthFacts) -> HealthVerdict:
+def postal_verdict_of(facts: PostalHealthFacts) -> HealthVerdict:
     """The worst verdict that holds for the queue."""
     return min(_verdicts(facts), key=lambda verdict: verdict.health.severity)
 
@@ -67,7 +67,7 @@ def postal_overview(stores: Stores, clock: Clock) -> PostalOverview:
         newest = [*newest_reports(stores.existing_runs(), [DUTY], [NO_QUEUE])]
     except STORE_ERRORS as error:
         facts = PostalHealthFacts(failed=unanswered("the ledger", error))
-        return PostalOverview(judge_postal(facts), facts, unanswered=error)
+        return PostalOverview(postal_verdict_of(facts), facts, unanswered=error)
     return of_reports([report for *_, reports in newest for report in reports], clock())
 
 
@@ -92,7 +92,7 @@ def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOve
         failed=failed,
     )
     shown = {**seen, "alerts": run.get("alerts")} if seen else seen
-    return PostalOverview(judge_postal(facts), facts, looked_at, shown)
+    return PostalOverview(postal_verdict_of(facts), facts, looked_at, shown)
 
 
 def as_json(one: PostalOverview) -> dict[str, object]:

@@ -224,7 +224,7 @@ def _step(job: _Job, step: str) -> dict[str, Any]:
 
 
 def _record_running(job: _Job, started: str, message: str) -> None:
-    report = _so_far(job.logic, job.run, started, {"status": reports.RUNNING, "message": message})
+    report = _interim(job.logic, job.run, started, {"status": reports.RUNNING, "message": message})
     Ledger(job.run.stores, job.run.settings).write(report)
 
 
@@ -319,7 +319,7 @@ def _record_failure(
         with suppress(Exception):
             run.folder.write_json(FAILURE, {"step": step, **outcome})
     with suppress(Exception):
-        report = _so_far(duty, run, times["started"], outcome)
+        report = _interim(duty, run, times["started"], outcome)
         ledger, newest = Ledger(run.stores, run.settings), None
         with suppress(MailsliceError):
             newest = ledger.list(run.request.duty, run.request.queue)
@@ -331,7 +331,7 @@ def _record_failure(
             ledger.write(report)
 
 
-def _so_far(duty: AnyDuty, run: Run, started: str, outcome: dict[str, Any]) -> dict[str, Any]:
+def _interim(duty: AnyDuty, run: Run, started: str, outcome: dict[str, Any]) -> dict[str, Any]:
     """A report made of the files of the steps that are done."""
     return _report_of(run, started, {**partial_report(duty, run.folder), **outcome})
 

@@ -28,8 +28,8 @@ class SlicedParams(DutyParams):
 
     slices_from: Moment | None = Field(
         None,
-        description="first slice of a backfill, ISO 8601; a run that is held to slices moves no "
-        "start",
+        description="first slice of a backfill, ISO 8601; a run that is limited to some slices "
+        "moves no start",
     )
     slices_before: Moment | None = Field(
         None, description="end of a backfill, not included, ISO 8601"

@@ -1,4 +1,4 @@
-"""Items a few at a time."""
+"""Items in batches."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice

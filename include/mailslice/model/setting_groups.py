@@ -40,7 +40,7 @@ from mailslice.model.spark_conf import SparkConf
 from mailslice.model.throttling import Limits
 
 _MAX_RETENTION = timedelta(days=3650)
-"""Rows go by TTL, and Cassandra before 5.0 refuses one that ends after 2038."""
+"""Rows expire by TTL. Cassandra before 5.0 refuses a TTL that ends after 2038."""
 _LONGEST_UNDO = timedelta(days=365)
 _BUCKET = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _LARGEST_OBJECT = 5 * 1024**3
@@ -280,7 +280,7 @@ class S3Settings(Group):
 
     @field_validator("endpoint")
     @classmethod
-    def _web(cls, value: str) -> str:
+    def _http_url(cls, value: str) -> str:
         try:
             parts = urlsplit(value)
             _ = parts.port, (parts.hostname or "").encode("idna")
@@ -328,7 +328,7 @@ class QueueSettings(Group):
     """Number of buckets into which each slice is divided. James: rabbitmq.properties
     `mailqueue.view.bucketCount`"""
     browse_start_pace: int = Field(1000, ge=1, le=2**31 - 1)
-    """James moves browseStart at one in so many deletes. James: rabbitmq.properties
+    """James moves browseStart at one in this many deletes. James: rabbitmq.properties
     `mailqueue.view.updateBrowseStartPace`"""
     james: JamesVersion = JamesVersion.V3_8
     """Whose declarations mailslice makes for queues that are missing: 3.8 (and before) or 3.9 (and
@@ -460,7 +460,7 @@ class DutySettings(Group):
     """Command that runs Cassandra's nodetool on one node, for reclaim. {host} stands for the node's
     address: `ssh {host} nodetool`. A password of JMX belongs in a file: `-pwf FILE`."""
     usual_factor: float = Field(10.0, ge=1)
-    """A plan of more than so many times the work of the last runs fails the gate."""
+    """A plan of more than this many times the work of the last runs fails the gate."""
     max_counters_share: float = Field(0.2, ge=0, le=1)
     """Share of all mailboxes whose counters one run may change, and of all rows of messageIdTable
     that it may delete, 0 to 1, unless the run says another."""
@@ -468,7 +468,7 @@ class DutySettings(Group):
     """What stuck_mails does with a mail whose holder hangs, unless the run says another. recover
     needs MAILSLICE_QUEUE_STAGE_MARKS."""
     stuck_factor: float = Field(10.0, ge=1, le=1000)
-    """A mail is stuck when a worker holds it for longer than so many times the queue's 99th
+    """A mail is stuck when a worker holds it for longer than this many times the queue's 99th
     percentile."""
     stuck_at_least: Time = timedelta(minutes=10)
     """A mail that a worker holds for less than this is never stuck."""
@@ -494,7 +494,7 @@ class DutySettings(Group):
 
     @field_validator("notify_webhook")
     @classmethod
-    def _web(cls, value: SecretStr | None) -> SecretStr | None:
+    def _http_url(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not value.get_secret_value().startswith(("http://", "https://")):
             raise ValueError("allowed: a URL of http or https")
         return value
@@ -537,7 +537,7 @@ class WebadminSettings(Group):
 
 
 class AlertSettings(Group):
-    """From where on MAILSLICE_DUTY_NOTIFY tells a person; every report says it, too."""
+    """Limits above which MAILSLICE_DUTY_NOTIFY notifies people. Reports list these alerts, too."""
 
     browse_lag: Duration = timedelta(days=3)
     """Alert when browseStart is older than this. 0s: never."""
@@ -618,7 +618,7 @@ class SmtpInSettings(Group):
     """Whether passwords may come in the clear where HOST is not loopback. Set it only behind a port
     that is published on loopback."""
     max_connections: int = Field(100, ge=1, le=2**31 - 1)
-    """Connections at once: so many from outside the allowed networks, and as many from within."""
+    """Connections at once: this many from outside the allowed networks, and as many from within."""
     connections_per_client: int = Field(10, ge=1)
     """Connections at once from one address outside the allowed networks; of IPv6 from one /64."""
     timeout: Time = timedelta(minutes=5)
@@ -639,7 +639,7 @@ class GiveUp(StrEnum):
 
 
 class StartTls(StrEnum):
-    """Whether the next hop is spoken to by TLS (RFC 3207)."""
+    """Whether connections to the next hop use TLS (RFC 3207)."""
 
     NONE = "none"
     MAY = "may"

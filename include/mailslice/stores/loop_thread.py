@@ -74,7 +74,7 @@ class LoopThread:
         else:
             last.close()
 
-    def soon(self, callback: Callable[[], object]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         """Calls `callback` on the loop, unless that has ended. For any thread or signal handler."""
         if self._loop is not None and self.is_here:
             with suppress(RuntimeError):
@@ -85,7 +85,7 @@ class LoopThread:
         if self.is_here:
             self._close()
             if self._end is not None:
-                self.soon(self._end.set)
+                self.call_soon(self._end.set)
             self._thread.join()
 
     def _close(self) -> None:

@@ -16,7 +16,7 @@ from mailslice.view.configuration import Shape
 
 log = logging.getLogger(__name__)
 SCAN_FROM = 1000
-"""Above so many partitions, a reader that reads them one by one scans the keys instead."""
+"""Above this many partitions, a reader that reads them one by one scans the keys instead."""
 
 
 def partitions_in_use(tables: QueueTables, queue: QueueName) -> set[Partition]:

@@ -134,7 +134,7 @@ class Tasks(Protocol):
     """Runs the tasks. Each method may block for as long as a store takes to answer."""
 
     poll_seconds: float
-    """Seconds between two looks at a task that a request awaits."""
+    """Seconds between two reads of a task that a request awaits."""
 
     def submit(self, request: TaskRequest) -> None:
         """Queue a task. Raises Refused when too many wait."""

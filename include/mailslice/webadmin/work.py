@@ -140,7 +140,7 @@ class _Work:
         _raise_if_bad(report)
 
     def _record(self, action: str, facts: Information) -> None:
-        """Record the decision of who asked for the task, also when it failed."""
+        """Record the decision and who asked for the task, also after a failure."""
         request, now = self.request, self.clock()
         who, queue, reason = request.who, request.queue, request.reason
         facts = {"task": str(request.id), **facts}

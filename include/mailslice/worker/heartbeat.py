@@ -152,7 +152,7 @@ class Recorder:
             (_of_delivery(delivery, now) for delivery in chain(begun, waiting)),
             (_of_message(item, message, now) for item, message in self._received()),
         )
-        return tuple(_lightened(islice(mails, MAX_LISTED)))
+        return tuple(_without_large_messages(islice(mails, MAX_LISTED)))
 
 
 def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
@@ -179,7 +179,7 @@ def _of_message(item: QueuedMail, message: Message, now: float) -> InFlightMail:
     return InFlightMail(*fields, begun=False, returned=returned, partition=partition)
 
 
-def _lightened(mails: Iterable[InFlightMail]) -> Iterator[InFlightMail]:
+def _without_large_messages(mails: Iterable[InFlightMail]) -> Iterator[InFlightMail]:
     """Leaves out message bodies beyond 1 MiB in all: the mails' rows have them."""
     room = _MAX_MESSAGE_BYTES
     for mail in mails:

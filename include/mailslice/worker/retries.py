@@ -52,11 +52,11 @@ class Retried:
 
 
 async def retry(
-    settings: Settings, queue: QueueName, wanted: MailFilter, outcome: Retried, *, dry_run: bool
+    settings: Settings, queue: QueueName, selection: MailFilter, outcome: Retried, *, dry_run: bool
 ) -> int:
     """`retry_now`, then `deliver_due`. Returns the result of the latter, 0 for a dry run."""
     async with open_worker(settings, queue) as worker:
-        await retry_now(worker, wanted, outcome, dry_run=dry_run)
+        await retry_now(worker, selection, outcome, dry_run=dry_run)
         return 0 if dry_run else await deliver_due(worker, outcome.retried)
 
 

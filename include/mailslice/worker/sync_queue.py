@@ -193,8 +193,8 @@ class SyncQueue:
         return self._loop.call(self._worker.flush())
 
     def stop(self) -> None:
-        """Ends `consume` and `deliveries` for good, from any thread or signal handler, at once."""
-        self._loop.soon(self._stop.set)
+        """Ends `consume` and `deliveries` at once and for ever. For any thread or signal."""
+        self._loop.call_soon(self._stop.set)
 
     def _enqueuing(
         self, mails: Iterator[tuple[Mail, bytes | Path]], in_flight: int, delay: timedelta | None

@@ -11,8 +11,8 @@ from mailslice.maintenance.health import Health
 from mailslice.maintenance.postal_health import (
     PostalHealthFacts,
     as_json,
-    judge_postal,
     of_reports,
+    postal_verdict_of,
 )
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -104,12 +104,12 @@ REPORT = {
 def test_each_fact_has_its_word(
     facts: dict[str, Any], health: Health, why: str, next_: str | None
 ) -> None:
-    verdict = judge_postal(PostalHealthFacts(**{**WELL, **facts}))
+    verdict = postal_verdict_of(PostalHealthFacts(**{**WELL, **facts}))
     assert (verdict.health, verdict.why, verdict.next) == (health, why, next_)
 
 
 def test_nothing_known_is_not_well() -> None:
-    assert judge_postal(PostalHealthFacts()).health is Health.UNKNOWN
+    assert postal_verdict_of(PostalHealthFacts()).health is Health.UNKNOWN
 
 
 def test_what_a_run_dealt_with_is_not_stuck_any_more() -> None:

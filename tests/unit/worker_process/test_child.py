@@ -19,7 +19,7 @@ from mailslice.worker.dequeue.strikes import InHandlers, StrikeState
 from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.process import child
 from mailslice.worker.process.consumer_task import ConsumerTask
-from tests.unit.worker_process.test_handling import FakeDelivery
+from tests.unit.worker_process.test_handler_pool import FakeDelivery
 
 HANDLER = """
 import multiprocessing, time

@@ -20,7 +20,7 @@ from mailslice.worker.process import consume_loop
 from mailslice.worker.process import handler_pool as handling
 from mailslice.worker.process.consume_loop import consume
 from mailslice.worker.process.handler_pool import Policy
-from tests.unit.worker_process.test_handling import FakeDelivery
+from tests.unit.worker_process.test_handler_pool import FakeDelivery
 
 IMPATIENT = Policy(settle_pauses=(0.01,))
 SOON = 20

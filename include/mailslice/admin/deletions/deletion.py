@@ -130,7 +130,7 @@ class _Deleter:
             if ahead is not None:
                 self._finish(ahead.result())
         finally:
-            loop.soon(blobs.close)
+            loop.call_soon(blobs.close)
             loop.stop()
 
     def _finish(self, fetched: _Fetched) -> None:

@@ -112,7 +112,7 @@ def undelete(
                 outcome.doubtful += len(batch) - len(selected)
                 yield selected
 
-        runner.run(run.bring_all(restorable()))
+        runner.run(run.restore_all(restorable()))
 
 
 def forecast(
@@ -169,7 +169,7 @@ class _Undelete:
         self.blobs = AsyncBlobStore(settings.s3, settings.s3.bucket)
         self.publisher = Publisher(settings.rabbitmq)
 
-    async def bring_all(self, lists: Iterator[Sequence[DeletedMail]]) -> None:
+    async def restore_all(self, lists: Iterator[Sequence[DeletedMail]]) -> None:
         """Bring back `lists`, each of one batch. Raises a chunk's error once all chunks ended."""
         try:
             while (mails := await self._in_thread(next, lists, None)) is not None:
@@ -177,7 +177,7 @@ class _Undelete:
                     contents = Contents(self.stores.own_blobs, mails[0].batch)
                     for chunk in batches_by_weight(mails, CHUNK_MAILS, _bytes_of, _BYTES):
                         await self._room_for(chunk)
-                        task = asyncio.create_task(self._bring(contents, chunk))
+                        task = asyncio.create_task(self._restore(contents, chunk))
                         self.under_way[task] = chunk
             await all_ended(self.under_way)
         finally:
@@ -204,7 +204,7 @@ class _Undelete:
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.thread, work, *args)
 
-    async def _bring(self, contents: Contents, mails: Sequence[DeletedMail]) -> None:
+    async def _restore(self, contents: Contents, mails: Sequence[DeletedMail]) -> None:
         """Claims ids, writes blobs and rows, records ENTERED, publishes, records DONE."""
         chunk = await self._in_thread(self._claimed, contents, mails)
         if not chunk:

@@ -92,5 +92,5 @@ class Copies:
 
     @cached_property
     def _deployment(self) -> str:
-        """The deployment's id, which the own keyspace keeps for good, whatever its addresses."""
+        """The deployment's id, which the own keyspace keeps for ever, whatever its addresses."""
         return self._stores.own.locks.first("deployment", str(uuid4()))

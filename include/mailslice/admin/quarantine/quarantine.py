@@ -143,7 +143,7 @@ class Quarantine(Releases):
     def record(
         self, item: QueuedMail, holder: Holder, decided: Decided, verdict: str, at: datetime
     ) -> None:
-        """Write a row to `decisions`, which ends after MAILSLICE_DUTY_RETENTION."""
+        """Write a row to `decisions`, which expires after MAILSLICE_RETENTION."""
         mail = (item.enqueue_id, item.mail.name, holder.stage, holder.worker, holder.age, verdict)
         row = DecisionRow(
             *mail, decided.action, decided.why, at, decided.who, decided.run, holder.attempt
@@ -250,7 +250,7 @@ class Quarantine(Releases):
         return self._copies.sweep(lambda: self.mails(serial=True))
 
     def finished(self, mail: QuarantinedMail, at: datetime) -> QuarantinedMail:
-        """Record that the worker completed the mail after all."""
+        """Record that the worker completed the mail in the end."""
         return mail if mail.finished is not None else self._moved(mail, finished=at)
 
     def mails(self, *, serial: bool = False) -> Iterator[QuarantinedMail]:

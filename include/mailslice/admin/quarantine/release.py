@@ -144,7 +144,7 @@ class Releases:
         return without(mail, served)
 
     def _in_doubt(self, mail: QuarantinedMail, entry: EnqueueId) -> MayBeDelivered:
-        """Puts the row back to KEPT: a person decides, and may release it all the same."""
+        """Puts the row back to KEPT: a person decides, and may still release it."""
         doubt = f"its release was cut off, and it may have been delivered as {entry}"
         self._claim(mail, state=State.KEPT, why=f"{mail.why}; {doubt}")
         hint = "look in the log of the next hop: discard drops it, another release sends it again"

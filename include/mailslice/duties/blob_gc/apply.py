@@ -39,7 +39,7 @@ CHANGED = "changed since the listing"
 ALREADY_DELETED = "gone already"
 REFERENCED = "referred to again"
 NAMED = 20
-"""A report names at most so many failures, and so many blobs that could not be restored."""
+"""A report names at most this many failures, and this many blobs that could not be restored."""
 _AT_ONCE = 2
 """Groups that one task handles concurrently: HEADs of one overlap with DELETEs of another."""
 
@@ -101,18 +101,18 @@ def _delete(
     spec: DeleteSpec, trash: Trash, blobs: Sequence[PlannedBlob], rereferenced: frozenset[str]
 ) -> GroupOutcome:
     requested = {blob.key: blob for blob in blobs if blob.key not in rereferenced}
-    places, bucket = dict[BlobId, BlobId](), trash.james.bucket
+    paths, bucket = dict[BlobId, BlobId](), trash.james.bucket
     if spec.expires is not None:
-        places = {key: Trashed(spec.expires, spec.run, key, 0, bucket).place for key in requested}
-    problems = trash.own.copies(bucket, places)
+        paths = {key: Trashed(spec.expires, spec.run, key, 0, bucket).path for key in requested}
+    problems = trash.own.copies(bucket, paths)
     crash.point("apply:after-copies")
     # HEAD comes after the copies: a blob that is unchanged now was unchanged when it was copied.
     stored = trash.james.heads(list(requested))
     unchanged = {key for key, blob in requested.items() if blob.is_still(stored[key])}
     absent = [key for key, blob in stored.items() if blob is None]
     # An absent blob with a copy of this run was deleted by an earlier try of this run.
-    copies = trash.own.heads([places[key] for key in absent if key in places])
-    deleted_before = {key for key in absent if key in places and copies[places[key]] is not None}
+    copies = trash.own.heads([paths[key] for key in absent if key in paths])
+    deleted_before = {key for key in absent if key in paths and copies[paths[key]] is not None}
     uncopied = {key: why for key, why in problems.items() if key in unchanged}
     to_delete = [key for key in requested if key in unchanged and key not in uncopied]
     failed = {**uncopied, **trash.james.delete_many(to_delete)}
@@ -134,7 +134,7 @@ _GROUPS_A_SLOT = 4
 """In the first round. Apply checks the lock and the time limit between two rounds."""
 _SHORT_ROUND_S, _LONG_ROUND_S = 4.0, 8.0
 _SMALL_PLAN = 2
-"""This process reads up to so many groups of candidates; Spark reads more."""
+"""This process reads up to this many groups of candidates; Spark reads more."""
 
 
 def collect(
@@ -232,9 +232,9 @@ class _Collection:
             for number, (key, why) in enumerate(outcome.failures.items()):
                 progress.fail(key, why, 1 if number else 1 + unnamed)
 
-    def _put_back(self, places: Iterable[str]) -> None:
+    def _put_back(self, paths: Iterable[str]) -> None:
         """Restore the copies that have these object keys."""
-        copies = (Trashed.of(place, 0) for place in places)
+        copies = (Trashed.of(path, 0) for path in paths)
         self._note(self._trash.restore(filter(None, copies)))
 
     def _note(self, outcomes: Mapping[BlobId, str]) -> None:
@@ -326,7 +326,7 @@ class _Collection:
         stored = trash.james.heads([row[KEY] for row in uncopied])
         why = "referred to again, and no copy was kept"
         self._note({key: why for key, blob in stored.items() if blob is None})
-        self._put_back(row["place"] for row in missed)
+        self._put_back(row["path"] for row in missed)
 
     def _planned(self, session: Session, frames: ExitStack, groups: Sequence[RowGroup]) -> Dataset:
         folder = self._run.folder

@@ -209,11 +209,11 @@ def _missed(  # noqa: PLR0917 - the frames to join
     copies = frames.enter_context(read_copies(session, run.settings, folders))
     referenced_copies = referenced(copies, references)
     if run.params(Params).inventory is None:
-        return [row["place"] for row in collected(missing_from(referenced_copies, blobs))]
+        return [row["path"] for row in collected(missing_from(referenced_copies, blobs))]
     rows = collected(referenced_copies)
     with Trash(run.settings) as trash:
         stored = trash.james.heads([row[KEY] for row in rows])
-    return [row["place"] for row in rows if stored[row[KEY]] is None]
+    return [row["path"] for row in rows if stored[row[KEY]] is None]
 
 
 def _scans(

@@ -72,7 +72,7 @@ def read_planned(
 
 
 def read_copies(session: Session, settings: Settings, folders: Sequence[str]) -> Dataset:
-    """Copies below these folders: `key` is the blob's object key, `place` the copy's."""
+    """Copies below these folders: `key` is the blob's object key, `path` the copy's."""
 
     def work(batches: Iterator[Sequence[str]]) -> Iterator[RowBatch | Summary]:
         with Trash(settings) as trash:
@@ -80,9 +80,9 @@ def read_copies(session: Session, settings: Settings, folders: Sequence[str]) ->
                 copies = 0
                 for page in trash.pages([folder]):
                     copies += len(page)
-                    keys, places = [copy.key for copy in page], [copy.place for copy in page]
+                    keys, paths = [copy.key for copy in page], [copy.path for copy in page]
                     if page:
-                        yield RowBatch({KEY: keys, "place": places})
+                        yield RowBatch({KEY: keys, "path": paths})
                 yield {"folder": folder.removeprefix(TRASH_PREFIX), "copies": copies}
 
-    return read_once(session, folders, work, {KEY: "string", "place": "string"})
+    return read_once(session, folders, work, {KEY: "string", "path": "string"})

@@ -21,7 +21,7 @@ from mailslice.stores.blobs.key_ranges import behind
 from mailslice.stores.blobs.store import Turns
 
 TRASH_PREFIX = "kept/"
-_PLACE = re.compile(r"kept/(\d{8}T\d{6}Z)/([^/@]+)(@[^/]+)?/(.+)", re.ASCII | re.DOTALL)
+_PATH = re.compile(r"kept/(\d{8}T\d{6}Z)/([^/@]+)(@[^/]+)?/(.+)", re.ASCII | re.DOTALL)
 _TIME = "%Y%m%dT%H%M%SZ"
 RESTORED, PRESENT, NO_COPY = "restored", "present", "no copy"
 
@@ -40,7 +40,7 @@ class Trashed:
     bucket: str = ""
 
     @property
-    def place(self) -> BlobId:
+    def path(self) -> BlobId:
         return BlobId(f"{self.folder}{self.key}")
 
     @property
@@ -50,9 +50,9 @@ class Trashed:
         return f"{TRASH_PREFIX}{self.expires:{_TIME}}/{run}/"
 
     @classmethod
-    def of(cls, object_key: str, size: int) -> Self | None:
+    def of(cls, path: str, size: int) -> Self | None:
         """The copy that has this object key in the own bucket; None if it is no copy's key."""
-        if (match := _PLACE.fullmatch(object_key)) is None:
+        if (match := _PATH.fullmatch(path)) is None:
             return None
         try:
             expires = datetime.strptime(match[1], _TIME).replace(tzinfo=UTC)
@@ -110,7 +110,7 @@ class Trash:
         requested = list(keys)
         for run in self.runs():
             stored = self.own.heads([BlobId(f"{run.folder}{key}") for key in requested])
-            of_run = (Trashed.of(place, blob.size) for place, blob in stored.items() if blob)
+            of_run = (Trashed.of(path, blob.size) for path, blob in stored.items() if blob)
             copies |= {copy.key: copy for copy in of_run if copy is not None}
         return copies
 
@@ -118,9 +118,9 @@ class Trash:
         """Restore copies whose blob is missing. Key -> `restored`, `present`, or why it failed."""
         newest = {copy.key: copy for copy in sorted(copies, key=lambda copy: copy.expires)}
         stored = self.james.heads(list(newest))
-        missing = {copy.place: key for key, copy in newest.items() if stored[key] is None}
+        missing = {copy.path: key for key, copy in newest.items() if stored[key] is None}
         failed = {} if dry_run else self.james.copies(self.own.bucket, missing)
-        outcomes = {key: failed.get(place, RESTORED) for place, key in missing.items()}
+        outcomes = {key: failed.get(path, RESTORED) for path, key in missing.items()}
         return {key: outcomes.get(key, PRESENT) for key in newest}
 
     def expired(self, now: datetime, but_of: str) -> list[str]:
@@ -134,7 +134,7 @@ class Trash:
         """
         deleted = failed = 0
         for page in self.pages(folders):
-            places = [copy.place for copy in page if copy.key not in but]
-            problems = self.own.delete_many(places)
-            deleted, failed = deleted + len(places) - len(problems), failed + len(problems)
+            paths = [copy.path for copy in page if copy.key not in but]
+            problems = self.own.delete_many(paths)
+            deleted, failed = deleted + len(paths) - len(problems), failed + len(problems)
         return deleted, failed

@@ -212,7 +212,7 @@ AT_ONCE = 1_000
 THREADS = 8
 NOT_REACHED = "the step ended before it"
 _MAX_FAILURES = 20
-"""After so many failures in a row the store counts as down, and other mailboxes are left."""
+"""After this many failures in a row the store counts as down, and other mailboxes are left."""
 
 
 class CounterWork:

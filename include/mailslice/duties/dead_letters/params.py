@@ -1,4 +1,4 @@
-"""What a run of dead_letters can be told."""
+"""Parameters of a dead_letters run."""
 
 from typing import ClassVar, Self
 
@@ -16,46 +16,46 @@ class Params(DutyParams):
 
     LATER: ClassVar[tuple[str, ...]] = ("limit", "most_redrives", "force_cleaned", "rate")
 
-    redrive: bool = Field(False, description="put letters back into the queue; without it none is")
+    redrive: bool = Field(False, description="put letters back into the queue; otherwise none")
     limit: int = Field(
         1000,
         ge=1,
         le=MAX_CHECKED_OUT,
-        description="letters redriven in one run, at most; the oldest first",
+        description="most letters that one run redrives, the oldest first",
     )
-    cause: Cause | None = Field(None, description="redrive only those that died of this")
+    cause: Cause | None = Field(None, description="redrive only letters with this cause")
     name: str | None = Field(None, description="redrive only mails of this name")
     sender: str | None = Field(
         None, description="redrive only mails of this sender; <> is the null sender"
     )
     older_than: Duration | None = Field(
         None,
-        description="redrive only letters that are dead for so long (15m, 1d); "
-        "never those of unknown age",
+        description="redrive only letters that died at least this long ago (15m, 1d); "
+        "never letters of unknown age",
     )
     most_redrives: int = Field(
-        3, ge=1, le=1000, description="a mail that was redriven so often stays a dead letter"
+        3, ge=1, le=1000, description="a mail that was redriven this often stays a dead letter"
     )
     force_cleaned: bool = Field(
         False,
-        description="redrive also mails that have neither a row nor a deleted mark: "
-        "they were dealt with, and are handled again",
+        description="also redrive mails that have neither a row nor a deleted mark: "
+        "they were completed or deleted before, and are handled again",
     )
     rate: int = Field(
-        0, ge=0, description="letters redriven a second, at most; 0 = no limit but the setting's"
+        0, ge=0, description="most letters redriven a second; 0 = only the setting limits them"
     )
     look_at: int = Field(
         100_000,
         ge=1,
         le=MAX_CHECKED_OUT,
-        description="letters one run looks at, from the head of the queue; "
+        description="letters that one run takes from the head of the queue; "
         "each costs the broker 5 KB meanwhile",
     )
 
     @field_validator("cause", mode="before")
     @classmethod
     def _as_people_write_it(cls, value: object) -> object:
-        """`missing-blob` and `Rejected` are as good as the causes' own names."""
+        """Also accepts spellings such as `missing-blob` and `Rejected`."""
         if not isinstance(value, str) or isinstance(value, Cause):
             return value
         requested = " ".join(value.replace("-", " ").replace("_", " ").casefold().split())

@@ -55,7 +55,7 @@ _SKIPPED = {
 }
 _BYTES_A_ROW = 500
 _GROUPS_AT_ONCE, _ROWS_AT_ONCE = 2000, 100_000
-"""So few that apply can begin a batch shortly before the time limit."""
+"""Few enough for apply to begin a batch shortly before the time limit."""
 _SLICES = 500
 """The most slices of a report."""
 

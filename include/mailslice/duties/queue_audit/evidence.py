@@ -1,8 +1,8 @@
 """Evidence about a queue: RabbitMQ's figures, workers' records, dead letters, and a census.
 
-A census holds the work queue and reads, in this order: what consumers hold (a mail that leaves them
-now comes into the hold, or goes to the dead letters), the dead letters, what came into the hold
-meanwhile. So a mail that was found nowhere was nowhere when the hold ended.
+A census takes all messages of the work queue. Then it reads what consumers hold, the dead letters,
+and what came into the work queue meanwhile, in this order. A mail that leaves a consumer comes into
+the work queue or the dead letters. So a mail that is found nowhere was nowhere at the census's end.
 """
 
 import logging
@@ -191,12 +191,12 @@ def explained_consumers(
 ) -> Consumers:
     """What consumers hold. Asks until records explain it, or until the `longest` hold is over.
 
-    Only records that were made after RabbitMQ's figure explain it. Consumers get nothing new, so
-    what such a record lists was with them at the figure, too. An earlier record may list mails that
-    were done by then, and so hide as many messages that no record lists. A record is written a
-    moment after it is made: only the second one read after the figure was certainly made after it.
-    A mail in the hold explains nothing. Nor does a mail that has a lease, or that was marked in its
-    handler: its message may be acknowledged.
+    Only records that were made after RabbitMQ's figure explain it. Consumers get no new mail, so a
+    mail of such a record was with them at the time of the figure. An earlier record may list mails
+    that were done by then, and so hide as many messages that no record lists. A record is written a
+    moment after it is made: only the second record read after the figure was surely made after it.
+    A mail in the census explains nothing. Nor does a mail that has a lease, or that was marked in
+    its handler: its message may be acknowledged.
     """
     began = {record.worker: record.beat for record in before}
     deadline = time.monotonic() + (longest - HOLD).total_seconds()

@@ -42,7 +42,7 @@ from mailslice.stores.cassandra.session import Pending
 
 DELETED_SINCE_PLAN = "gone since plan"
 MAX_NAMED = 99
-"""The report names at most so many partitions that failed."""
+"""The report names at most this many partitions that failed."""
 _CLEAN = "nothing to do, the range is clean already: "
 _IN_FLIGHT = 16
 _TARGET, _DELETING = "browseStartTarget", "deletesBegun"
@@ -164,7 +164,7 @@ class QueueCleanup(Duty[CleanupPlan]):
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
         status, message = super().outcome(run, steps)
         tables = {**steps.plan, **steps.result.fields}.get("unrepaired", ())
-        return status, message + risk(tables if status in {DONE, DRY_RUN} else ())
+        return status, message + repair_warning(tables if status in {DONE, DRY_RUN} else ())
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
         """Adds defaults for fields of steps that did not run."""
@@ -190,7 +190,7 @@ class QueueCleanup(Duty[CleanupPlan]):
 DUTY = QueueCleanup()
 
 
-def risk(unrepaired: Sequence[str]) -> str:
+def repair_warning(unrepaired: Sequence[str]) -> str:
     """A warning if slices are emptied on a cluster that was not repaired; empty if it was."""
     if not unrepaired:
         return ""

@@ -25,8 +25,8 @@ class Params(SlicedParams):
     max_share: Share = Field(0.0, description="has no effect any more; see unusual")
     unusual: bool = Field(
         False,
-        description="also far more rows than the last runs deleted (MAILSLICE_DUTY_USUAL_FACTOR); "
-        "needs a reason",
+        description="also when the plan has far more rows than the last runs deleted "
+        "(MAILSLICE_DUTY_USUAL_FACTOR); needs a reason",
     )
     restarted: Moment | None = Field(
         None,

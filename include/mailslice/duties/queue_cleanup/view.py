@@ -19,7 +19,7 @@ from mailslice.view.configuration import Shape
 from mailslice.view.partitions import partitions_in_use, partitions_to_read, slices_of
 
 MAX_KEYS = 50_000
-"""Up to so many partitions are all read, also empty ones. If there are more, keys are scanned."""
+"""Up to this many partitions are all read, also empty ones. If there are more, keys are scanned."""
 
 
 @dataclass(frozen=True, slots=True)

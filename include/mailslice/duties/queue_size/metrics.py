@@ -47,7 +47,7 @@ def samples(queue: str, measured: Mapping[str, Any], *, domains: bool = True) ->
             number = datetime.fromisoformat(value).timestamp() if isinstance(value, str) else value
             yield Sample(f"mailslice_queue_{name}", text, {"queue": queue}, number)
     shape = measured["shape"]
-    by_age = "Live mails by age: up to so many minutes, each mail in one"
+    by_age = "Live mails by age: up to this many minutes, each mail in one"
     for minutes, count in zip(shape["columns"], shape["total"], strict=True):
         labels = {"queue": queue, "minutes": str(minutes)}
         yield Sample("mailslice_queue_mails_by_age", by_age, labels, count)

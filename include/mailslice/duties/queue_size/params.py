@@ -1,4 +1,4 @@
-"""What a run of queue_size can be told."""
+"""Parameters of a queue_size run."""
 
 from pydantic import Field
 

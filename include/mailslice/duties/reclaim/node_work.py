@@ -113,9 +113,9 @@ class NodeWork:
         if self.run.out_of_time():
             return "the time limit is over"
         deadline = time.monotonic() + PATIENCE.total_seconds()
-        while working := self._working():
+        while collecting := self._collecting_node():
             if time.monotonic() >= deadline:
-                return f"a garbagecollect is at work on {working}: never two nodes at once"
+                return f"a garbagecollect is at work on {collecting}: never two nodes at once"
             self.sleep(POLL_S)
         self.run.require_lock()
         up = {node: False} | {other.address: other.up for other in self.nodes.all()}
@@ -131,7 +131,7 @@ class NodeWork:
             return f"{node} has {pending} pending compactions, allowed are {allowed} (max_pending)"
         return None
 
-    def _working(self) -> str | None:
+    def _collecting_node(self) -> str | None:
         """A node that collects garbage now, no matter who started it; None if there is none."""
         asked = (node.address for node in self.nodes.all() if node.asked)
         return next((node for node in asked if self.nodes.compacting(node).collecting), None)

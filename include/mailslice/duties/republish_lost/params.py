@@ -1,4 +1,4 @@
-"""What a run of republish_lost can be told."""
+"""Parameters of a republish_lost run."""
 
 from typing import ClassVar
 
@@ -20,16 +20,15 @@ class Params(DutyParams):
     )
     older_than: Duration | None = Field(
         None,
-        description="only mails enqueued at least so long ago, as James' olderThan (1d, 5h); all "
+        description="only mails enqueued at least this long ago, as James' olderThan (1d, 5h); all "
         "when not given",
     )
     accept_duplicates: bool = Field(
         False,
-        description="also mails that are `lost or ghost`: one that James delivered without marking "
-        "it is delivered again",
+        description="also mails with the verdict `lost or ghost`: those that James delivered "
+        "without a mark are delivered again",
     )
     repeat_unknown: bool = Field(
         False,
-        description="also mails that were published once without anybody seeing a confirm: they "
-        "may be delivered twice",
+        description="also mails whose earlier publish got no confirm: they may be delivered twice",
     )

@@ -1,4 +1,4 @@
-"""What a run of stuck_mails can be told."""
+"""Parameters of a stuck_mails run."""
 
 from datetime import timedelta
 from typing import Annotated, ClassVar

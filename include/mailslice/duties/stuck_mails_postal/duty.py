@@ -84,7 +84,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
             quarantined=len(in_quarantine(existing_entries(run.stores))),
             oldestSeconds=max((row.age_seconds or 0.0 for row in rows), default=0.0),
             unreadable={str(server): why for server, why in seen.unreadable.items()},
-            rows=[{**row.as_json(), **plan.would(row)} for row in rows[:_MAX_ROWS]],
+            rows=[{**row.as_json(), **plan.by_mode(row)} for row in rows[:_MAX_ROWS]],
             message=_message(seen, rows),
         )
         return plan

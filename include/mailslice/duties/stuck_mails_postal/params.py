@@ -1,4 +1,4 @@
-"""What a run of stuck_mails_postal can be told."""
+"""Parameters of a stuck_mails_postal run."""
 
 from pydantic import Field
 
@@ -20,14 +20,14 @@ class Params(DutyParams):
     lock_timeout: Time | None = Field(
         None,
         description="a message locked for longer is stuck. MAILSLICE_POSTAL_LOCK_TIMEOUT when not "
-        "given, else 10 times the p99 of what sending takes, at least 10m",
+        "given, else 10 times the p99 of the sending times, at least 10m",
     )
     limit: int = Field(
         1000,
         ge=1,
         le=1_000_000,
-        description="most messages that one run acts on, oldest locks first; the rest is the next "
-        "run's",
+        description="most messages that one run acts on, oldest locks first; the next run acts on "
+        "the rest",
     )
     restarted: Moment | None = Field(
         None,
@@ -36,6 +36,6 @@ class Params(DutyParams):
     )
     accept_duplicates: bool = Field(
         False,
-        description="mode retry: also put back what may have been sent, or is held by a worker "
-        "that may live",
+        description="mode retry: also put back messages that may have been sent, or that a worker "
+        "may still hold",
     )

@@ -130,7 +130,7 @@ class PostalPlan(Plan):
         """The next run in mode close or retry finishes what killed runs left."""
         return self.mode is not PostalMode.SHADOW
 
-    def would(self, row: PlannedRow) -> dict[str, str]:
+    def by_mode(self, row: PlannedRow) -> dict[str, str]:
         """What each mode does with a row as it was planned, or why it leaves it alone."""
         modes = (PostalMode.CLOSE, PostalMode.RETRY)
         return {mode.value: str(self.action(row, mode)) for mode in modes}

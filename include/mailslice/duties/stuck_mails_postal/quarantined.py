@@ -90,16 +90,16 @@ def _of_server(
     ids = [entry.message for entry in entries]
     queued = PostalQueue(postal.main).of_messages(server, ids)
     if (messages := messages_of(postal, server)) is None:
-        return [_judged(entry, None, (), queued, {}) for entry in entries]
+        return [_of_entry(entry, None, (), queued, {}) for entry in entries]
     rows, records = messages.by_id(ids), messages.deliveries(ids)
     contents = messages.has_own_header(rows.values())
     return [
-        _judged(entry, rows.get(entry.message), records.get(entry.message, ()), queued, contents)
+        _of_entry(entry, rows.get(entry.message), records.get(entry.message, ()), queued, contents)
         for entry in entries
     ]
 
 
-def _judged(
+def _of_entry(
     entry: PostalEntry,
     message: PostalMessage | None,
     records: Sequence[PostalDelivery],

@@ -1,4 +1,4 @@
-"""The ways out of quarantine: back to Postal's queue, or away for good. The duty's lock is held.
+"""The two ways out of quarantine: release and discard. The caller holds the duty's lock.
 
 Each begins with a state of the entry that says where the message goes. After a kill, the next
 caller can thus finish it, once.

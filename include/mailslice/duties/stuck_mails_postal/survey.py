@@ -1,4 +1,4 @@
-"""A look at Postal's whole queue: what is stuck, lost or gone. Reads only.
+"""A survey of Postal's whole queue: what is stuck, lost or gone. Reads only.
 
 `postal stuck` lists it, and the duty plans by it.
 """
@@ -155,7 +155,7 @@ class PostalServers:
     def classified(self, rows: Iterable[QueuedMessage], now: datetime) -> Iterator[SurveyedRow]:
         """State and stage of rows with old locks, by Postal's rows as they are now."""
         for server, page in _by_server(rows):
-            judged = self.ask(server, partial(_judged, page, partial(self._deleted_ids, server)))
+            judged = self.ask(server, partial(_staged, page, partial(self._deleted_ids, server)))
             is_gone = self._known.get(server, False) is None
             state = PostalState.MESSAGE_GONE if is_gone else PostalState.UNKNOWN
             for item in judged or [SurveyedRow(row, state) for row in page]:
@@ -221,7 +221,7 @@ def _by_server(rows: Iterable[QueuedMessage]) -> Iterator[tuple[int, list[Queued
     yield from pages.items()
 
 
-def _judged(
+def _staged(
     rows: Collection[QueuedMessage],
     gone_of: Callable[[Collection[int], ServerMessages], set[int]],
     database: ServerMessages,

@@ -36,7 +36,7 @@ class FastRequests:
         running, self._running = self._running, None
         if running is not None:
             small, loop = running
-            loop.soon(small.close)
+            loop.call_soon(small.close)
             loop.stop()
 
     def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob]:

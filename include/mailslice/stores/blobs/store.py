@@ -39,7 +39,7 @@ class StoredBlob:
 
 
 Turns: TypeAlias = Callable[[int], None]
-"""Waits until so many keys may be processed: `maintenance.rate_limit.Throttle.take` is one."""
+"""Waits until this many keys may be processed: `maintenance.rate_limit.Throttle.take` is one."""
 
 
 @dataclass(eq=False, repr=False)

@@ -79,7 +79,7 @@ class Window:
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         self._waiting.append(turn)
-        overdue = loop.call_later(_PATIENCE, self._let_in, turn)
+        overdue = loop.call_later(_PATIENCE, self._admit, turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -93,9 +93,9 @@ class Window:
     def _wake(self) -> None:
         """Admits waiting requests while there is room. Drops those that are done or cancelled."""
         while self._waiting and (self._waiting[0].done() or self._under_way < self._room):
-            self._let_in(self._waiting.popleft())
+            self._admit(self._waiting.popleft())
 
-    def _let_in(self, turn: asyncio.Future[None]) -> None:
+    def _admit(self, turn: asyncio.Future[None]) -> None:
         if not turn.done():
             self._under_way += 1
             turn.set_result(None)

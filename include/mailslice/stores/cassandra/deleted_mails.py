@@ -28,7 +28,7 @@ LISTS_BEFORE_SCAN, MARKS_A_LIST = 200, 600
 list costs as much as MARKS_A_LIST marks. The scan starts after LISTS_BEFORE_SCAN lists or later.
 """
 MARKS_SCANNED = 1_250_000
-"""A scan reads at most so many marks, of all queues: a mark takes 100 bytes of memory."""
+"""A scan reads at most this many marks, of all queues: a mark takes 100 bytes of memory."""
 _SAMPLES, _RANGES = 4096, 32
 
 

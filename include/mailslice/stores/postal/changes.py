@@ -112,15 +112,15 @@ class PostalChanges:
 
     def close(self, row: QueuedMessage, record: PostalRecord, newest: int) -> None:
         """Deletes the queue row, writes the record. On two servers the deletion commits first."""
-        self._both(self._delete, row, record, newest, row_first=True)
+        self._change_row_and_record(self._delete, row, record, newest, row_first=True)
 
     def fail(self, row: QueuedMessage, record: PostalRecord, newest: int) -> None:
         """As `close`, for a message without content. On two servers the record commits first."""
-        self._both(self._delete, row, record, newest, row_first=False)
+        self._change_row_and_record(self._delete, row, record, newest, row_first=False)
 
     def retry(self, row: QueuedMessage, record: PostalRecord | None, newest: int) -> None:
         """Releases the lock as Postal's retry_later. On two servers the record commits first."""
-        self._both(self._unlock, row, record, newest, row_first=False)
+        self._change_row_and_record(self._unlock, row, record, newest, row_first=False)
 
     @_repeated
     def remove(self, row: QueuedMessage) -> None:
@@ -187,7 +187,7 @@ class PostalChanges:
         return True
 
     @_repeated
-    def _both(
+    def _change_row_and_record(
         self,
         take: str,
         row: QueuedMessage,

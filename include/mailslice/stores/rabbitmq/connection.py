@@ -144,7 +144,7 @@ def translated(error: BaseException, settings: RabbitSettings) -> MailsliceError
         return (QueueMissing if is_missing(error) else StoreUnavailable)(
             f"RabbitMQ at {address} closed the channel: {error.reply_code} {error.reply_text}"
         )
-    return StoreUnavailable(f"RabbitMQ at {address} does not answer: {_last_words(error)}")
+    return StoreUnavailable(f"RabbitMQ at {address} does not answer: {_innermost_text(error)}")
 
 
 def is_missing(closed: pika.exceptions.ChannelClosedByBroker) -> bool:
@@ -159,7 +159,7 @@ def _causes(error: BaseException) -> Iterator[str]:
         yield from _causes(wrapped)
 
 
-def _last_words(error: BaseException) -> str:
+def _innermost_text(error: BaseException) -> str:
     """The text of the innermost error: pika wraps the socket's in two or three of its own."""
     inner = error
     while wrapped := _within(inner):

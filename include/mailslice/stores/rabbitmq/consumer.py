@@ -87,7 +87,7 @@ class Consumer:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended the consumer for good (a wrong setting, say), or None."""
+        """The final error that ended the consumer (a wrong setting, say), or None."""
         running = self._running
         if running is None or not running.done() or running.cancelled():
             return None

@@ -126,12 +126,12 @@ class _Vhost:
         definition = {**_policy(queue), "delivery-limit": NO_LIMIT}
         if policy:
             # Only the policy of the highest priority applies: ours repeats the other's definition.
-            pattern, priority = _exactly(name), self._priority(str(policy)) + 1
+            pattern, priority = _exact_pattern(name), self._priority(str(policy)) + 1
             new = f"{_OWN_POLICY}-{name}"
         elif name.startswith(OWN_PREFIX):
             pattern, priority, new = f"^{OWN_PREFIX}", 0, _OWN_POLICY
         else:
-            pattern, priority, new = _exactly(name), 0, f"{_OWN_POLICY}-{name}"
+            pattern, priority, new = _exact_pattern(name), 0, f"{_OWN_POLICY}-{name}"
         words = ["rabbitmqctl", "set_policy", "-p", self._vhost]
         words += ["--apply-to", "quorum_queues", "--priority", str(priority), new, pattern]
         return shlex.join([*words, json.dumps(definition)])
@@ -159,5 +159,5 @@ def _argument_or_policy(queue: Mapping[str, Any], name: str) -> str | None:
     return None if value is None else str(value)
 
 
-def _exactly(name: str) -> str:
+def _exact_pattern(name: str) -> str:
     return "^" + re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", name) + "$"

@@ -35,7 +35,7 @@ class Deliveries:
         self._give_up_after = give_up_after
         self._slots = Slots()
         self._preparer = Preparer(
-            state, self._slots, prefetch, on_trouble=self._troubled, on_fine=self._fine
+            state, self._slots, prefetch, on_trouble=self._note_trouble, on_fine=self._clear_trouble
         )
         self._stopped = False
         self.connected = False
@@ -123,7 +123,7 @@ class Deliveries:
         """Closes the connection. No mail in hand can be acknowledged after that."""
         await self.aclose()
         await self._consumer.close()
-        # A mail that still arrived would keep its entry in `in_hand`, and its memory, for good.
+        # A mail that arrived after that would keep its entry in `in_hand` and its memory for ever.
         self._slots.lose(self._consumer.link)
         self._on_disconnected(self)
 
@@ -141,7 +141,7 @@ class Deliveries:
         if self._holds is None or self._stopped:
             return
         if not self._holds.is_known:
-            self._troubled(self._holds.trouble or StoreUnavailable("holds are not known yet"))
+            self._note_trouble(self._holds.trouble or StoreUnavailable("holds are not known yet"))
             self._slots.changed.set()
         elif self._obeying is None or self._obeying.done():
             self._obeying = asyncio.create_task(self._obey(self._holds), name="holds-obey")
@@ -174,26 +174,26 @@ class Deliveries:
             if asyncio.get_running_loop().time() - since >= self._give_up_after.total_seconds():
                 raise why
 
-    def _troubled(self, why: MailsliceError) -> None:
+    def _note_trouble(self, why: MailsliceError) -> None:
         since = self._trouble[0] if self._trouble is not None else asyncio.get_running_loop().time()
         self._trouble = (since, why)
 
-    def _fine(self) -> None:
+    def _clear_trouble(self) -> None:
         self._trouble = None
 
     def _ready(self) -> None:
         self.connected = True
-        self._fine()
+        self._clear_trouble()
         self._slots.touch()
 
     def _lost(self, link: Link | None, why: MailsliceError) -> None:
         """Forgets mails that were not handed out: the broker delivers them again, with new tags."""
         self.connected = False
-        self._troubled(why)
+        self._note_trouble(why)
         self._slots.lose(link)
 
     def _arrived(self, message: Message) -> None:
-        if self.held:  # the message was on its way when the consumer was cancelled
+        if self.held:  # the message was in transit when the consumer was cancelled
             message.requeue()
             return
         crash.point("dequeue:arrived")

@@ -80,7 +80,7 @@ class ExpiredDelayConsumer:
             raise StoreUnavailable(f"delayed mails wait: {error}") from error
 
     def _arrived(self, message: Message) -> None:
-        task = asyncio.create_task(self._surface(message))
+        task = asyncio.create_task(self._handle(message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -93,10 +93,10 @@ class ExpiredDelayConsumer:
         for task in self._tasks:
             task.cancel()
 
-    async def _surface(self, message: Message) -> None:
+    async def _handle(self, message: Message) -> None:
         trial, pauses = park.Trial(), None
         try:
-            while why := await self._rounds.tried(trial, self._surface_once(message)):
+            while why := await self._rounds.tried(trial, self._handle_once(message)):
                 if pauses is None:
                     pauses = park.RetryPauses(message, trial, self._rounds, self._rounds.through)
                     self._rounds.waiting += 1
@@ -149,7 +149,7 @@ class ExpiredDelayConsumer:
                 log.warning(text, type(error).__name__, extra=about("delay_open", item.enqueue_id))
         return True
 
-    async def _surface_once(self, message: Message) -> None:
+    async def _handle_once(self, message: Message) -> None:
         try:
             await self._delays.on_expired(message)
         except Undecodable as error:

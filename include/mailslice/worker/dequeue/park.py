@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 30.0
 """Seconds of retries before a message is parked, and between two attempts to park it."""
 SECONDS_IN_THE_WAY = 10.0
-"""Seconds for which a message that waits may keep others out of a full window."""
+"""Seconds for which a waiting message may keep others out of a full window."""
 SECONDS_FOR_A_TURN = 2.0
 """Seconds for which a parked message that is back waits for those that are tried before it."""
 LONGEST_UNACKNOWLEDGED = 240.0
@@ -75,7 +75,7 @@ class Trial:
 
 
 class FaultRounds:
-    """Tells a fault of one message from a fault of all: in the first case others succeed."""
+    """Distinguishes a fault of one message, while others succeed, from a fault of all."""
 
     def __init__(self, statistics: WorkerStatistics, window: int) -> None:
         self._statistics = statistics
@@ -106,7 +106,7 @@ class FaultRounds:
         return None
 
     def after(self, message: Message, trial: Trial) -> int:
-        """Rounds of this message, with this one, that ended in a fault of its own."""
+        """The rounds of this message, this one included, that ended in a fault of its own."""
         before = trial.through_before
         counts = before is not None and self.through > before
         return count_in(message.headers, HEADER_FAULTS) + counts
@@ -116,8 +116,8 @@ class RetryPauses:
     """Pauses between the retries of one message: half a second, doubled up to five, with jitter."""
 
     def __init__(self, message: Message, trial: Trial, rounds: FaultRounds, through: int) -> None:
-        """`through`: that of `rounds` before the first try."""
-        # Only in place it is seen that others succeed while a fault of its own goes on.
+        """`through`: `rounds.through` before the first try."""
+        # Only retries in place show that others succeed while this message has a fault of its own.
         is_back = HEADER_PARKED in message.headers and trial.through_before is None
         self.began = asyncio.get_running_loop().time()
         self._until = self.began + RETRY_SECONDS * (not (is_back or is_counted(message)))
@@ -165,7 +165,7 @@ class Park:
         counts = {HEADER_PARKED: rounds, **({HEADER_FAULTS: faults} if faults else {})}
         try:
             await self._delays.put(MessageCopy.of(message, {**(headers or {}), **counts}), level)
-        except Exception as error:  # noqa: BLE001 - it stays held, whatever the reason
+        except Exception as error:  # noqa: BLE001 - it stays here, whatever the reason
             end_if_cancelled()
             text = "a mail cannot be parked now, and is held: %s"
             log.warning(text, error, extra={"action": "not_parked"})

@@ -18,7 +18,7 @@ MAX_DEATHS = 3
 """Process deaths after which a mail becomes a dead letter."""
 REASON = f"its process died {MAX_DEATHS} times while it was in a handler"
 SECONDS_ALONE = 10.0
-"""Seconds after which other mails begin beside a suspect: most crashes come at once."""
+"""Seconds for which a suspect is handled alone: most crashes come at once."""
 _REMEMBERED = 1000
 _SIZE = 16
 _FREE = bytes(_SIZE)

@@ -59,7 +59,7 @@ class EnqueueUndo:
         self.context.statistics.undoing += 1
         if self._marks_fail:
             self._pending.append(undo)
-            self._go_on()
+            self._ensure_retrying()
             return
         first = asyncio.create_task(self._first_try(undo), name=f"undo-{item.enqueue_id}")
         self._first_tries.add(first)
@@ -86,9 +86,9 @@ class EnqueueUndo:
 
     async def _first_try(self, undo: _Undo) -> None:
         await self._tried(undo)
-        self._go_on()
+        self._ensure_retrying()
 
-    def _go_on(self) -> None:
+    def _ensure_retrying(self) -> None:
         self._give_up(len(self._pending) - self.max_pending)
         if self._pending and (self._retrying is None or self._retrying.done()):
             self._retrying = asyncio.create_task(self._retry(), name="undo-again")

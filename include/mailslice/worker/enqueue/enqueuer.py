@@ -70,9 +70,9 @@ class Enqueuer:
             self._check_size(mail, len(content))
         # Splitting, and hashing for deduplication, take a second for the largest mails: too long
         # for the loop.
-        is_small, part = len(content) <= _SMALL, self._parted
-        parted = part(content) if is_small else await asyncio.to_thread(part, content)
-        header, body, header_id, body_id = parted
+        is_small, part = len(content) <= _SMALL, self._split_content
+        parts = part(content) if is_small else await asyncio.to_thread(part, content)
+        header, body, header_id, body_id = parts
         item = QueuedMail(EnqueueId(uuid4()), mail, header_id, body_id)
         encoded = message.encode(item)
         if len(encoded) > _MAX_MESSAGE_BYTES:
@@ -97,7 +97,7 @@ class Enqueuer:
             events.emit("accepted", item, messageId=message_id, bytes=len(content), due=due)
         return item
 
-    def _parted(self, content: bytes) -> tuple[memoryview, memoryview, BlobId, BlobId]:
+    def _split_content(self, content: bytes) -> tuple[memoryview, memoryview, BlobId, BlobId]:
         header, body = split(content)
         ids = self._context.blob_ids
         return header, body, ids.new(header), ids.new(body)

@@ -95,7 +95,7 @@ class Connection:
         self._may_be_stale = self.mails > 0 or self.idle_since > 0
         self.mails += 1
 
-    def heard(self) -> None:
+    def mark_answered(self) -> None:
         """Records that the server has answered this transaction's MAIL."""
         self._may_be_stale = False
         self.is_unclean = True

@@ -76,7 +76,7 @@ class Timeouts:
         return time.monotonic() - self.began > self.begin_within
 
     def of_replies(self, count: int) -> float:
-        """Seconds for so many replies, which a server may send together (RFC 2920 3.2)."""
+        """Seconds for this many replies, which a server may send together (RFC 2920 3.2)."""
         remaining = self.begin_within - (time.monotonic() - self.began)
         return max(self.step, min(count * self.step, remaining))
 
@@ -128,7 +128,7 @@ def send(
         connection.is_unclean = False
     elif code == _GO_ON:
         stage.sending(accepted)
-        _pour(connection, data(head, body.content), accepted, stage, timeouts)
+        _send_content(connection, data(head, body.content), accepted, stage, timeouts)
         code, words = _result(connection, timeouts)
         connection.is_unclean = False
         if code // 100 == 2:
@@ -154,12 +154,12 @@ class _Envelope:
 
     def exchange(self, mail: str, timeouts: Timeouts) -> None:
         """Sends the commands, one at a time without PIPELINING; no DATA without a recipient."""
-        hear = self._recipient_heard
+        hear = self._on_rcpt_reply
         commands: deque[_Command] = deque((f"RCPT TO:<{r}>", (r,), hear) for r in self._recipients)
-        commands.appendleft((mail, self._recipients, self._mail_heard))
-        commands.append(("DATA", (), self._data_heard))
+        commands.appendleft((mail, self._recipients, self._on_mail_reply))
+        commands.append(("DATA", (), self._on_data_reply))
         if self._connection.is_unclean:
-            commands.appendleft(("RSET", (), self._reset_heard))
+            commands.appendleft(("RSET", (), self._on_rset_reply))
         at_once = _FLIGHT if self._connection.offers("pipelining") else 1
         while commands:
             flight = [commands.popleft() for _ in range(min(at_once, len(commands)))]
@@ -173,20 +173,20 @@ class _Envelope:
             while self.accepted and timeouts.is_late and len(commands) > 1:
                 self._refused.unnamed += commands.popleft()[1]
 
-    def _reset_heard(self, _: tuple[str, ...]) -> None:
+    def _on_rset_reply(self, _: tuple[str, ...]) -> None:
         """The reply to RSET: a server that refuses it would refuse MAIL, too."""
         code, _words = self._connection.reply()
         if code // 100 != 2:
             raise self._connection.out_of_step(code)
 
-    def _mail_heard(self, recipients: tuple[str, ...]) -> None:
+    def _on_mail_reply(self, recipients: tuple[str, ...]) -> None:
         code, words = _answer(self._connection, recipients, self._refused)
-        self._connection.heard()
+        self._connection.mark_answered()
         if code // 100 != 2:
             self._mail_refused = True
             self._refused.add(recipients, code, words)
 
-    def _recipient_heard(self, recipient: tuple[str, ...]) -> None:
+    def _on_rcpt_reply(self, recipient: tuple[str, ...]) -> None:
         code, words = _answer(self._connection, recipient, self._refused)
         if self._mail_refused:
             return  # 503, for there is no mail
@@ -196,11 +196,11 @@ class _Envelope:
             code = 452 if code == _TOO_MANY_RECIPIENTS else code
             self._refused.add(recipient, code, words)
 
-    def _data_heard(self, _: tuple[str, ...]) -> None:
+    def _on_data_reply(self, _: tuple[str, ...]) -> None:
         self.code, self.words = _answer(self._connection, self.accepted, self._refused, _GO_ON)
 
 
-def _pour(
+def _send_content(
     connection: Connection,
     pieces: Iterable[bytes],
     recipients: list[str],
@@ -247,7 +247,7 @@ def _answer(
 def _addressable(
     connection: Connection, sender: str, recipients: tuple[str, ...], refused: Refusals
 ) -> tuple[str, ...]:
-    """The recipients that this server can be told: beyond ASCII (sender, too) needs SMTPUTF8."""
+    """The recipients that a command can name: beyond ASCII (also the sender's) needs SMTPUTF8."""
     utf8 = connection.offers("smtputf8")
     good = []
     for recipient in refused.unanswered(recipients):

@@ -55,7 +55,7 @@ class WorkerStatistics:
         """(Limit's rule, verdict: `granted`, `throttled` or `unavailable`) -> mails that asked."""
 
     def ended(self, seconds: float) -> None:
-        """A mail was settled, so many seconds after it was handed out."""
+        """Counts a mail that was settled `seconds` after it was handed out."""
         self.count += 1
         self.times.add(seconds)
 

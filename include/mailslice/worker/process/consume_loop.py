@@ -72,7 +72,7 @@ async def consume(
     by its `Outcome` (None: `Complete()`). Async handlers run on this loop, others in threads.
 
     `policy` (default: MAILSLICE_WORKER_BACK_OFF_*, MAILSLICE_WORKER_ATTEMPTS): an exception is a
-    retry with a growing pause, and ends the mail after so many attempts. A `DeadLetter` is a
+    retry with a growing pause, and ends the mail after this many attempts. A `DeadLetter` is a
     reject. Ends when `stop` is set, when the queue gave nothing for `idle`, or after `most` mails.
     Running handlers may then finish; an outcome that no store takes for 30 s is given up, and its
     mail is handed out again. A cancellation cancels async handlers and gives back unsettled mails.
@@ -92,7 +92,7 @@ async def consume(
     # The worker keeps unsettled deliveries; the contents of settled ones must be freed.
     handed: WeakSet[Delivery] = WeakSet()
     stop = stop or asyncio.Event()
-    stopping = asyncio.create_task(close_on_stop(stop, deliveries, handling.hurry))
+    stopping = asyncio.create_task(close_on_stop(stop, deliveries, handling.announce_end))
     longest: float | None = 0.0
     try:
         await handling.serve(deliveries, limit=most, idle=idle, on_taken=handed.add)
@@ -109,7 +109,7 @@ async def consume(
             await handling.drain(longest)
         finally:
             await handling.drain(0.0)  # for handlers that are left if that was cancelled
-            await _let_go(deliveries, handed)
+            await _end_deliveries(deliveries, handed)
     return consumed
 
 
@@ -120,7 +120,7 @@ async def end_watch(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
     await asyncio.wait({stopping})
 
 
-async def _let_go(deliveries: Deliveries, handed: Iterable[Delivery]) -> None:
+async def _end_deliveries(deliveries: Deliveries, handed: Iterable[Delivery]) -> None:
     """Ends deliveries: returns those of `handed` that are still in hand, then disconnects."""
     unsettled = (delivery for delivery in [*handed] if not delivery.settled.is_set())
     await asyncio.gather(*map(_return_to_queue, unsettled))

@@ -163,7 +163,7 @@ class HandlerPool:
         self._running: set[asyncio.Task[None]] = set()
         self._policy = policy
         self._isolation = isolation or Isolation()
-        self._hurried = math.inf
+        self._ending_since = math.inf
         self.stopping = threading.Event()
         """Set when the worker ends. A handler that takes it then begins nothing that can wait."""
 
@@ -209,17 +209,17 @@ class HandlerPool:
             await self.start(delivery)
             del delivery  # only the handler keeps the content
 
-    def hurry(self) -> None:
+    def announce_end(self) -> None:
         """The worker is about to end: an outcome that no store takes for 30 s is given up."""
         self.stopping.set()
-        self._hurried = min(self._hurried, time.monotonic())
+        self._ending_since = min(self._ending_since, time.monotonic())
 
     async def drain(self, longest: float | None) -> int:
         """Waits up to `longest` seconds (None: as long as handlers take, and 30 s for the stores)
         for running handlers. Cancels those that did not end, whose mails go back; their number.
         """
         if longest is None:
-            self._hurried = min(self._hurried, time.monotonic())
+            self._ending_since = min(self._ending_since, time.monotonic())
         else:
             self.stopping.set()
         if self._running:
@@ -357,7 +357,7 @@ class HandlerPool:
                 text = "outcome not stored, by a fault of mailslice; again in %d s"
                 log.exception(text, pause, extra=extra)
             self._metrics.store_failed()
-            remaining = DRAIN_SECONDS + max(began, self._hurried) - time.monotonic()
+            remaining = DRAIN_SECONDS + max(began, self._ending_since) - time.monotonic()
             if remaining <= 0:
                 text = "outcome given up at the end: no store took it for %d s; the mail goes back"
                 log.warning(text, DRAIN_SECONDS, extra=extra)

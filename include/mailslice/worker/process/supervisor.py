@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 30.0
 _SETTLED_AFTER = 60.0
-"""A process that lived for so many seconds is restarted with the shortest pause."""
+"""A process that lived for this many seconds is restarted with the shortest pause."""
 _TRIES_BEFORE_FIRST_BEAT = 3
 _KILL_AFTER_DRAIN = 15.0
 """Seconds more, for closing connections to stores that do not answer."""

@@ -121,7 +121,7 @@ class Conversation(SMTP):  # type: ignore[misc]
             self.transport.close()
             return
         self._open_now.add(self)
-        aged = self.loop.call_later(self._times.login, self._grown_old) if self.client else None
+        aged = self.loop.call_later(self._times.login, self._login_over) if self.client else None
         try:
             await super()._handle_client()
         finally:
@@ -130,7 +130,7 @@ class Conversation(SMTP):  # type: ignore[misc]
             if aged is not None:
                 aged.cancel()
 
-    def _grown_old(self) -> None:
+    def _login_over(self) -> None:
         """Cuts off a client outside of the networks that has not logged in."""
         if not self.session.authenticated:
             self._cut_off()
@@ -209,7 +209,7 @@ class Conversation(SMTP):  # type: ignore[misc]
             refuse_bare=self._policy.refuse_bare_line_ends and bool(self.client),
         )
         if self._dismissed is not None:
-            raise asyncio.CancelledError  # the client was told 421, and sends the mail again
+            raise asyncio.CancelledError  # the client got 421, and sends the mail again
         self.enqueuing = True
         self._reset_timeout(_ANSWER_WITHIN)
         return received

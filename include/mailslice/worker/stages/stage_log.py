@@ -119,7 +119,7 @@ class StageMarks:
                 raise _taken(self.known.enqueue_id)
             if self.next_record is None:
                 if self._reported is None:
-                    if self.doubtful:  # a mail that was taken is refused before anybody is told
+                    if self.doubtful:  # a mail that was taken is refused before anybody is notified
                         await self._write(self.known)
                         self.known = replace(self.known, step=self._written.step)
                     reported = self.known  # as of now: a `sent` may come

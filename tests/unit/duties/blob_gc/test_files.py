@@ -187,7 +187,7 @@ def test_a_run_that_is_planned_again_retains_what_it_has_recorded_itself(run):
 @given(keys, st.text("abc+~:._-", min_size=1, max_size=9), st.sampled_from(["", "james"]))
 def test_the_name_of_a_kept_copy_says_what_it_is_of(key, run, bucket):
     kept = Trashed(NOW, run, BlobId(key), 7, bucket)
-    assert Trashed.of(kept.place, 7) == kept
+    assert Trashed.of(kept.path, 7) == kept
 
 
 @pytest.mark.parametrize(

@@ -119,13 +119,13 @@ class UndeletedMails(OwnTable):
         return {mail.enqueue_id: mail for mail in mails}
 
     def claim(
-        self, queue: QueueName, wanted: Mapping[EnqueueId, EnqueueId]
+        self, queue: QueueName, new_of: Mapping[EnqueueId, EnqueueId]
     ) -> dict[EnqueueId, UndeletedMail]:
         """Claims each mail for its new id, unless it is claimed already. Returns all their rows."""
         rows: dict[EnqueueId, UndeletedMail] = {}
-        claims = {old: UndeletedMail(old, UndeleteStep.CLAIMED, new) for old, new in wanted.items()}
+        claims = {old: UndeletedMail(old, UndeleteStep.CLAIMED, new) for old, new in new_of.items()}
         bound = {old: [*_ROWS.values(row), _TTL] for old, row in claims.items()}
-        while parts := _by_part(old for old in wanted if old not in rows):
+        while parts := _by_part(old for old in new_of if old not in rows):
             values = {
                 part: [[queue, part, *bound[old]] for old in ids] for part, ids in parts.items()
             }

@@ -55,7 +55,7 @@ class Holds(OwnTable):
 
 _VALUES = ("turn", "next_us", "line_us", "hold_us", "holders")
 _TTL_SECONDS = 86400
-"""A destination without a request for so long starts with a new book."""
+"""A destination without a request for this long starts with a new book."""
 
 
 class Destinations(OwnTable):

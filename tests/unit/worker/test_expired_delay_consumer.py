@@ -57,7 +57,7 @@ async def test_a_copy_that_waited_long_and_was_published_here_is_shown_to_no_oth
     delays: Any = SimpleNamespace(on_expired=away, has_published=lambda _: published)
     waited = asyncio.get_running_loop().time() - 600
     message: Any = SimpleNamespace(headers={}, arrived=waited)
-    surfacing = asyncio.create_task(ExpiredDelayConsumer(context, delays)._surface(message))
+    surfacing = asyncio.create_task(ExpiredDelayConsumer(context, delays)._handle(message))
     await asyncio.wait({surfacing}, timeout=0.5)
     assert bool(parked) is not published
     surfacing.cancel()
@@ -87,7 +87,7 @@ async def test_copies_that_are_held_make_room_for_those_that_go_through(
     ]
     if others_pass:
         copies.append(SimpleNamespace(headers={}, arrived=now, passes=True))
-    surfacing = {asyncio.create_task(hop._surface(copy)) for copy in copies}
+    surfacing = {asyncio.create_task(hop._handle(copy)) for copy in copies}
     await asyncio.wait(surfacing, timeout=0.3)
     assert bool(parked) is (held > 256 and others_pass)
     assert held - len(parked) <= 256 or not others_pass
@@ -142,7 +142,7 @@ async def test_a_copy_that_is_a_dead_letter_closes_its_delay_and_no_other(
         ack=lambda: asked.append("ack"),
         link=SimpleNamespace(flushed=lambda: asyncio.sleep(0)),
     )
-    await ExpiredDelayConsumer(context, delays)._surface(message)
+    await ExpiredDelayConsumer(context, delays)._handle(message)
     assert asked == ["dead letter", "ack", *(["closed"] if is_true else [])]
     warnings = [one for one in caplog.records if getattr(one, "action", "") == "delay_open"]
     text = "the delay of a dead letter is open still: StoreUnavailable"

@@ -1,4 +1,4 @@
-"""What callers of the public API give wrongly is told by its name, before anything is done."""
+"""Wrong arguments of the public API are named before anything is done."""
 
 from __future__ import annotations
 

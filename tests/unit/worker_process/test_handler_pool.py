@@ -487,7 +487,7 @@ async def test_a_handler_learns_when_a_mail_arrived_and_whether_it_was_handled_b
     assert calls == [(pytest.approx(7, abs=1), expected)]
 
 
-@pytest.mark.parametrize("end", [HandlerPool.hurry, lambda running: running.drain(1.0)])
+@pytest.mark.parametrize("end", [HandlerPool.announce_end, lambda running: running.drain(1.0)])
 async def test_a_handler_learns_that_the_end_is_near(end: Callable[[HandlerPool], Any]) -> None:
     begun = threading.Event()
     saw: list[bool] = []
