@@ -15,7 +15,6 @@ from mailslice.cli.arguments import (
     Reason,
     Yes,
     count,
-    enqueue_id,
     moment,
     option,
 )
@@ -37,7 +36,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.command_line import command_line
 from mailslice.model.dead_letters import MAX_CHECKED_OUT
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.stores import Stores
@@ -111,7 +110,7 @@ def browse(
         option(
             "--after ID",
             "The mails behind this one: the last of the page before. It may be done by now.",
-            enqueue_id,
+            parse_enqueue_id,
         ),
     ] = None,
     due_before: Annotated[
