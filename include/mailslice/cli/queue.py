@@ -42,7 +42,6 @@ from mailslice.model.settings import load_settings
 from mailslice.stores import Stores
 
 app = group("Queues: create, look, count, delete.")
-_ROWS_AT_ONCE = 1000
 _SHOWN = ("deleted", "restorableUntil")
 _LIST_COLUMNS = (
     *("queue", "health", "size", "ready", "unacknowledged", "delayed", "parked", "deadLetters"),
@@ -336,5 +335,5 @@ def _details(opened: OpenQueue) -> dict[str, object]:
 def _delayed(opened: OpenQueue) -> int:
     """Delayed mails, counted by rows: delay levels keep copies of flushed and deleted mails."""
     queue = opened.queue
-    rows = opened.stores.with_delays(queue.name, queue.browse(), _ROWS_AT_ONCE)
+    rows = opened.stores.with_delays(queue.name, queue.browse())
     return sum(state.due is not None for _, state in rows)
