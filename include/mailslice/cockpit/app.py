@@ -25,6 +25,7 @@ from mailslice.cockpit.mails import MailsFilter, export, mails
 from mailslice.cockpit.renderer import Renderer
 from mailslice.cockpit.rights import Guards, Right, Rights, every_right, guard_writes
 from mailslice.cockpit.views import TABS
+from mailslice.maintenance.decision_files import save_decision
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.registry import load, names
 from mailslice.model.errors import BadInput, BadSetting, ContentMissing, MailsliceError, TryAgain
@@ -224,7 +225,8 @@ class Pages:
         if pieces is None:
             raise HTTPException(404, f"{queue} has no live mail {id}")
         who = getattr(request.state, "who", "unknown")
-        views.record_content_access(self._facts, who, one.queue, id)
+        access = {"who": who, "action": "mail content", "queue": one.queue, "mail": id}
+        save_decision(self._facts.settings, self._facts.now, access)
         headers = {"Content-Disposition": f'attachment; filename="{parse_enqueue_id(id)}.eml"'}
         return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 

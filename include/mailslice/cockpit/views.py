@@ -14,7 +14,6 @@ from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.mails import moment_of
 from mailslice.cockpit.wait_reasons import why_it_waits
 from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, json_value
-from mailslice.maintenance.decision_files import save_decision
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, TracedMail, events_of
@@ -336,9 +335,3 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
     postal = snapshot.postal and postal_json(snapshot.postal)
     fields = {"at": snapshot.at, "problem": snapshot.problem, "queues": queues, "postal": postal}
     return dict(json.loads(json.dumps(fields, default=json_value)))
-
-
-def record_content_access(facts: Facts, who: str, queue: QueueName, id_: str) -> None:
-    """Keep who looked at the content of which mail, before it is shown."""
-    decision = {"who": who, "action": "mail content", "queue": queue, "mail": id_}
-    save_decision(facts.settings, facts.now, decision)
