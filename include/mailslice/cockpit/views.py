@@ -282,10 +282,10 @@ def alerts(queues: Iterable[QueueOverview], since: datetime) -> list[dict[str, A
     return sorted(recent, key=lambda alert: (alert["until"] is None, alert["since"]), reverse=True)
 
 
-def spark(points: Sequence[TrendPoint]) -> dict[str, Any]:
-    """The points of a line in a box of 96 by 20."""
-    if len(points) < 2:
-        return {"line": ""}
+def spark(points: Sequence[TrendPoint] | None) -> dict[str, Any]:
+    """The points of a line in a box of 96 by 20. `known`: whether the stores gave `points`."""
+    if points is None or len(points) < 2:
+        return {"line": "", "known": points is not None}
     first, last = points[0].at, points[-1].at
     span = max((last - first).total_seconds(), 1.0)
     maximum = max(1, *(point.size for point in points))
