@@ -134,7 +134,8 @@ def browse(
         view_rows = opened.queue.browse(mail_filter, None if due_before else limit, after)
         rows = shapes.with_next_delivery(opened.stores, queue, view_rows)
         if due_before is not None:
-            rows = islice(shapes.due_before(rows, due_before), limit)
+            delayed = (row for row in rows if row["nextDelivery"] is not None)
+            rows = islice((row for row in delayed if row["nextDelivery"] < due_before), limit)
         if content:
             rows = shapes.with_content(opened.stores, opened.queue, rows)
         columns = (*shapes.MAIL_COLUMNS, "content") if content else shapes.MAIL_COLUMNS
