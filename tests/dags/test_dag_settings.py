@@ -92,6 +92,23 @@ def test_a_prefix_is_in_the_assets_that_are_followed(written):
     assert [asset.uri for asset in dag.get_task("all_queues").outlets] == [reclaimed]
 
 
+@pytest.mark.parametrize(
+    ("text", "duties"),
+    [
+        ("{dags: {blob_gc: {after: [blob_gc]}}}", ["blob_gc"]),
+        ("{dags: {queue_cleanup: {after: [reclaim]}}}", ["queue_cleanup", "reclaim"]),
+    ],
+)
+def test_duties_that_would_start_each_other_for_ever_are_refused(written, text, duties):
+    settings = written(text)
+    for duty in duties:
+        with pytest.raises(
+            BadSetting, match=rf"{duties[0]}.* -> .*{duties[-1]}.*; allowed: no cir"
+        ):
+            schedule_of(declared(duty), settings, "")
+    assert schedule_of(declared("queue_size", schedule="@daily"), settings, "") is not None
+
+
 def test_a_bad_file_is_an_import_error_that_names_file_key_and_what_is_allowed(tmp_path):
     file = tmp_path / "dags.yaml"
     file.write_text("dags: {queue_cleanup: {timeout: soon}}")

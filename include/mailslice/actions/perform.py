@@ -1,7 +1,7 @@
 """Performs an action on the mails of a selection, and records who asked for it and the outcome."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -52,7 +52,7 @@ def perform(stores: Stores, selection: Selection, context: Context, clock: Clock
     ConfigurationGuard(stores.tables, stores.settings).ensure()
     act = _Act(stores, selection, context, clock)
     try:
-        _ACTIONS[request.action](act)
+        getattr(act, request.action)()
     finally:
         facts = {**act.counts, **act.undo, "filter": request.parsed().as_json()}
         facts |= {"digest": selection.digest, "dagRun": context.run, "ids": act.ids}
@@ -67,7 +67,9 @@ def perform(stores: Stores, selection: Selection, context: Context, clock: Clock
 
 @dataclass(slots=True)
 class _Act:
-    """An action and its outcome. `counts` of mails; `failed`: a sentence if mails are left."""
+    """An action, by the method of its name, and its outcome. `counts` of mails; `failed`: a
+    sentence if mails are left.
+    """
 
     stores: Stores
     selection: Selection
@@ -106,6 +108,8 @@ class _Act:
         self.counts |= self._gone(deletion.mails)
         if initial is not None:
             self.information = {"initialCount": initial, "remainingCount": self._size(queue)}
+
+    clear = delete
 
     def undelete(self) -> None:
         request, back, resend = self.request, Undeleted(), self.context.accept_duplicates
@@ -185,7 +189,9 @@ class _Act:
             self.information = {**(self.information or {}), **moved.names}
         self.failed = moved.problem("accept_duplicates")
 
-    def stuck(self) -> None:
+    delay = move
+
+    def release_stuck(self) -> None:
         """Releases or discards the mails that are still in quarantine. Goes on after a failed one.
 
         Raises Refused, and does nothing, if an id without attempt names several rows.
@@ -210,6 +216,8 @@ class _Act:
             self.counts = {"discarded" if discards else "released": len(done), "gone": gone}
         if failures:
             self.failed = f"{len(failures)} mails are left, such as {failures[0]}"
+
+    discard_stuck = release_stuck
 
     def republish(self) -> None:
         """Runs queue_audit with a census, then republish_lost on its result, with their gates."""
@@ -244,22 +252,6 @@ class _Act:
         """The number of previewed mails that are gone, or were handled by an earlier try."""
         ids = self.selection.ids
         return {} if ids is None else {"gone": max(0, len(ids) - handled)}
-
-
-_ACTIONS: Mapping[MailAction, Callable[[_Act], None]] = {
-    MailAction.DELETE: _Act.delete,
-    MailAction.CLEAR: _Act.delete,
-    MailAction.FLUSH: _Act.flush,
-    MailAction.RETRY: _Act.retry,
-    MailAction.MOVE: _Act.move,
-    MailAction.DELAY: _Act.move,
-    MailAction.REPUBLISH: _Act.republish,
-    MailAction.UNDELETE: _Act.undelete,
-    MailAction.HOLD: _Act.hold,
-    MailAction.RELEASE: _Act.release,
-    MailAction.RELEASE_STUCK: _Act.stuck,
-    MailAction.DISCARD_STUCK: _Act.stuck,
-}
 
 
 def _named(

@@ -152,17 +152,19 @@ class ActionRequest:
     def of(cls, values: Mapping[str, Any]) -> Self:
         """From a form or from params: `queue`, `action`, `to`, `run`, `lasts`, fields of MailTexts.
 
-        Ignores other fields. Raises BadInput.
+        Checks `reason`, too, and ignores other fields. Raises BadInput.
         """
         texts = {field.name: values.get(field.name) or None for field in fields(MailTexts)}
         ids = texts.pop("ids") or ()
-        for name, text in texts.items():
+        more = {name: values.get(name) or None for name in ("run", "reason")}
+        for name, text in (texts | more).items():
             is_text = text is None or (isinstance(text, str) and len(text) <= _LONGEST_TEXT)
             if not is_text or is_broken(text or ""):
-                raise BadInput(f"{name}: allowed is a text of at most {_LONGEST_TEXT} characters")
+                allowed = f"a text of at most {_LONGEST_TEXT} characters, in UTF-8"
+                raise BadInput(f"{name}: allowed is {allowed}")
         if not isinstance(ids, list | tuple):
             raise BadInput("ids: allowed is a list of enqueue ids")
-        action, to, run = str(values.get("action")), values.get("to"), values.get("run")
+        action, to, run = str(values.get("action")), values.get("to"), more["run"]
         if action not in set(MailAction):
             raise BadInput(f"action {action[:40]!r}; allowed: {', '.join(MailAction)}")
         named = {
@@ -174,7 +176,7 @@ class ActionRequest:
             MailAction(action),
             MailTexts(**texts, ids=tuple(sorted(named))),
             queue_name(str(to)) if to else None,
-            str(run)[:200] if run else None,
+            run and run[:200],
             str(values["lasts"])[:50] if values.get("lasts") else None,
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, TypeVar
 
 from airflow.sdk import DAG
@@ -126,9 +127,19 @@ def build(
 
 
 def schedule_of(declaration: Declaration, settings: DagSettings, prefix: str) -> Any:
-    """A timetable with data intervals, the assets that start the DAG, or None: by hand only."""
+    """A timetable with data intervals, the assets that start the DAG, or None: by hand only.
+
+    Raises BadSetting for a DAG that starts after others where some start each other for ever.
+    """
     quiet = os.environ.get(SCHEDULES, "").lower() == "off"
     if followed := _after(declaration.duty, settings):
+        try:
+            TopologicalSorter({duty: _after(duty, settings) for duty in names()}).prepare()
+        except CycleError as error:
+            circle = " -> ".join(error.args[1])
+            raise BadSetting(
+                f"MAILSLICE_AIRFLOW_CONFIG: after: {circle} never ends; allowed: no circle"
+            ) from None
         return None if quiet else [run_asset(duty, prefix) for duty in followed]
     own = settings.of(declaration.duty)
     cron = own.schedule or declaration.schedule

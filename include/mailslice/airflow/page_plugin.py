@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.responses import RedirectResponse
 from starlette.middleware.base import RequestResponseEndpoint
 
 from mailslice.actions.request import MAIL_ACTIONS
@@ -21,7 +21,7 @@ from mailslice.airflow.deployments import Deployment, deployments
 from mailslice.airflow.page_rights import guard_of_runs, guards_of, rights_of
 from mailslice.cockpit.app import Schedule, cockpit
 from mailslice.cockpit.facts import Facts
-from mailslice.cockpit.rights import refusal
+from mailslice.cockpit.rights import guard_writes
 from mailslice.maintenance.registry import names
 from mailslice.webadmin.answers import INVALID, Halt
 from mailslice.webadmin.app import webadmin
@@ -58,7 +58,7 @@ class DeploymentPage:
                 {one: guard_of_runs(self.dag_of(dag_name(one))) for one in TaskType}
             ),
         )
-        self.james.middleware("http")(refuse_cross_site)
+        guard_writes(self.james, lambda *why: Halt(why[0], INVALID, why[1]).as_json(), bounded=True)
 
     def dag_of(self, duty: str) -> str:
         """The id of the DAG of a duty."""
@@ -83,16 +83,6 @@ class DeploymentPage:
                 )
                 for dag in dags
             }
-
-
-async def refuse_cross_site(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Refuse what another site makes a browser send with the user's cookie (CSRF)."""
-    if refused := refusal(request, bounded=True):
-        return JSONResponse(Halt(refused[0], INVALID, refused[1]).as_json(), refused[0])
-    answer = await call_next(request)
-    answer.headers["X-Content-Type-Options"] = "nosniff"
-    answer.headers.setdefault("Cache-Control", "no-store")
-    return answer
 
 
 ADDRESSES = {

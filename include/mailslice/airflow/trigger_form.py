@@ -5,19 +5,14 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Param
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from mailslice.maintenance.params import APPROVE, DRY_RUN, ParamShape, form_shapes
 from mailslice.maintenance.registry import load
 
 _DURATION = r"^(\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)|\s*0|P[0-9DTHMSW.]+)?\s*$"
-_BOUNDS = {
-    Ge: ("ge", "minimum"),
-    Gt: ("gt", "exclusiveMinimum"),
-    Le: ("le", "maximum"),
-    Lt: ("lt", "exclusiveMaximum"),
-}
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+"""Bound of a field, as an attribute of pydantic's rule -> its name in a JSON schema."""
 
 
 def form_of(duty: str, *, dry: bool, approve: bool | None) -> dict[str, Param]:
@@ -53,10 +48,10 @@ def _param(param: ParamShape, info: FieldInfo | None) -> Param:
 def _bounds(param: ParamShape, info: FieldInfo | None) -> dict[str, Any]:
     if info is not None and param.kind in {"integer", "number"}:
         return {
-            name: getattr(rule, attribute)
+            name: getattr(rule, bound)
             for rule in info.metadata
-            for kind, (attribute, name) in _BOUNDS.items()
-            if isinstance(rule, kind)
+            for bound, name in _BOUNDS.items()
+            if hasattr(rule, bound)
         }
     if param.kind == "array":
         return {"items": {"type": "string"}}

@@ -16,7 +16,8 @@ def share(option: str) -> Callable[[Any], float]:
     def convert(text: str) -> float:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
 
-    return bounded(option, convert, 0.0, 1.0, "a share from 0 to 1 is (0.8, 80%)")
+    allowed = "a share from 0 to 1 is (0.8, 80%)"
+    return lambda text: bounded(text, option, convert, (0.0, 1.0), allowed)
 
 
 def size(option: str, maximum: int = MAX_INT) -> Callable[[Any], int]:
@@ -26,9 +27,8 @@ def size(option: str, maximum: int = MAX_INT) -> Callable[[Any], int]:
         match = _SIZE.fullmatch(text)
         return int(match[1]) * _SCALE[match[2].lower()] if match else 0
 
-    return bounded(
-        option, convert, 1, maximum, f"a size from 1 to {maximum} bytes is (4096, 4k, 25M)"
-    )
+    allowed = f"a size from 1 to {maximum} bytes is (4096, 4k, 25M)"
+    return lambda text: bounded(text, option, convert, (1, maximum), allowed)
 
 
 class CountList(tuple[int, ...]):
@@ -39,5 +39,6 @@ class CountList(tuple[int, ...]):
 
 def counts(option: str, maximum: int = MAX_INT) -> Callable[[Any], CountList]:
     """A parser of whole numbers from 1 to `maximum` with commas between them."""
-    one = count(option, maximum=maximum)
-    return lambda text: CountList(one(word) for word in str(text).split(","))
+    return lambda text: CountList(
+        count(word, option, maximum=maximum) for word in str(text).split(",")
+    )

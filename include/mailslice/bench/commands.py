@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -69,12 +70,12 @@ def _number(
     maximum: int = _MAX_ROWS,
     metavar: str = "N",
 ) -> Any:
-    parser = count(name.partition(" ")[0], minimum=minimum, maximum=maximum)
+    parser = partial(count, option=name.partition(" ")[0], minimum=minimum, maximum=maximum)
     return _option(name, default, metavar, parser, text)
 
 
 def _time(name: str, default: str, text: str, maximum: timedelta) -> Any:
-    parser = duration(name, maximum=maximum)
+    parser = partial(duration, option=name, maximum=maximum)
     return _option(name, parser(default), "DURATION", parser, text, show_default=default)
 
 

@@ -13,7 +13,7 @@ from mailslice.codec.addresses import NULL_SENDER, checked_sender
 from mailslice.model.clock import system_clock
 from mailslice.model.durations import LONGEST, format_duration, parse_duration
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
+from mailslice.model.mail import QueueName
 from mailslice.model.names import is_broken, queue_name
 
 N = TypeVar("N", int, float)
@@ -21,30 +21,27 @@ MAX_INT = 2**31 - 1
 
 
 def bounded(
-    option: str, convert: Callable[[str], N], minimum: N, maximum: N, allowed: str
-) -> Callable[[Any], N]:
-    """A parser of numbers between two bounds. `convert` raises ValueError for other text."""
-
-    def parse(text: Any) -> N:
-        try:
-            value = convert(str(text).strip())
-        except ValueError:
-            value = None
-        if value is None or not minimum <= value <= maximum:
-            raise BadInput(f"{option}: {str(text)[:60]!r} is not allowed; {allowed}")
-        return value
-
-    return parse
+    text: Any, option: str, convert: Callable[[str], N], bounds: tuple[N, N], allowed: str
+) -> N:
+    """A number within `bounds`. `convert` raises ValueError for other text."""
+    try:
+        value = convert(str(text).strip())
+    except ValueError:
+        value = None
+    if value is None or not bounds[0] <= value <= bounds[1]:
+        raise BadInput(f"{option}: {str(text)[:60]!r} is not allowed; {allowed}")
+    return value
 
 
-def count(option: str, minimum: int = 1, maximum: int = MAX_INT) -> Callable[[Any], int]:
-    """A parser of whole numbers between `minimum` and `maximum`."""
-    return bounded(option, int, minimum, maximum, f"a whole number from {minimum} to {maximum} is")
+def count(text: Any, option: str, minimum: int = 1, maximum: int = MAX_INT) -> int:
+    """A whole number between `minimum` and `maximum`."""
+    allowed = f"a whole number from {minimum} to {maximum} is"
+    return bounded(text, option, int, (minimum, maximum), allowed)
 
 
-def factor(option: str) -> Callable[[Any], float]:
-    """A parser of numbers from 1 to 100."""
-    return bounded(option, float, 1.0, 100.0, "a number from 1 to 100 is")
+def factor(text: Any, option: str) -> float:
+    """A number from 1 to 100."""
+    return bounded(text, option, float, (1.0, 100.0), "a number from 1 to 100 is")
 
 
 def check_text(option: str, value: object) -> None:
@@ -55,69 +52,51 @@ def check_text(option: str, value: object) -> None:
 
 
 def duration(
-    option: str, maximum: timedelta | None = LONGEST, minimum: timedelta = timedelta(0)
-) -> Callable[[Any], timedelta]:
-    """A parser of durations up to `maximum`."""
-
-    def parse(text: Any) -> timedelta:
-        value = text if isinstance(text, timedelta) else parse_duration(str(text), option)
-        refused = f"{option}: {str(text)[:60]!r} is not allowed"
-        if maximum is not None and value > maximum:
-            raise BadInput(f"{refused}; at most {format_duration(maximum)} is")
-        if value < minimum:
-            raise BadInput(f"{refused}; at least {format_duration(minimum)} is")
-        return value
-
-    return parse
-
-
-def sender(option: str) -> Callable[[Any], str]:
-    """A parser of senders: an address; `<>` and the empty text are the null sender, `<>`."""
-
-    def parse(text: Any) -> str:
-        return checked_sender(str(text), option) or NULL_SENDER
-
-    return parse
+    text: Any,
+    option: str,
+    maximum: timedelta | None = LONGEST,
+    minimum: timedelta = timedelta(0),
+) -> timedelta:
+    """A duration up to `maximum`."""
+    value = text if isinstance(text, timedelta) else parse_duration(str(text), option)
+    refused = f"{option}: {str(text)[:60]!r} is not allowed"
+    if maximum is not None and value > maximum:
+        raise BadInput(f"{refused}; at most {format_duration(maximum)} is")
+    if value < minimum:
+        raise BadInput(f"{refused}; at least {format_duration(minimum)} is")
+    return value
 
 
-def listen_address(option: str) -> Callable[[Any], str]:
-    """A parser of addresses to listen on. Refuses a blank text (`"$UNSET"`): it means all."""
-
-    def parse(text: Any) -> str:
-        if not str(text).strip():
-            raise BadInput(
-                f"{option}: {str(text)[:60]!r} is not allowed; an address is, such as 127.0.0.1, "
-                "or 0.0.0.0 for all"
-            )
-        return str(text)
-
-    return parse
+def sender(text: Any, option: str) -> str:
+    """A sender: an address; `<>` and the empty text are the null sender, `<>`."""
+    return checked_sender(str(text), option) or NULL_SENDER
 
 
-def enqueue_id(option: str) -> Callable[[Any], EnqueueId]:
-    """A parser of enqueue ids."""
-    return partial(parse_enqueue_id, option=option)
+def listen_address(text: Any, option: str) -> str:
+    """An address to listen on. Refuses a blank text (`"$UNSET"`): it means all."""
+    if not str(text).strip():
+        raise BadInput(
+            f"{option}: {str(text)[:60]!r} is not allowed; an address is, such as 127.0.0.1, "
+            "or 0.0.0.0 for all"
+        )
+    return str(text)
 
 
-def moment(option: str, *, ahead: bool = False) -> Callable[[Any], datetime]:
-    """A parser of times: ISO 8601 (no zone: UTC), or a duration before (`ahead`: after) now."""
-
-    def parse(text: Any) -> datetime:
-        if isinstance(text, datetime):
-            return text
-        with suppress(ValueError, OverflowError):
-            time = datetime.fromisoformat(str(text).strip())
-            return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
-        try:
-            span = duration(option)(text)
-        except BadInput:
-            raise BadInput(
-                f"{option}: {str(text)[:60]!r} is not a time; allowed: 2026-11-23T10:00:00Z, "
-                f"2026-11-23, or a duration {'ahead' if ahead else 'ago'} (2h, 30d)"
-            ) from None
-        return system_clock() + span if ahead else system_clock() - span
-
-    return parse
+def moment(text: Any, option: str, *, ahead: bool = False) -> datetime:
+    """A time: ISO 8601 (no zone: UTC), or a duration before (`ahead`: after) now."""
+    if isinstance(text, datetime):
+        return text
+    with suppress(ValueError, OverflowError):
+        time = datetime.fromisoformat(str(text).strip())
+        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    try:
+        span = duration(text, option)
+    except BadInput:
+        raise BadInput(
+            f"{option}: {str(text)[:60]!r} is not a time; allowed: 2026-11-23T10:00:00Z, "
+            f"2026-11-23, or a duration {'ahead' if ahead else 'ago'} (2h, 30d)"
+        ) from None
+    return system_clock() + span if ahead else system_clock() - span
 
 
 PORT = partial(count, minimum=0, maximum=65535)
@@ -129,12 +108,12 @@ PAUSE = partial(duration, maximum=timedelta(days=27), minimum=timedelta(seconds=
 def option(
     usage: str,
     help_text: str,
-    parser_of: Callable[[str], Callable[[Any], Any]] | None = None,
+    parser: Callable[..., Any] | None = None,
     **more: Any,
 ) -> Any:
-    """An option. `usage`: `--name` (a switch) or `--name METAVAR`; `parser_of`: name -> parser."""
+    """An option. `usage`: `--name` (a switch) or `--name METAVAR`; `parser` takes text, name."""
     name, _, metavar = usage.partition(" ")
-    parser = parser_of(name) if parser_of else None
+    parser = partial(parser, option=name) if parser else None
     return typer.Option(name, metavar=metavar or None, help=help_text, parser=parser, **more)
 
 
@@ -143,7 +122,7 @@ def queue_argument(metavar: str, help_text: str) -> Any:
 
 
 def queue_option(help_text: str) -> Any:
-    return option("--queue QUEUE", help_text, lambda _: queue_name)
+    return typer.Option("--queue", metavar="QUEUE", parser=queue_name, help=help_text)
 
 
 def folder(text: Any) -> Path:

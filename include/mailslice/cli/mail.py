@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mailslice.cli.arguments import Queue, Reason, Sender, duration, option, queue_option
-from mailslice.cli.arguments import enqueue_id as id_parser
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
@@ -22,7 +21,7 @@ from mailslice.codec.shown import shown
 from mailslice.model.command_line import command_line
 from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
-from mailslice.model.mail import EnqueueId, QueueName, ViewRow
+from mailslice.model.mail import EnqueueId, QueueName, ViewRow, parse_enqueue_id
 from mailslice.model.settings import load_settings
 
 if TYPE_CHECKING:
@@ -38,7 +37,9 @@ def show(
     name: Annotated[
         str | None, option("--name NAME", "Name of the mail; several mails may have it.")
     ] = None,
-    enqueue_id: Annotated[EnqueueId | None, option("--id ID", "Enqueue id.", id_parser)] = None,
+    enqueue_id: Annotated[
+        EnqueueId | None, option("--id ID", "Enqueue id.", parse_enqueue_id)
+    ] = None,
     raw: Annotated[
         bool, option("--raw", "Write the content itself to stdout, byte for byte; no --json.")
     ] = False,
@@ -140,7 +141,7 @@ def enqueue(
         option(
             "--recipient ADDRESS",
             "Envelope recipient; give it several times for several.",
-            lambda name: partial(checked_address, option=name),
+            checked_address,
         ),
     ] = None,
     name: Annotated[

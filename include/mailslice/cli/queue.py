@@ -15,7 +15,6 @@ from mailslice.cli.arguments import (
     Reason,
     Yes,
     count,
-    enqueue_id,
     moment,
     option,
 )
@@ -37,13 +36,12 @@ from mailslice.model.clock import system_clock
 from mailslice.model.command_line import command_line
 from mailslice.model.dead_letters import MAX_CHECKED_OUT
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.stores import Stores
 
 app = group("Queues: create, look, count, delete.")
-_ROWS_AT_ONCE = 1000
 _SHOWN = ("deleted", "restorableUntil")
 _LIST_COLUMNS = (
     *("queue", "health", "size", "ready", "unacknowledged", "delayed", "parked", "deadLetters"),
@@ -111,7 +109,7 @@ def browse(
         option(
             "--after ID",
             "The mails behind this one: the last of the page before. It may be done by now.",
-            enqueue_id,
+            parse_enqueue_id,
         ),
     ] = None,
     due_before: Annotated[
@@ -136,7 +134,8 @@ def browse(
         view_rows = opened.queue.browse(mail_filter, None if due_before else limit, after)
         rows = shapes.with_next_delivery(opened.stores, queue, view_rows)
         if due_before is not None:
-            rows = islice(shapes.due_before(rows, due_before), limit)
+            delayed = (row for row in rows if row["nextDelivery"] is not None)
+            rows = islice((row for row in delayed if row["nextDelivery"] < due_before), limit)
         if content:
             rows = shapes.with_content(opened.stores, opened.queue, rows)
         columns = (*shapes.MAIL_COLUMNS, "content") if content else shapes.MAIL_COLUMNS
@@ -337,5 +336,5 @@ def _details(opened: OpenQueue) -> dict[str, object]:
 def _delayed(opened: OpenQueue) -> int:
     """Delayed mails, counted by rows: delay levels keep copies of flushed and deleted mails."""
     queue = opened.queue
-    rows = opened.stores.with_delays(queue.name, queue.browse(), _ROWS_AT_ONCE)
+    rows = opened.stores.with_delays(queue.name, queue.browse())
     return sum(state.due is not None for _, state in rows)

@@ -16,7 +16,6 @@ from mailslice.stores.cassandra.own import DelayState, Destinations
 
 TOTAL = "TOTAL"
 _LIMITED = ("perMinute", "connections", "connectionsInUse", "lineSeconds")
-_AT_ONCE = 2000
 
 
 @dataclass(slots=True)
@@ -47,7 +46,7 @@ def shape_rows(
     """An object for all mails (domain `TOTAL`), one a domain, the fullest first, and `OTHERS`."""
     limits = stores.settings.relay.limits
     shaped = Shaped()
-    for row, state in stores.with_delays(queue, rows, _AT_ONCE):
+    for row, state in stores.with_delays(queue, rows):
         shaped.add(row, now, state, limits)
     top = shaped.ages.top(len(shaped.ages.domains) if limit is None else limit)
     yield _line(queue, TOTAL, top["total"], shaped.delayed[TOTAL], shaped.throttled[TOTAL])

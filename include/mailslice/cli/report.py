@@ -17,7 +17,7 @@ app = group("Reports of duty runs.")
 
 Duty = Annotated[
     str | None,
-    option("--duty DUTY", "Only runs of this duty.", lambda _: lambda text: load(text).name),
+    option("--duty DUTY", "Only runs of this duty.", lambda text, **_: load(text).name),
 ]
 OfQueue = Annotated[QueueName | None, queue_option("Only runs on this queue.")]
 _COLUMNS = tuple("run duty queue status started planned applied skipped failed who".split())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from mailslice.codec.addresses import NULL_SENDER
@@ -48,7 +47,7 @@ def envelope(enqueue_id: EnqueueId, mail: Mail) -> dict[str, object]:
 
 def view_row(
     row: ViewRow, state: DelayState | None = None, attempts: int | None = None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """A mail of the view. `nextDelivery`: when a delayed mail is due, else null.
 
     `attempts`: how many began; `lastAnswer`: to the last that failed. Null is unknown.
@@ -116,7 +115,7 @@ def configuration(value: ViewConfiguration | None) -> Mapping[str, object] | Non
 
 def with_next_delivery(
     stores: Stores, queue: QueueName, rows: Iterable[ViewRow]
-) -> Iterator[dict[str, object]]:
+) -> Iterator[dict[str, Any]]:
     """The rows as JSON objects with their delays and attempts, read for a hundred rows at a time.
     Creates no table. A running attempt is known from the record of a living worker.
     """
@@ -131,14 +130,6 @@ def with_next_delivery(
         states = stores.delay_states(queue, [row.enqueue_id for row in chunk])
         for row in chunk:
             yield view_row(row, states.get(row.enqueue_id), running.get(row.enqueue_id))
-
-
-def due_before(rows: Iterable[dict[str, object]], moment: datetime) -> Iterator[dict[str, object]]:
-    """The rows of `with_next_delivery` that are delayed and due before `moment`."""
-    for row in rows:
-        due = row["nextDelivery"]
-        if isinstance(due, datetime) and due < moment:
-            yield row
 
 
 def with_content(

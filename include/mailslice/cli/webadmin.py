@@ -35,7 +35,7 @@ def webadmin(
     from mailslice.maintenance.artifacts import artifacts
     from mailslice.webadmin import app, in_process, queues
     from mailslice.webadmin.bearer import bearer
-    from mailslice.webadmin.work import perform
+    from mailslice.webadmin.work import TaskWork
 
     log_infos()
     settings = load_settings()
@@ -43,7 +43,7 @@ def webadmin(
     authorized = bearer(token.get_secret_value() if token else "")
     facts = Facts(lambda: settings)
     tasks = in_process.InProcessTasks(
-        lambda request, watch: perform(request, settings, watch),
+        lambda request, watch: TaskWork(request, settings, watch).perform(),
         artifacts(settings),
         socket.gethostname(),
     )

@@ -15,7 +15,6 @@ from fastapi import Body, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
-from starlette.middleware.base import RequestResponseEndpoint
 
 from mailslice.actions.request import MAIL_ACTIONS
 from mailslice.cockpit import views
@@ -24,8 +23,9 @@ from mailslice.cockpit.data_docs import KINDS, data_docs
 from mailslice.cockpit.facts import FRESH, Facts, Snapshot
 from mailslice.cockpit.mails import MailsFilter, export, mails
 from mailslice.cockpit.renderer import Renderer
-from mailslice.cockpit.rights import Guards, Right, Rights, every_right, refusal
+from mailslice.cockpit.rights import Guards, Right, Rights, every_right, guard_writes
 from mailslice.cockpit.views import TABS
+from mailslice.maintenance.decision_files import save_decision
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.registry import load, names
 from mailslice.model.errors import BadInput, BadSetting, ContentMissing, MailsliceError, TryAgain
@@ -34,10 +34,6 @@ from mailslice.model.verdicts import Verdict
 
 STATIC = Path(__file__).parent / "static"
 STATIC_KINDS = KINDS | {".js": "text/javascript; charset=utf-8"}
-PAGE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
-)
 # Data Docs are HTML that a gate wrote: their own styles and pictures may load, a script never runs.
 DOCS_POLICY = (
     "sandbox allow-same-origin; default-src 'none'; style-src 'self' 'unsafe-inline'; "
@@ -145,7 +141,7 @@ def cockpit(
         )
     for kind in (MailsliceError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, pages.explain)
-    _guard_writes(app)
+    guard_writes(app, lambda _, reason: {"detail": reason})
     return app
 
 
@@ -229,7 +225,8 @@ class Pages:
         if pieces is None:
             raise HTTPException(404, f"{queue} has no live mail {id}")
         who = getattr(request.state, "who", "unknown")
-        views.record_content_access(self._facts, who, one.queue, id)
+        access = {"who": who, "action": "mail content", "queue": one.queue, "mail": id}
+        save_decision(self._facts.settings, self._facts.now, access)
         headers = {"Content-Disposition": f'attachment; filename="{parse_enqueue_id(id)}.eml"'}
         return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
@@ -378,19 +375,3 @@ def _tab(
     last = facts.cached((tab, one.queue), lambda stores: readers[tab](stores, one.queue))
     empty: dict[str, Any] = {"runs": [], "workers": [], "stuck": [], "more": 0, "letters": None}
     return {**empty, **(last.value or {}), "last": last}
-
-
-def _guard_writes(app: FastAPI) -> None:
-    @app.middleware("http")
-    async def guard(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        """Sets the headers of every answer. Refuses a write unless it comes from this site, as
-        JSON, or has a bearer token.
-        """
-        if refused := refusal(request):
-            return JSONResponse({"detail": refused[1]}, refused[0])
-        answer = await call_next(request)
-        answer.headers.setdefault("Content-Security-Policy", PAGE_POLICY)
-        answer.headers["X-Content-Type-Options"] = "nosniff"
-        answer.headers["Referrer-Policy"] = "same-origin"
-        answer.headers.setdefault("Cache-Control", "no-store")
-        return answer

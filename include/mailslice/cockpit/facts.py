@@ -138,11 +138,11 @@ class Facts:
                 raise StoreUnavailable(problem) from None
             return replace(known, problem=problem)
 
-    def trend(self, queue: QueueName) -> tuple[TrendPoint, ...]:
-        """The sizes that were measured since yesterday, the oldest first."""
+    def trend(self, queue: QueueName) -> tuple[TrendPoint, ...] | None:
+        """The sizes that were measured since yesterday, the oldest first; None: no answer."""
         key, since = ("trend", queue), self.clock() - timedelta(days=1)
         known = self.cached(key, lambda stores: tuple(_trend(stores, queue, since)), _TREND_FRESH)
-        return known.value or ()
+        return known.value
 
     def cached(
         self, key: Hashable, query: Callable[[Stores], T], fresh: timedelta = timedelta(0)

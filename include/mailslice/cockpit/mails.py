@@ -305,7 +305,6 @@ def _position(text: str) -> Position | EnqueueId:
 
 def mail_lines(stores: Stores, queue: QueueName, rows: Sequence[ViewRow]) -> list[dict[str, Any]]:
     """Envelopes, attempts that failed, and when delayed mails are due. Creates no table."""
-    states = stores.delay_states(queue, [row.enqueue_id for row in rows])
     return [
         {
             "id": row.enqueue_id,
@@ -318,8 +317,7 @@ def mail_lines(stores: Stores, queue: QueueName, rows: Sequence[ViewRow]) -> lis
             "attempts": state.failures,
             "answer": state.answer,
         }
-        for row in rows
-        for state in (states.get(row.enqueue_id, DelayState()),)
+        for row, state in stores.with_delays(queue, rows)
     ]
 
 

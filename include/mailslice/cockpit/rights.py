@@ -7,8 +7,14 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from fastapi import Request
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.middleware.base import RequestResponseEndpoint
 
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
+)
 MAX_BODY = 1024 * 1024
 FOREIGN = "a write needs application/json and the Origin of this site; proxies must pass Host on"
 TOO_LARGE = f"a request has at most {MAX_BODY} bytes, and says how many"
@@ -38,15 +44,34 @@ def every_right() -> frozenset[Right]:
     return frozenset(Right)
 
 
-def refusal(request: Request, *, bounded: bool = False) -> tuple[int, str] | None:
-    """Status and reason of a write that is refused; None for a request that passes: a read, JSON
-    from this site, or a bearer token, which no browser sends by itself.
+def guard_writes(
+    app: FastAPI, explain: Callable[[int, str], Any], *, bounded: bool = False
+) -> None:
+    """Have the app set the headers of every answer, and refuse a write unless it comes from this
+    site, as JSON, or has a bearer token, which no browser sends by itself.
 
-    `bounded`: the routes limit the size of a body with a token themselves.
+    `explain`: status and reason of a refusal -> its JSON. `bounded`: the routes limit the size of a
+    body with a token themselves.
     """
+
+    @app.middleware("http")
+    async def careful(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        if refused := _refusal(request, bounded):
+            return JSONResponse(explain(*refused), refused[0])
+        answer = await call_next(request)
+        answer.headers.setdefault("Content-Security-Policy", PAGE_POLICY)
+        answer.headers["X-Content-Type-Options"] = "nosniff"
+        answer.headers["Referrer-Policy"] = "same-origin"
+        answer.headers.setdefault("Cache-Control", "no-store")
+        return answer
+
+
+def _refusal(request: Request, bounded: bool) -> tuple[int, str] | None:
     if request.method in {"GET", "HEAD"}:
         return None
-    token = has_bearer(request)
+    # A bearer token counts before any cookie.
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    token = scheme.lower() == "bearer" and bool(credentials.strip())
     if token and bounded:
         return None
     length = request.headers.get("content-length", "0")
@@ -58,9 +83,3 @@ def refusal(request: Request, *, bounded: bool = False) -> tuple[int, str] | Non
     origin = request.headers.get("origin", "").partition("://")[2]
     same_site = origin == request.headers.get("host", "")
     return None if same_site and kind == "application/json" else (403, FOREIGN)
-
-
-def has_bearer(request: Request) -> bool:
-    """Whether the request has a bearer token, which counts before any cookie."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return scheme.lower() == "bearer" and bool(token.strip())

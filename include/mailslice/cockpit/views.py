@@ -14,7 +14,6 @@ from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.mails import moment_of
 from mailslice.cockpit.wait_reasons import why_it_waits
 from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, json_value
-from mailslice.maintenance.decision_files import save_decision
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, TracedMail, events_of
@@ -283,10 +282,10 @@ def alerts(queues: Iterable[QueueOverview], since: datetime) -> list[dict[str, A
     return sorted(recent, key=lambda alert: (alert["until"] is None, alert["since"]), reverse=True)
 
 
-def spark(points: Sequence[TrendPoint]) -> dict[str, Any]:
-    """The points of a line in a box of 96 by 20."""
-    if len(points) < 2:
-        return {"line": ""}
+def spark(points: Sequence[TrendPoint] | None) -> dict[str, Any]:
+    """The points of a line in a box of 96 by 20. `known`: whether the stores gave `points`."""
+    if points is None or len(points) < 2:
+        return {"line": "", "known": points is not None}
     first, last = points[0].at, points[-1].at
     span = max((last - first).total_seconds(), 1.0)
     maximum = max(1, *(point.size for point in points))
@@ -336,9 +335,3 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
     postal = snapshot.postal and postal_json(snapshot.postal)
     fields = {"at": snapshot.at, "problem": snapshot.problem, "queues": queues, "postal": postal}
     return dict(json.loads(json.dumps(fields, default=json_value)))
-
-
-def record_content_access(facts: Facts, who: str, queue: QueueName, id_: str) -> None:
-    """Record who reads the content of which mail, before it is shown."""
-    decision = {"who": who, "action": "mail content", "queue": queue, "mail": id_}
-    save_decision(facts.settings, facts.now, decision)

@@ -130,12 +130,12 @@ class Stores:
         return {} if table is None else table.states(queue, ids)
 
     def with_delays(
-        self, queue: QueueName, rows: Iterable[ViewRow], at_once: int
+        self, queue: QueueName, rows: Iterable[ViewRow]
     ) -> Iterator[tuple[ViewRow, DelayState]]:
-        """The rows, each with its `delay_states`, which are read for `at_once` rows at a time."""
+        """The rows, each with its `delay_states`, which are read for 2,000 rows at a time."""
         from mailslice.stores.cassandra.own import DelayState
 
-        for batch in batches(rows, at_once):
+        for batch in batches(rows, 2000):
             states = self.delay_states(queue, [row.enqueue_id for row in batch])
             yield from ((row, states.get(row.enqueue_id, DelayState())) for row in batch)
 

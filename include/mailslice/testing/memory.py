@@ -406,6 +406,6 @@ class MemoryStores:
         return {}
 
     def with_delays(
-        self, _: QueueName, rows: Iterable[ViewRow], __: int
+        self, _: QueueName, rows: Iterable[ViewRow]
     ) -> Iterator[tuple[ViewRow, DelayState]]:
         return ((row, DelayState()) for row in rows)

@@ -25,7 +25,6 @@ MAX_COUNTED = 100_000
 """Most rows that a request counts: a second or two. Else the last measurement answers."""
 MAX_SECONDS = 10.0
 """Longest time of a listing: where few mails are live it reads many dead rows."""
-_DUE_TIMES_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class Queues:
                     "recipients": list(row.item.mail.recipients),
                     "nextDelivery": instant(state.due) if state.due else None,
                 }
-                for row, state in stores.with_delays(queue, rows[:limit], _DUE_TIMES_AT_ONCE)
+                for row, state in stores.with_delays(queue, rows[:limit])
                 if delayed in {None, state.due is not None and state.due > now}
             ]
             truncated = len(rows) > limit or deadline.stopped_at is not None

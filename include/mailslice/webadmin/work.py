@@ -49,24 +49,6 @@ class RunningTask:
             self.task = replace(self.task, **values)
 
 
-def perform(
-    request: TaskRequest,
-    settings: Settings,
-    watch: RunningTask,
-    clock: Clock = system_clock,
-    run_duty: Callable[..., dict[str, Any]] = run_all,
-) -> None:
-    """Do the work of a task to its end. Raises MailsliceError, and Canceled."""
-    watch.check()
-    work = _Work(request, settings, watch, clock, run_duty)
-    if request.type in {TaskType.DELETE, TaskType.CLEAR}:
-        work.delete()
-    elif request.type is TaskType.REPUBLISH:
-        work.republish()
-    else:
-        work.one_duty()
-
-
 def failed(request: TaskRequest, so_far: Mapping[str, Any] | None, error: Exception) -> Information:
     """The information of a failed task. Its field `error` is mailslice's, not one of James."""
     is_own = isinstance(error, MailsliceError)
@@ -75,14 +57,26 @@ def failed(request: TaskRequest, so_far: Mapping[str, Any] | None, error: Except
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class TaskWork:
+    """The work of a task. `run_duty` runs all steps of a duty."""
+
     request: TaskRequest
     settings: Settings
     watch: RunningTask
-    clock: Clock
-    run_duty: Callable[..., dict[str, Any]]
+    clock: Clock = system_clock
+    run_duty: Callable[..., dict[str, Any]] = run_all
 
-    def delete(self) -> None:
+    def perform(self) -> None:
+        """Do it to its end. Raises MailsliceError, and Canceled."""
+        self.watch.check()
+        if self.request.type in {TaskType.DELETE, TaskType.CLEAR}:
+            self._delete()
+        elif self.request.type is TaskType.REPUBLISH:
+            self._republish()
+        else:
+            self._one_duty()
+
+    def _delete(self) -> None:
         request = self.request
         with open_stores(self.settings) as stores:
             queue = MailQueue(stores, queues.require(stores, request.queue or ""), self.clock)
@@ -106,7 +100,7 @@ class _Work:
                 self._record(action, {**deletion.as_json(), **facts})
             self._report(about, remainingCount=queue.size())
 
-    def republish(self) -> None:
+    def _republish(self) -> None:
         """Runs an audit with a census, then republishes the mails that it proves lost."""
         request = self.request
         age, accept = request.params["olderThan"], request.params["acceptDuplicates"]
@@ -126,7 +120,7 @@ class _Work:
             run = (self.watch.task.information or {}).get("run")
             self._record("queue republish", {"republished": count, "run": run})
 
-    def one_duty(self) -> None:
+    def _one_duty(self) -> None:
         request = self.request
         about: Information = {} if request.queue is None else {"mailQueue": request.queue}
         params = {}

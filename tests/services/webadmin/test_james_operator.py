@@ -33,7 +33,7 @@ from mailslice.webadmin.app import webadmin
 from mailslice.webadmin.in_process import InProcessTasks
 from mailslice.webadmin.queues import Queues
 from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
-from mailslice.webadmin.work import Canceled, RunningTask, perform
+from mailslice.webadmin.work import Canceled, RunningTask, TaskWork
 from tests.acceptance.command import Cli
 
 JAMES_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+0000")
@@ -53,7 +53,9 @@ def settings(fresh_module):
 def client(settings):
     facts = Facts(lambda: settings)
     tasks = InProcessTasks(
-        lambda request, watch: perform(request, settings, watch), artifacts(settings), "here"
+        lambda request, watch: TaskWork(request, settings, watch).perform(),
+        artifacts(settings),
+        "here",
     )
 
     def bearer(request: Request) -> None:
@@ -270,7 +272,7 @@ def test_a_cleanup_that_is_canceled_waits_for_no_lock_and_takes_none(client, cli
         with locked(locks, lock, "another"):
             owner = locks.holder(lock)
             with pytest.raises(Canceled):
-                perform(request, settings, watch, run_duty=run_duty)
+                TaskWork(request, settings, watch, run_duty=run_duty).perform()
             assert locks.holder(lock) == owner
         assert locks.holder(lock) is None
         report = Ledger(stores, settings).show(request.run)

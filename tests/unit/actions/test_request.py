@@ -79,6 +79,9 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
         ({"sender": "a" * 1001}, "sender: allowed is a text of at most 1000"),
         ({"sender": ["a"]}, "sender: allowed is a text"),
         ({"name": "\ud800"}, "name: allowed is a text"),
+        ({"reason": "\ud800"}, "reason: allowed is a text of at most 1000 characters, in UTF-8"),
+        ({"reason": "x" * 1001}, "reason: allowed is a text of at most 1000 characters"),
+        ({"action": "undelete", "sender": None, "run": "\ud800"}, "run: allowed is a text"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_name(changes, says):

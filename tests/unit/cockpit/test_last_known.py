@@ -164,6 +164,8 @@ def test_a_ledger_that_gives_no_answer_is_that_of_postal_alone(world, error, tmp
     snapshot = facts.snapshot()
     assert (snapshot.queues, snapshot.problem) == ((WELL,), None)
     assert (snapshot.postal.unanswered, stores.closed) == (error, isinstance(error, BadSetting))
+    page = TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None))).get("/").text
+    assert 'data-label="Last look">?<' in page
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable(CASSANDRA), BadSetting(CASSANDRA)])
@@ -403,3 +405,23 @@ def test_an_error_closes_the_stores_that_it_came_from_when_nobody_asks_them_any_
         assert (again is others, others.closed) == (True, 0)
     facts.close()
     assert others.closed == 1
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_ledger_that_does_not_answer_is_not_an_empty_one(world, answers):
+    class Ledger(Stores):
+        settings = Settings()
+
+        def existing_runs(self):
+            if not answers:
+                raise StoreUnavailable(CASSANDRA)
+
+    facts = Facts(Settings, lambda: world.now, world.look, lambda _settings: Ledger())
+    client = TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None)))
+    maintenance = client.get("/maintenance", headers={"Accept": "text/html"}).text
+    assert (CASSANDRA in maintenance) is not answers
+    assert ("never" in maintenance) is answers
+    assert ("No run yet." in maintenance) is answers
+    spark = client.get("/spark?name=spool").text
+    assert ("not measured" in spark) is answers
+    assert ('title="unknown"' in spark) is not answers

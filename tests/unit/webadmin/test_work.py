@@ -10,7 +10,7 @@ from mailslice.maintenance.decision_files import written_decisions
 from mailslice.model.errors import GateFailed, MailsliceError
 from mailslice.model.settings import Settings
 from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
-from mailslice.webadmin.work import RunningTask, perform
+from mailslice.webadmin.work import RunningTask, TaskWork
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 PARAMS = {
@@ -45,7 +45,7 @@ def worked(settings, type_, duties):
     watch = RunningTask(Task(request.id, type_, Status.IN_PROGRESS, NOW, "here"))
     error = None
     try:
-        perform(request, settings, watch, lambda: NOW, duties)
+        TaskWork(request, settings, watch, lambda: NOW, duties).perform()
     except MailsliceError as raised:
         error = raised
     return request, watch.task.information, error
