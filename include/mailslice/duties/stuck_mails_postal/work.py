@@ -3,6 +3,7 @@
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from mailslice.duties.stuck_mails_postal.closing_recovery import ClosingOutcome, ClosingRecovery
@@ -240,21 +241,10 @@ class StuckMessages:
             PostalAction.LOST: surveyed.state.value,
             PostalAction.RETRIED: f"{holder}; the lock is given back",
         }[action]
-        decided = self._run.clock()
-
-        def save(done: str, because: str) -> None:
-            self._decisions.save(
-                row,
-                action=done,
-                verdict=surveyed.state,
-                stage=stage,
-                age=surveyed.age,
-                why=f"{because}; {reason}" if reason else because,
-                log_id=log_id,
-                decided=decided,
-            )
-
-        save(action, why)
+        seen: dict[str, Any] = {"verdict": surveyed.state, "stage": stage, "age": surveyed.age}
+        save = partial(self._decisions.save, row, log_id=log_id, decided=self._run.clock(), **seen)
+        of_person = f"; {reason}" if reason else ""
+        save(action=action, why=why + of_person)
         try:
             if action is PostalAction.RETRIED:
                 details = error_details(row, stage, self._decisions.who, reason, is_dead=is_dead)
@@ -267,7 +257,7 @@ class StuckMessages:
                 self._changes.remove(row)
         except MailsliceError as error:
             if not isinstance(error, StoreUnavailable | RecordMissing):  # which may be committed
-                save(LEFT_ALONE, str(error))
+                save(action=LEFT_ALONE, why=f"{error}{of_person}")
             raise
 
     def _close(self, surveyed: SurveyedRow) -> None:
