@@ -3,6 +3,7 @@
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -51,6 +52,7 @@ LOOKS = 3
 """How often a message is read at most, if Postal keeps writing about it."""
 Lock = tuple[Any, ...]
 _ACTIONS = frozenset(PostalAction)
+_DAY = timedelta(days=1)
 
 
 class RowLeftAlone(MailsliceError):
@@ -123,7 +125,9 @@ class StuckMessages:
     def _done_by_earlier_try(self) -> dict[int, PostalAction]:
         """What a killed try of this plan did, by the quarantine and the decisions."""
         records, plan = self._run.stores.records, self._plan
-        rows = [*records.postal_decisions.of_run(plan.run, plan.made_at, self._run.clock())]
+        since, until = plan.made_at - _DAY, self._run.clock() + _DAY  # clocks may be set
+        written = records.postal_decisions.list(since, until)
+        rows = [row for row in written if row.run == plan.run]
         left_alone = {row.log_id for row in rows if row.action == LEFT_ALONE}
         return {
             row.queued_message: PostalAction(row.action)
