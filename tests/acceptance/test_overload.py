@@ -121,10 +121,8 @@ def test_clients_faster_than_the_stores_are_told_to_come_again_and_no_mail_is_dr
         f"{CLIENTS} clients with {SIZE} bytes each; {before:.0f} MiB before"
     )
     with open_stores(world.settings) as stores:
-        rows = [
-            row
-            for slice_of in stores.tables.written.partitions("spool")
-            for row in stores.tables.written.rows("spool", slice_of)
-        ]
+        written = stores.tables.written
+        pages = written.rows_of("spool", written.partitions("spool"))
+        rows = [row for _, page in pages for row in page]
         marked = marked_ids(stores.tables.deleted, "spool")
     assert {str(row.enqueue_id) for row in rows if row.enqueue_id not in marked} == taken

@@ -179,5 +179,3 @@ class OwnRecordsContract:
         ):
             listed = own.postal_decisions.list(since, until)
             assert [row for row in listed if row.server == server] == list(map(decided, minutes))
-        of_run = own.postal_decisions.of_run(f"run {server} 0", NOW - DAY, NOW)
-        assert list(of_run) == [decided(0), decided(800)]

@@ -1,5 +1,6 @@
 """Progress of an apply, saved in the run's folder for the report and for a second try."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,10 +13,12 @@ from mailslice.maintenance.result import PROGRESS, Result
 from mailslice.maintenance.run import Run
 
 SAVE_EVERY, MAX_NAMED_FAILURES = 100, 100
+_REST = 20.0
+"""After a save, the next one waits for so many times as long as it took: lists of items grow."""
 
 
 class Progress:
-    """Counts outcomes of planned items. Saved at the start, every 100 items and at the end."""
+    """Counts outcomes of planned items. Saved at the start, about every 100 items, at the end."""
 
     def __init__(self, run: Run, plan: Plan, kinds: tuple[str, ...] = ()) -> None:
         self.applied = self.failed = 0
@@ -25,7 +28,7 @@ class Progress:
         self.counted: dict[str, Any] = {}
         """Report fields that belong to the counts: kept with those of an earlier try."""
         self._run, self._plan = run, plan
-        self._unsaved = 0
+        self._unsaved, self._next_save = 0, 0.0
         saved = run.folder.read_json(PROGRESS) or {}
         self.earlier: Mapping[str, Any] = saved if saved.get("planDigest") == plan.digest else {}
         """What an earlier try of this plan saved (as in applied.json); empty in a first try.
@@ -77,11 +80,12 @@ class Progress:
 
         Until `at_end` the counts of an earlier try that got further stay.
         """
-        result = self.result()
+        began, result = time.monotonic(), self.result()
         if not at_end and result.reached < self._earlier.reached:
             result = replace(self._earlier, fields=dict(self._run.fields))
         self._run.folder.write_json(PROGRESS, result.as_json())
-        self._unsaved = 0
+        self._unsaved, ended = 0, time.monotonic()
+        self._next_save = ended + _REST * (ended - began)
 
     def __enter__(self) -> Self:
         # Written before the first change: by it a second try knows that items may be gone by the
@@ -104,5 +108,5 @@ class Progress:
 
     def _counted(self, count: int) -> None:
         self._unsaved += count
-        if self._unsaved >= SAVE_EVERY:
+        if self._unsaved >= SAVE_EVERY and time.monotonic() >= self._next_save:
             self.save()

@@ -117,9 +117,6 @@ class MemoryEnqueuedMails:
         row = self.row(queue, partition, enqueue_id)
         return Done([] if row is None else [to_row(row)])
 
-    def rows(self, queue: QueueName, partition: Partition) -> Iterator[ViewRow]:
-        return (row for row, _ in self._sorted(queue, partition))
-
     def ids(self, queue: QueueName, partition: Partition) -> Iterator[RowId]:
         return map(_row_id, self._sorted(queue, partition))
 

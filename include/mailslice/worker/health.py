@@ -130,7 +130,6 @@ class HealthServer:
                 f"{getattr(error, 'strerror', None) or error}; choose another with --health-port "
                 "(0 = none), of the exporter with --port"
             ) from error
-        self._server.daemon_threads = True
         self._thread = Thread(target=self._server.serve_forever, name="health", daemon=True)
 
     @property

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import MutableMapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from mailslice.codec.shown import ShownFormatter
@@ -56,17 +56,11 @@ def formatter(log_format: LogFormat) -> logging.Formatter:
     )
 
 
-@contextmanager
-def event_log(settings: LogSettings) -> Iterator[EventLog | None]:
+def event_log(settings: LogSettings) -> AbstractContextManager[EventLog | None]:
     """The log of mail events, closed at the end; None with MAILSLICE_LOG_EVENTS=false."""
     from mailslice.worker.events import EventLog
 
-    opened = EventLog() if settings.events else None
-    try:
-        yield opened
-    finally:
-        if opened is not None:
-            opened.close()
+    return closing(EventLog()) if settings.events else nullcontext()
 
 
 def _ids_as_in_events(

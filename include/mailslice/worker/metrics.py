@@ -1,8 +1,7 @@
 """Prometheus figures of the consumer: import it after PROMETHEUS_MULTIPROC_DIR is set."""
 
 from collections import Counter as Counts
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -98,13 +97,8 @@ class ConsumerMetrics(QueueMetrics):
             registry=self._registry,
         ).labels(queue)
 
-    @contextmanager
-    def handling(self) -> Iterator[None]:
-        self._in_flight.inc()
-        try:
-            yield
-        finally:
-            self._in_flight.dec()
+    def handling(self) -> AbstractContextManager[None]:
+        return self._in_flight.track_inprogress()
 
     def settled(self, outcome: Disposition, seconds: float) -> None:
         self._outcomes.labels(self._queue, outcome.value).inc()

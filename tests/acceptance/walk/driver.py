@@ -434,8 +434,8 @@ class Walk:
         rows = [
             row
             for table in stores.tables.existing
-            for world in table.partitions(self.queue)
-            for row in table.rows(self.queue, world)
+            for _, page in table.rows_of(self.queue, table.partitions(self.queue))
+            for row in page
         ]
         return {str(row.enqueue_id): row for row in rows if str(row.enqueue_id) not in marked}
 

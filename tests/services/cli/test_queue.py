@@ -782,13 +782,9 @@ def test_browsing_a_closed_pipe_is_quiet(shared):
 def test_older_than_deletes_only_the_old(cli):
     add(cli, 1, sender="eve@example.org", name="old")
     with open_stores(load_settings(cli.env)) as stores:
-        ((row,),) = (
-            list(stores.tables.written.rows(cli.spool, partition))
-            for partition in stores.tables.written.partitions(cli.spool)
-        )
-        stores.tables.written.insert_many(
-            [replace(row, enqueued_time=row.enqueued_time - timedelta(hours=1))]
-        )
+        written = stores.tables.written
+        ((_, (row,)),) = written.rows_of(cli.spool, written.partitions(cli.spool))
+        written.insert_many([replace(row, enqueued_time=row.enqueued_time - timedelta(hours=1))])
     add(cli, 1, sender="eve@example.org", name="new")
     assert (
         cli(

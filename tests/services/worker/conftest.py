@@ -67,11 +67,8 @@ class Place4Queue:
 
     def rows(self) -> list[ViewRow]:
         written = self.stores.tables.written
-        return [
-            row
-            for world in written.partitions(self.queue)
-            for row in written.rows(self.queue, world)
-        ]
+        pages = written.rows_of(self.queue, written.partitions(self.queue))
+        return [row for _, page in pages for row in page]
 
     def live(self) -> list[ViewRow]:
         marks = self.marks()

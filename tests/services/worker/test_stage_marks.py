@@ -116,11 +116,9 @@ def decisions(spool: Place4Queue) -> list[tuple[EnqueueId, str]]:
 
 def reports(spool: Place4Queue) -> list[tuple[tuple[str, ...], email.message.EmailMessage]]:
     found = []
-    for row in [
-        row
-        for world in spool.stores.tables.written.partitions(BOUNCES)
-        for row in spool.stores.tables.written.rows(BOUNCES, world)
-    ]:
+    written = spool.stores.tables.written
+    pages = written.rows_of(BOUNCES, written.partitions(BOUNCES))
+    for row in [row for _, page in pages for row in page]:
         content = spool.stores.blobs.get(row.item.header_blob_id) + spool.stores.blobs.get(
             row.item.body_blob_id
         )

@@ -1,5 +1,6 @@
 """The five steps of a duty: what the runner keeps, refuses and reports, whatever it is about."""
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,11 +11,12 @@ import pytest
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.engine.row_files import RowFile
 from mailslice.maintenance import gates, runner
-from mailslice.maintenance.artifacts import FILES
+from mailslice.maintenance.artifacts import FILES, RunFolder
 from mailslice.maintenance.duty import Duty, ReportDuty
 from mailslice.maintenance.lock import LockHeld
 from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.plan import QueuePlan
+from mailslice.maintenance.progress import SAVE_EVERY
 from mailslice.maintenance.result import PROGRESS
 from mailslice.model.errors import GateFailed, PlanRefused, StoreUnavailable, TryAgain
 from tests.services.duties.running import judged_plainly
@@ -296,6 +298,26 @@ def test_a_try_that_ends_has_counts_of_its_own_however_few(take, duty):
     take("apply", params=DutyParams(time_limit=timedelta(0)))
     saved = take.folder.read_json(PROGRESS)
     assert (saved["applied"], saved["remaining"]) == (0, 3)
+
+
+def test_progress_is_saved_more_rarely_the_longer_a_save_takes(take, duty, monkeypatch):
+    take("plan", "check")
+    saves = []
+
+    def save_slowly(folder, name, value, write=RunFolder.write_json):
+        saves.append(name)
+        time.sleep(0.02 if name == PROGRESS else 0)
+        write(folder, name, value)
+
+    def burn_much(_run, _plan, progress):
+        for _ in range(50):
+            progress.done("burned", SAVE_EVERY)
+
+    monkeypatch.setattr(RunFolder, "write_json", save_slowly)
+    duty.apply = burn_much
+    take("apply")
+    assert 2 <= saves.count(PROGRESS) < 10  # at the start, at the end, and seldom in between
+    assert take.folder.read_json(PROGRESS)["applied"] == 50 * SAVE_EVERY
 
 
 def test_what_an_earlier_plan_came_to_is_nothing_to_go_by(take, duty):

@@ -146,6 +146,7 @@ def test_a_ttl_beyond_2038_is_for_ever_and_never_nothing():
     assert ttl_seconds(timedelta(days=365 * 5 + 1)) == 0
     assert ttl_seconds(timedelta(days=365 * 5)) == 365 * 5 * 86400
     assert ttl_seconds(timedelta(milliseconds=1)) == 1
+    assert ttl_seconds(None) == 0
 
 
 def test_a_lock_that_expires_while_its_owner_renews_it_is_taken_anew():

@@ -32,28 +32,6 @@ SERVER_UNREADABLE = "server unreadable"
 _NO_TIME = NO_TIME.replace(tzinfo=UTC)
 
 
-def action_for(
-    state: PostalState,
-    stage: PostalStage | None,
-    mode: PostalMode,
-    *,
-    holder_is_dead: bool,
-    accept: bool,
-) -> PostalAction | str:
-    """What is done with a message, or why nothing. `accept`: a person accepts duplicates."""
-    if state is PostalState.UNKNOWN:
-        return SERVER_UNREADABLE
-    if state is not PostalState.STUCK:
-        return PostalAction.LOST
-    if stage is PostalStage.ANSWERED:
-        return PostalAction.COMPLETED
-    if mode is not PostalMode.RETRY:
-        return PostalAction.CLOSED
-    if stage is PostalStage.MAYBE_SENT:
-        return PostalAction.RETRIED if accept else PostalAction.CLOSED
-    return PostalAction.RETRIED if holder_is_dead or accept else HOLDER_MAY_LIVE
-
-
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
     """A row of Postal's queue. Times are UTC by Postal's databases; `age_seconds` is the lock's."""
@@ -136,9 +114,19 @@ class PostalPlan(Plan):
         return {mode.value: str(self.action(row, mode)) for mode in modes}
 
     def action(self, row: PlannedRow, mode: PostalMode) -> PostalAction | str:
-        """As `action_for`, with what this run knows of the holders."""
-        dead, accept = self.holder_is_dead(row), self.accept_duplicates
-        return action_for(row.state, row.stage, mode, holder_is_dead=dead, accept=accept)
+        """What is done with a message, or why nothing."""
+        if row.state is PostalState.UNKNOWN:
+            return SERVER_UNREADABLE
+        if row.state is not PostalState.STUCK:
+            return PostalAction.LOST
+        if row.stage is PostalStage.ANSWERED:
+            return PostalAction.COMPLETED
+        if mode is not PostalMode.RETRY:
+            return PostalAction.CLOSED
+        accept = self.accept_duplicates
+        if row.stage is PostalStage.MAYBE_SENT:
+            return PostalAction.RETRIED if accept else PostalAction.CLOSED
+        return PostalAction.RETRIED if accept or self.holder_is_dead(row) else HOLDER_MAY_LIVE
 
     def holder_is_dead(self, row: PlannedRow) -> bool:
         """Whether a person said so: every worker was restarted since the lock."""

@@ -3,6 +3,8 @@
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from mailslice.duties.stuck_mails_postal.closing_recovery import ClosingOutcome, ClosingRecovery
@@ -50,6 +52,7 @@ LOOKS = 3
 """How often a message is read at most, if Postal keeps writing about it."""
 Lock = tuple[Any, ...]
 _ACTIONS = frozenset(PostalAction)
+_DAY = timedelta(days=1)
 
 
 class RowLeftAlone(MailsliceError):
@@ -122,7 +125,9 @@ class StuckMessages:
     def _done_by_earlier_try(self) -> dict[int, PostalAction]:
         """What a killed try of this plan did, by the quarantine and the decisions."""
         records, plan = self._run.stores.records, self._plan
-        rows = [*records.postal_decisions.of_run(plan.run, plan.made_at, self._run.clock())]
+        since, until = plan.made_at - _DAY, self._run.clock() + _DAY  # clocks may be set
+        written = records.postal_decisions.list(since, until)
+        rows = [row for row in written if row.run == plan.run]
         left_alone = {row.log_id for row in rows if row.action == LEFT_ALONE}
         return {
             row.queued_message: PostalAction(row.action)
@@ -240,21 +245,10 @@ class StuckMessages:
             PostalAction.LOST: surveyed.state.value,
             PostalAction.RETRIED: f"{holder}; the lock is given back",
         }[action]
-        decided = self._run.clock()
-
-        def save(done: str, because: str) -> None:
-            self._decisions.save(
-                row,
-                action=done,
-                verdict=surveyed.state,
-                stage=stage,
-                age=surveyed.age,
-                why=f"{because}; {reason}" if reason else because,
-                log_id=log_id,
-                decided=decided,
-            )
-
-        save(action, why)
+        seen: dict[str, Any] = {"verdict": surveyed.state, "stage": stage, "age": surveyed.age}
+        save = partial(self._decisions.save, row, log_id=log_id, decided=self._run.clock(), **seen)
+        of_person = f"; {reason}" if reason else ""
+        save(action=action, why=why + of_person)
         try:
             if action is PostalAction.RETRIED:
                 details = error_details(row, stage, self._decisions.who, reason, is_dead=is_dead)
@@ -267,7 +261,7 @@ class StuckMessages:
                 self._changes.remove(row)
         except MailsliceError as error:
             if not isinstance(error, StoreUnavailable | RecordMissing):  # which may be committed
-                save(LEFT_ALONE, str(error))
+                save(action=LEFT_ALONE, why=f"{error}{of_person}")
             raise
 
     def _close(self, surveyed: SurveyedRow) -> None:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
-from cassandra import AlreadyExists
 from cassandra.protocol import ConfigurationException
 
 from mailslice.model.errors import BadSetting
@@ -122,7 +121,7 @@ def create_keyspace(session: CassandraSession, keyspace: str, replication: str) 
         )
     cql = f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}"
     try:
-        _ignore_existing(session, cql)
+        session.execute(cql)
     except ConfigurationException as error:
         raise BadSetting(f"MAILSLICE_OWN_REPLICATION={replication}: {error.message}") from error
 
@@ -140,7 +139,7 @@ def create_tables(
     existing = _changed(session, keyspace)
     missing = tuple(name for name in required if name not in existing)
     for name in missing:
-        _ignore_existing(session, f"CREATE TABLE IF NOT EXISTS {keyspace}.{name} {required[name]}")
+        session.execute(f"CREATE TABLE IF NOT EXISTS {keyspace}.{name} {required[name]}")
     young = [name for name in required if existing.get(name, timedelta(0)) < _YOUNG]
     _await_readable(session, keyspace, young)
     return missing
@@ -172,10 +171,3 @@ def _await_readable(session: CassandraSession, keyspace: str, names: Sequence[st
     for name in names:
         if key := partition_key(columns.get(name, ())):  # else the node does not know it yet
             session.execute(f"SELECT * FROM {keyspace}.{name} WHERE token({', '.join(key)}) = 0")
-
-
-def _ignore_existing(session: CassandraSession, statement: str) -> None:
-    try:
-        session.execute(statement)
-    except AlreadyExists:  # another process was faster
-        return

@@ -159,11 +159,6 @@ class EnqueuedMails(Table):
                 times = TimedIds.of_rows((row[1], row[2] and instant(row[2])) for row in group)
                 yield Partition(instant(start), bucket), times
 
-    def rows(self, queue: QueueName, partition: Partition) -> Iterator[ViewRow]:
-        """The rows of a partition, by enqueue id, a page at a time."""
-        for _, rows in self.rows_of(queue, [partition], in_flight=1):
-            yield from rows
-
     def ids(self, queue: QueueName, partition: Partition) -> Iterator[RowId]:
         for _, ids in self.ids_of(queue, [partition], in_flight=1):
             yield from ids

@@ -81,7 +81,7 @@ class CassandraSession:
     @cached_property
     def packed(self) -> PackedReader:
         """Reads rows as bytes, by its own driver session, which connects at the first use."""
-        return PackedReader(self._new_connection, self._pages)
+        return PackedReader(self.translating()(self.cluster.connect), self._pages)
 
     def prepare(
         self, cql: str, *, idempotent: bool = True, paged: bool = True, serial: bool = False
@@ -191,10 +191,6 @@ class CassandraSession:
             patience = self.settings.timeout.total_seconds() * 2 + 5
             pages = parallel.pages(jobs, in_flight, patience, ordered=ordered)
             yield from pages  # type: ignore[misc]
-
-    def _new_connection(self) -> Session:
-        with self.translating():
-            return self.cluster.connect()
 
     def run_many(self, statement: Statement, params: Iterable[Params], in_flight: int = 128) -> int:
         """Runs a writing statement for all `params`; returns how many. Raises the first error."""

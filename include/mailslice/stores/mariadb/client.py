@@ -61,7 +61,7 @@ class MariaDb:
     @contextmanager
     def transaction(self) -> Iterator[MariaDbTransaction]:
         """A READ COMMITTED transaction, committed at the end. StoreUnavailable: outcome unknown."""
-        self._repeated(self._start)
+        self._repeated(lambda: self._do("START TRANSACTION"))
         try:
             yield MariaDbTransaction(self._do)
             self._do("COMMIT")
@@ -85,10 +85,6 @@ class MariaDb:
             if not was_open:
                 raise
             return ask()
-
-    def _start(self) -> None:
-        self._do("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        self._do("START TRANSACTION")
 
     def _roll_back(self) -> None:
         if self._connection is None:
@@ -126,7 +122,7 @@ class MariaDb:
     def _open(self, seconds: float) -> pymysql.Connection[Any]:
         began = time.monotonic()
         try:
-            return pymysql.connect(
+            connection = pymysql.connect(
                 host=self.url.host,
                 port=self.url.port,
                 user=self.url.user,
@@ -140,11 +136,13 @@ class MariaDb:
                 write_timeout=seconds,
                 ssl=client_tls(self._settings, "POSTAL") if self._settings.tls_enabled else None,
             )
+            connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         except UnicodeError:  # not chained: its text may have a character of the password
             where = f"{self._setting}: the host {self.url.host!r}"
             raise BadSetting(f"{where}, or its user or password, cannot be encoded") from None
         except (pymysql.Error, OSError, RuntimeError) as error:
             self._fail(error, began)
+        return connection
 
     def _fail(self, error: BaseException, began: float) -> NoReturn:
         known = translated(error, f"{self.url.user}@{self.address}", self._setting)

@@ -179,14 +179,14 @@ class MariaDbRecords:
         ended = f"DELETE FROM {self._name} WHERE {_where(key)} AND NOT {_ALIVE}"
         sql, params = self._insert(values, ttl)
         while True:
-            self._database.execute(ended, _bound(key))
             try:
                 self._database.execute(sql, params)
             except AlreadyThere:
                 if (existing := self.get(key)) is not None:
                     return existing
-                continue  # it ended between the two
-            return None
+                self._database.execute(ended, _bound(key))
+            else:
+                return None
 
     def get(self, key: Values) -> Values | None:
         return next(self._select(key, self._shape.columns), None)

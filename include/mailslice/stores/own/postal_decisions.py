@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mailslice.stores.own.codec import RowCodec
-from mailslice.stores.own.days import day_of, days_back
+from mailslice.stores.own.days import day_of
 from mailslice.stores.own.records import Records, TableShape
 
 
@@ -55,9 +55,3 @@ class PostalDecisions:
             if day_of(since) <= day <= day_of(until):
                 rows = map(_ROWS.of_mapping, self._records.rows({"day": day}))
                 yield from (row for row in rows if since <= row.decided <= until)
-
-    def of_run(self, run: str, since: datetime, until: datetime) -> Iterator[PostalDecision]:
-        """The decisions of one run on these days, newest first."""
-        for day in days_back(since, until):
-            rows = map(_ROWS.of_mapping, self._records.rows({"day": day}))
-            yield from (row for row in rows if row.run == run)

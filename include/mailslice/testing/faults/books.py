@@ -46,9 +46,8 @@ class QueueState:
     def load(stores: Stores, queue: QueueName) -> QueueState:
         """Reads the whole state. Nobody may work on the queue meanwhile."""
         written = stores.tables.written
-        rows = [
-            row for partition in written.partitions(queue) for row in written.rows(queue, partition)
-        ]
+        pages = written.rows_of(queue, written.partitions(queue))
+        rows = [row for _, page in pages for row in page]
         return QueueState(
             rows={row.enqueue_id: row for row in rows},
             marks=frozenset(marked_ids(stores.tables.deleted, queue)),

@@ -171,11 +171,6 @@ class HandlerPool:
     def in_flight(self) -> int:
         return len(self._running)
 
-    async def room(self) -> None:
-        """Returns when a handler can start, for callers that take no mail before that."""
-        async with self._permits:
-            pass
-
     async def start(self, delivery: Delivery) -> None:
         """Waits until a handler can start, starts it as a task, and returns."""
         await self._permits.acquire()
@@ -200,7 +195,8 @@ class HandlerPool:
         """
         taken = 0
         while taken != limit:
-            await self.room()
+            async with self._permits:  # waits until a handler can start
+                pass
             delivery = await next_delivery(deliveries, idle, lambda: self.in_flight > 0)
             if delivery is None:
                 return

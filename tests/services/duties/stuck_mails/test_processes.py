@@ -216,7 +216,8 @@ def test_a_worker_that_is_stopped_and_one_that_is_killed_have_nothing_closed(
 def live(world):
     """The rows of the view that have no deleted mark."""
     written, deleted = world.stores.tables.written, world.stores.tables.deleted
-    rows = [row for at in written.partitions(world.queue) for row in written.rows(world.queue, at)]
+    pages = written.rows_of(world.queue, written.partitions(world.queue))
+    rows = [row for _, page in pages for row in page]
     return [row for row in rows if not deleted.is_marked(world.queue, row.enqueue_id)]
 
 

@@ -61,7 +61,8 @@ class Tables:
         return row
 
     def rows(self, table):
-        return {row.enqueue_id for at in table.partitions(QUEUE) for row in table.rows(QUEUE, at)}
+        pages = table.rows_of(QUEUE, table.partitions(QUEUE))
+        return {row.enqueue_id for _, page in pages for row in page}
 
     def take(self, *steps, **params):
         summary = {}

@@ -1,12 +1,12 @@
 """When a queued message is stuck, and what Postal's own rows prove of it."""
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
 
-from mailslice.duties.stuck_mails_postal.planned import PostalAction, action_for
+from mailslice.duties.stuck_mails_postal.planned import PlannedRow, PostalAction, PostalPlan
 from mailslice.duties.stuck_mails_postal.rules import (
     PostalStage,
     PostalState,
@@ -163,10 +163,17 @@ ACTIONS = {
 
 @pytest.mark.parametrize(("state", "stage"), ACTIONS)
 def test_what_each_mode_does(state, stage):
-    retry = PostalMode.RETRY
+    at = LOCKED.replace(tzinfo=UTC)
+    row = PlannedRow(*(1, 1, 7, "host:a", at, at), state, stage, 3600.0)
+
+    def action(mode, *, holder_is_dead=False, accept=False):
+        restarted = at + timedelta(minutes=1) if holder_is_dead else None
+        plan = PostalPlan.model_construct(restarted=restarted, accept_duplicates=accept)
+        return plan.action(row, mode)
+
     assert ACTIONS[state, stage] == (
-        action_for(state, stage, PostalMode.CLOSE, holder_is_dead=True, accept=True),
-        action_for(state, stage, retry, holder_is_dead=False, accept=False),
-        action_for(state, stage, retry, holder_is_dead=True, accept=False),
-        action_for(state, stage, retry, holder_is_dead=False, accept=True),
+        action(PostalMode.CLOSE, holder_is_dead=True, accept=True),
+        action(PostalMode.RETRY),
+        action(PostalMode.RETRY, holder_is_dead=True),
+        action(PostalMode.RETRY, accept=True),
     )

@@ -182,7 +182,7 @@ class World:
     def decisions(self) -> list[tuple[str, str]]:
         """(action, reason) of each decision."""
         records = self.stores.records.postal_decisions
-        rows = records.of_run("r-1", self.run.clock() - timedelta(days=1), self.run.clock())
+        rows = records.list(self.run.clock() - timedelta(days=1), self.run.clock())
         return [(row.action, row.why) for row in rows]
 
     @property

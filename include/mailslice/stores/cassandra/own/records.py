@@ -26,14 +26,14 @@ class CassandraRecords(OwnTable, declared=False):
         before = self._run(select(columns, _where(key)), [*key.values()])
         times_us = [self._session.cluster.timestamp_generator()]
         times_us += [time_us + 1 for row in before for time_us in row if time_us]
-        params = [*values.values(), _seconds(ttl), max(times_us)]
+        params = [*values.values(), ttl_seconds(ttl), max(times_us)]
         self._run(insert(values, "USING TTL ? AND TIMESTAMP ?"), params)
 
     def add(self, values: Values, ttl: timedelta | None = None) -> Values | None:
         # A write that the driver repeats may find its own row. Callers recognise their row.
         cql = insert(values, "IF NOT EXISTS USING TTL ?")
         key = {name: values[name] for name in self.SHAPE.key}
-        while not applied(self._run(cql, [*values.values(), _seconds(ttl)])):
+        while not applied(self._run(cql, [*values.values(), ttl_seconds(ttl)])):
             if (existing := self.get(key)) is not None:
                 return existing
             # The existing row went before it was read, and ours was not written: try again.
@@ -73,7 +73,7 @@ class CassandraRecords(OwnTable, declared=False):
         self, key: Values, changes: Values, expected: Values, ttl: timedelta | None = None
     ) -> bool:
         cql = f"UPDATE {{table}} USING TTL ? SET {assignments(changes)} WHERE {_where(key)} "
-        params = [_seconds(ttl), *changes.values(), *key.values(), *expected.values()]
+        params = [ttl_seconds(ttl), *changes.values(), *key.values(), *expected.values()]
         # A repeat of a write that was done answers "not applied", so only the caller may repeat it.
         idempotent = changes == expected
         return applied(self._run(cql + f"IF {_where(expected)}", params, idempotent=idempotent))
@@ -118,7 +118,3 @@ RECORDS = {shape.name: _declare(shape) for shape in SHAPES}
 
 def _where(columns: Iterable[str]) -> str:
     return " AND ".join(f"{name} = ?" for name in columns)
-
-
-def _seconds(ttl: timedelta | None) -> int:
-    return 0 if ttl is None else ttl_seconds(ttl)

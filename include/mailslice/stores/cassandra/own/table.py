@@ -105,9 +105,9 @@ class OwnTable(Table):
         return applied(self._session.execute(statement, params))
 
 
-def ttl_seconds(ttl: timedelta) -> int:
-    """Seconds; 0 (no expiry) beyond five years: Cassandra refuses an expiry after January 2038."""
-    return 0 if ttl > _LONGEST_TTL else max(1, int(ttl.total_seconds()))
+def ttl_seconds(ttl: timedelta | None) -> int:
+    """Seconds; 0 (no expiry) for None, and beyond five years: Cassandra refuses one after 2038."""
+    return 0 if ttl is None or ttl > _LONGEST_TTL else max(1, int(ttl.total_seconds()))
 
 
 def create(session: CassandraSession, settings: Settings, tables: Iterable[type[OwnTable]]) -> str:
