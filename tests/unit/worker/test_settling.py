@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -413,6 +413,44 @@ async def test_a_message_that_is_adopted_while_the_lost_one_is_parked_is_acknowl
     first = delivery.lease.message = message(1, is_open=True)
     assert await delivery.retry(after=timedelta(seconds=30)) is Disposition.RETRIED
     assert acknowledged == [2]
+
+
+@pytest.mark.parametrize("mails", [1, 1000])
+async def test_a_completion_that_no_store_takes_has_its_message_replaced_by_a_lease(
+    monkeypatch: pytest.MonkeyPatch, *, mails: int
+) -> None:
+    """The window would be full of such mails, although other partitions take their marks. More than
+    a thousand stay in it: they would all be handled again if the worker died.
+    """
+    stores, acknowledged, leased = Stores(), [], []
+
+    async def schedule(*_: object, **how: bool) -> None:
+        leased.append(how)
+
+    rows = SimpleNamespace(load=lambda _: answered())
+    stores.state.delays = SimpleNamespace(schedule=schedule, rows=rows)  # type: ignore[assignment]
+    stores.state.context.clock = lambda: datetime.now(UTC)
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.UNSTORED_SECONDS", 0.1)
+    delivery = stores.delivery()
+    channel = SimpleNamespace(basic_ack=acknowledged.append)
+    link: Any = SimpleNamespace(is_open=True, flushed=lambda: asyncio.sleep(0), channel=channel)
+    delivery.lease.message = Message(link, 7, b"m", {}, None, redelivered=False, arrived=0.0)
+    for number in range(2, mails + 1):
+        stores.state.in_hand[EnqueueId(UUID(int=number))] = delivery
+    stores.fails = 3
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await delivery.complete()
+    assert not delivery.lease.is_out, "a store that blinks costs no lease"
+    await asyncio.sleep(0.15)
+    with pytest.raises(StoreUnavailable):
+        await delivery.complete()
+    if mails == 1000:
+        assert (leased, acknowledged) == ([], [])
+        return
+    assert (leased, acknowledged) == ([{"leased": True, "has_message": True}], [7])
+    assert not delivery.settled.is_set()
+    assert stores.state.in_hand == {ITEM.enqueue_id: delivery}
 
 
 @pytest.mark.parametrize("marks", [False, True])
