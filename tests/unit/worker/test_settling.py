@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -30,6 +31,9 @@ from mailslice.worker.heartbeat import Recorder
 from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.outcome import Disposition
+from mailslice.worker.process.consume_loop import Consumed
+from mailslice.worker.process.handler_pool import HandlerPool, Policy
+from mailslice.worker.process.handler_spec import checked_handler
 
 ITEM = QueuedMail(
     EnqueueId(UUID(int=1)), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b")
@@ -451,6 +455,52 @@ async def test_a_completion_that_no_store_takes_has_its_message_replaced_by_a_le
     assert (leased, acknowledged) == ([{"leased": True, "has_message": True}], [7])
     assert not delivery.settled.is_set()
     assert stores.state.in_hand == {ITEM.enqueue_id: delivery}
+
+
+async def test_eight_mails_whose_marks_no_store_takes_hold_up_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many as there are handlers. Each mail is handled once and acknowledged once."""
+    stores, refusing, handled = Stores(), set(range(1, 9)), Counter[int]()
+    leased, marked, acknowledged = set[int](), set[int](), Counter[int]()
+
+    async def mark(enqueue_id: EnqueueId) -> None:
+        if enqueue_id.int in refusing:
+            raise StoreUnavailable("too few replicas")
+        marked.add(enqueue_id.int)
+
+    async def schedule(enqueue_id: EnqueueId, *_: object, **__: object) -> None:
+        leased.add(enqueue_id.int)
+
+    async def close_row(enqueue_id: EnqueueId, **_: object) -> None:
+        leased.remove(enqueue_id.int)
+
+    async def handle(_mail: Mail, _content: bytes, *, enqueue_id: EnqueueId) -> None:
+        handled[enqueue_id.int] += 1
+
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.UNSTORED_SECONDS", 0.1)
+    stores.state.context.mark = mark  # type: ignore[method-assign]
+    stores.state.context.clock = lambda: datetime.now(UTC)
+    rows = SimpleNamespace(load=lambda _: answered())
+    delays: Any = SimpleNamespace(schedule=schedule, rows=rows, close_row=close_row)
+    stores.state.delays = delays
+    consumed, now = Consumed(), asyncio.get_running_loop().time()
+    pool = HandlerPool(checked_handler(handle), 8, consumed, Policy(settle_pauses=(0.1,)))
+    channel = SimpleNamespace(basic_ack=lambda tag: acknowledged.update([tag]))
+    link: Any = SimpleNamespace(is_open=True, flushed=lambda: asyncio.sleep(0), channel=channel)
+    async with asyncio.timeout(10):
+        for number in range(1, 41):
+            delivery = stores.delivery(replace(ITEM, enqueue_id=EnqueueId(UUID(int=number))))
+            message = Message(link, number, b"m", {}, None, redelivered=False, arrived=now)
+            delivery.lease.message = message
+            await pool.start(delivery)
+        while consumed.completed < 32:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        assert leased == refusing == set(range(1, 41)) - marked
+        refusing.clear()
+        assert await pool.drain(5) == 0
+    assert (consumed.completed, leased) == (40, set())
+    assert handled == acknowledged == Counter(range(1, 41))
 
 
 @pytest.mark.parametrize("marks", [False, True])
