@@ -256,8 +256,7 @@ def open_queue(
     loop.start()
     try:
         stack = AsyncExitStack()
-        opening = open_worker(settings, queue, clock=clock)
-        worker = loop.call(stack.enter_async_context(opening))
+        worker = loop.call(stack.enter_async_context(open_worker(settings, queue, clock=clock)))
         opened = SyncQueue(loop, worker)
         try:
             yield opened

@@ -1,5 +1,5 @@
-"""A proxy in front of Cassandra that reads CQL frames (protocol v4). It answers reads of the
-deleted marks of chosen ids like a coordinator whose replicas are down, and passes all else.
+"""A proxy in front of Cassandra that reads CQL frames (protocol v4). It answers reads (or writes)
+of the deleted marks of chosen ids like a coordinator whose replicas are down, and passes all else.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ _PREPARED = struct.pack(">I", 4)
 _HEADER = struct.Struct(">BBhBI")
 _QUORUM = 4
 _READ_OF_MARKS = re.compile(rb"SELECT .* FROM \S+\.deletedmailsv2 ", re.IGNORECASE)
+_WRITE_OF_MARKS = re.compile(rb"INSERT INTO \S+\.deletedmailsv2 ", re.IGNORECASE)
 
 
 class Away(Enum):
@@ -30,17 +31,19 @@ class Away(Enum):
 class MarksAway:
     """Forwards a local port to `host:port`.
 
-    `ids`: mails whose marks cannot be read. `refused`: requests that got an error.
+    `ids`: mails whose marks cannot be read; `writes`: or written, but read, as while a new node
+    takes a range over. `refused`: requests that got an error.
     """
 
-    def __init__(self, host: str, port: int, away: Away) -> None:
+    def __init__(self, host: str, port: int, away: Away, *, writes: bool = False) -> None:
         self._to = (host, port)
         self._seconds, code, rest = away.value
         message = away.name.encode()
         self._error = struct.pack(">IH", code, len(message)) + message + rest
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._reads_of_marks: set[bytes] = set()
+        self._statements: set[bytes] = set()
+        self._pattern = _WRITE_OF_MARKS if writes else _READ_OF_MARKS
         self.port = 0
         self.ids: set[UUID] = set()
         self.refused = 0
@@ -69,7 +72,7 @@ class MarksAway:
                 while True:
                     stream, opcode, frame = await _frame(reader)
                     body = frame[_HEADER.size :]
-                    if opcode == _PREPARE and _READ_OF_MARKS.search(body):
+                    if opcode == _PREPARE and self._pattern.search(body):
                         preparing.add(stream)
                     if opcode == _EXECUTE and self._is_refused(body):
                         self.refused += 1
@@ -88,7 +91,7 @@ class MarksAway:
 
     def _is_refused(self, body: bytes) -> bool:
         (length,) = struct.unpack_from(">H", body)
-        return body[2 : 2 + length] in self._reads_of_marks and any(
+        return body[2 : 2 + length] in self._statements and any(
             one.bytes in body for one in self.ids
         )
 
@@ -103,7 +106,7 @@ class MarksAway:
                     body = frame[_HEADER.size :]
                     if opcode == _RESULT and body.startswith(_PREPARED):
                         (length,) = struct.unpack_from(">H", body, 4)
-                        self._reads_of_marks.add(body[6 : 6 + length])
+                        self._statements.add(body[6 : 6 + length])
                 writer.write(frame)
                 await writer.drain()
 

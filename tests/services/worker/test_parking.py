@@ -142,6 +142,39 @@ async def test_partitions_of_marks_that_do_not_answer_hold_up_no_others(
     assert proxy.refused >= BAD
 
 
+async def test_partitions_that_take_no_marks_hold_up_no_others(fresh: Any) -> None:
+    """Their mails are handled, and nobody can write that down: a handler, and the window, must not
+    wait for it.
+    """
+    cassandra = fresh.settings.cassandra
+    host, port = cassandra.contact_points[0], cassandra.port
+    async with MarksAway(host, port, Away.UNAVAILABLE, writes=True) as proxy:
+        proxied = fresh.but(
+            MAILSLICE_CASSANDRA_CONTACT_POINTS="127.0.0.1", MAILSLICE_CASSANDRA_PORT=str(proxy.port)
+        ).settings
+        for spool in at(fresh.settings):
+            async with open_worker(proxied, spool.queue) as worker:
+                await without_writes(spool, worker, proxy)
+        assert proxy.refused >= BAD
+
+
+async def without_writes(spool: Place4Queue, worker: QueueWorker, proxy: MarksAway) -> None:
+    mails = [mail(f"m-{number:03}") for number in range(MAILS)]
+    items = await asyncio.gather(*(worker.enqueue(one, CONTENT) for one in mails))
+    bad = {item.enqueue_id for item in items[:: MAILS // BAD]}
+    proxy.ids.update(bad)
+    run = Run(worker)
+    running = asyncio.create_task(run.consume())
+    await until(lambda: len(run.handed) == MAILS, 60)
+    await until(lambda: {row.enqueue_id for row in spool.live()} == bad, 10)
+    assert not await asyncio.to_thread(shows_no_messages, spool.stores.management, spool.queue)
+    proxy.ids.clear()
+    await until(lambda: spool.live() == [], 60)
+    run.stop.set()
+    await asyncio.wait_for(running, 60)
+    assert set(run.handed.values()) == {1}
+
+
 async def test_a_mail_is_parked_after_its_time_in_place_and_comes_back_by_itself(
     fresh: Any, s3: Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -30,6 +31,9 @@ from mailslice.worker.heartbeat import Recorder
 from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.outcome import Disposition
+from mailslice.worker.process.consume_loop import Consumed
+from mailslice.worker.process.handler_pool import HandlerPool, Policy
+from mailslice.worker.process.handler_spec import checked_handler
 
 ITEM = QueuedMail(
     EnqueueId(UUID(int=1)), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b")
@@ -413,6 +417,90 @@ async def test_a_message_that_is_adopted_while_the_lost_one_is_parked_is_acknowl
     first = delivery.lease.message = message(1, is_open=True)
     assert await delivery.retry(after=timedelta(seconds=30)) is Disposition.RETRIED
     assert acknowledged == [2]
+
+
+@pytest.mark.parametrize("mails", [1, 1000])
+async def test_a_completion_that_no_store_takes_has_its_message_replaced_by_a_lease(
+    monkeypatch: pytest.MonkeyPatch, *, mails: int
+) -> None:
+    """The window would be full of such mails, although other partitions take their marks. More than
+    a thousand stay in it: they would all be handled again if the worker died.
+    """
+    stores, acknowledged, leased = Stores(), [], []
+
+    async def schedule(*_: object, **how: bool) -> None:
+        leased.append(how)
+
+    rows = SimpleNamespace(load=lambda _: answered())
+    stores.state.delays = SimpleNamespace(schedule=schedule, rows=rows)  # type: ignore[assignment]
+    stores.state.context.clock = lambda: datetime.now(UTC)
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.UNSTORED_SECONDS", 0.1)
+    delivery = stores.delivery()
+    channel = SimpleNamespace(basic_ack=acknowledged.append)
+    link: Any = SimpleNamespace(is_open=True, flushed=lambda: asyncio.sleep(0), channel=channel)
+    delivery.lease.message = Message(link, 7, b"m", {}, None, redelivered=False, arrived=0.0)
+    for number in range(2, mails + 1):
+        stores.state.in_hand[EnqueueId(UUID(int=number))] = delivery
+    stores.fails = 3
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await delivery.complete()
+    assert not delivery.lease.is_out, "a store that blinks costs no lease"
+    await asyncio.sleep(0.15)
+    with pytest.raises(StoreUnavailable):
+        await delivery.complete()
+    if mails == 1000:
+        assert (leased, acknowledged) == ([], [])
+        return
+    assert (leased, acknowledged) == ([{"leased": True, "has_message": True}], [7])
+    assert not delivery.settled.is_set()
+    assert stores.state.in_hand == {ITEM.enqueue_id: delivery}
+
+
+async def test_eight_mails_whose_marks_no_store_takes_hold_up_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many as there are handlers. Each mail is handled once and acknowledged once."""
+    stores, refusing, handled = Stores(), set(range(1, 9)), Counter[int]()
+    leased, marked, acknowledged = set[int](), set[int](), Counter[int]()
+
+    async def mark(enqueue_id: EnqueueId) -> None:
+        if enqueue_id.int in refusing:
+            raise StoreUnavailable("too few replicas")
+        marked.add(enqueue_id.int)
+
+    async def schedule(enqueue_id: EnqueueId, *_: object, **__: object) -> None:
+        leased.add(enqueue_id.int)
+
+    async def close_row(enqueue_id: EnqueueId, **_: object) -> None:
+        leased.remove(enqueue_id.int)
+
+    async def handle(_mail: Mail, _content: bytes, *, enqueue_id: EnqueueId) -> None:
+        handled[enqueue_id.int] += 1
+
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.UNSTORED_SECONDS", 0.1)
+    stores.state.context.mark = mark  # type: ignore[method-assign]
+    stores.state.context.clock = lambda: datetime.now(UTC)
+    rows = SimpleNamespace(load=lambda _: answered())
+    delays: Any = SimpleNamespace(schedule=schedule, rows=rows, close_row=close_row)
+    stores.state.delays = delays
+    consumed, now = Consumed(), asyncio.get_running_loop().time()
+    pool = HandlerPool(checked_handler(handle), 8, consumed, Policy(settle_pauses=(0.1,)))
+    channel = SimpleNamespace(basic_ack=lambda tag: acknowledged.update([tag]))
+    link: Any = SimpleNamespace(is_open=True, flushed=lambda: asyncio.sleep(0), channel=channel)
+    async with asyncio.timeout(10):
+        for number in range(1, 41):
+            delivery = stores.delivery(replace(ITEM, enqueue_id=EnqueueId(UUID(int=number))))
+            message = Message(link, number, b"m", {}, None, redelivered=False, arrived=now)
+            delivery.lease.message = message
+            await pool.start(delivery)
+        while consumed.completed < 32:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        assert leased == refusing == set(range(1, 41)) - marked
+        refusing.clear()
+        assert await pool.drain(5) == 0
+    assert (consumed.completed, leased) == (40, set())
+    assert handled == acknowledged == Counter(range(1, 41))
 
 
 @pytest.mark.parametrize("marks", [False, True])

@@ -56,6 +56,7 @@ class FakeDelivery:
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     explained: tuple[str, str] | None = None
     stage: str = "loaded"
+    lease: Any = field(default_factory=lambda: SimpleNamespace(is_out=False))
     became: Disposition | None = None
     """What becomes of it, whatever is asked."""
 
@@ -578,6 +579,39 @@ async def test_a_mail_whose_outcome_waits_for_a_store_says_so_and_one_by_a_fault
     delivery = FakeDelivery(away=1, fault=fault)
     await bench(lambda _m, _c: Retry(after=SECONDS)).give(delivery)
     assert delivery.stage == stage
+
+
+@pytest.mark.parametrize("leased", [True, False])
+async def test_a_mail_whose_mark_no_store_takes_frees_its_handler_once_a_lease_replaces_its_message(
+    *, leased: bool
+) -> None:
+    """Else eight mails of one Cassandra partition that takes no write stop a queue. Without a lease
+    its message is in the window, and nothing shows that Cassandra takes any write.
+    """
+    may_end = asyncio.Event()
+
+    async def handle(mail: Mail, _content: bytes) -> None:
+        if mail.name in {"m3", "m4"}:
+            await may_end.wait()
+
+    made = bench(handle, concurrency=1)
+    refused, other, third, fourth = (FakeDelivery(number) for number in range(1, 5))
+    refused.away = 1_000_000
+    await made.handling.start(refused)
+    await asyncio.sleep(0.05)
+    refused.lease.is_out = leased
+    starting = asyncio.create_task(made.handling.start(other))
+    await asyncio.wait({starting}, timeout=0.3)
+    assert starting.done() is leased
+    refused.away = 0
+    for delivery in (refused, other):
+        await asyncio.wait_for(delivery.settled.wait(), 5)
+    await made.handling.start(third)
+    starting = asyncio.create_task(made.handling.start(fourth))
+    await asyncio.wait({starting}, timeout=0.1)
+    assert not starting.done(), "the permit was released twice"
+    may_end.set()
+    await asyncio.wait_for(fourth.settled.wait(), 5)
 
 
 async def test_asking_again_for_a_retry_does_not_double_its_pause() -> None:

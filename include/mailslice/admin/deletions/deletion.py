@@ -260,10 +260,7 @@ async def _fetch(blobs: AsyncBlobStore, row: ViewRow, fetched: _Fetched) -> None
                 fetched.parts += parts
                 fetched.size += size
     except ContentMissing as error:
-        log.warning(
-            "a deleted mail's content is lost: %s",
-            error,
-            extra={"action": "content_lost", "enqueue_id": str(row.enqueue_id)},
-        )
+        extra = {"action": "content_lost", "enqueue_id": str(row.enqueue_id)}
+        log.warning("a deleted mail's content is lost: %s", error, extra=extra)
         kept = mail
     fetched.mails.append(kept)

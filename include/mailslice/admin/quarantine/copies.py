@@ -42,11 +42,8 @@ class Copies:
             try:
                 content = self._stores.blobs.get(source)
             except ContentMissing as error:
-                log.warning(
-                    "quarantine: content lost: %s",
-                    error,
-                    extra={"action": "content_lost", "enqueue_id": str(item.enqueue_id)},
-                )
+                extra = {"action": "content_lost", "enqueue_id": str(item.enqueue_id)}
+                log.warning("quarantine: content lost: %s", error, extra=extra)
                 return Content.LOST, 0
             self._own.put(key, content)
             size += len(content)

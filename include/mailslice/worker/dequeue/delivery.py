@@ -37,6 +37,8 @@ from mailslice.worker.stages.stage_log import StageMarks
 
 log = logging.getLogger(__name__)
 _LATER = timedelta(seconds=PARK_SECONDS)
+UNSTORED_SECONDS, _MAX_UNSTORED = 5.0, 1000
+"""A completion that no store took for so long gets a lease, in a worker with fewer mails."""
 
 
 @dataclass(slots=True)
@@ -254,7 +256,7 @@ class Delivery:
         handler. An open row in delayed_mails forbids that: its copy may exist. A parked mail is
         handed out as soon as its rows can be read (`Preparer`), so it loses its pause.
         """
-        if not self._is_refused_for_long() or not self.lease.has_message:
+        if self._refused_seconds() < RETRY_SECONDS or not self.lease.has_message:
             return False
         self._refused = asyncio.get_running_loop().time()
         with suppress(TryAgain):
@@ -267,11 +269,11 @@ class Delivery:
             self.message.ack()
         return parked
 
-    def _is_refused_for_long(self) -> bool:
-        """Whether a store has refused the settlement for half a minute."""
+    def _refused_seconds(self) -> float:
+        """Seconds for which stores have refused the settlement."""
         now = asyncio.get_running_loop().time()
         self._refused = self._refused or now
-        return now - self._refused >= RETRY_SECONDS
+        return now - self._refused
 
     async def reject(self, reason: str) -> Disposition:
         """Sends it to the dead letter queue with its remaining recipients. Logs the reason."""
@@ -299,7 +301,7 @@ class Delivery:
                 answer=self._explanation.get("answer"),
             )
         except StoreUnavailable:
-            if not self._is_refused_for_long():
+            if self._refused_seconds() < RETRY_SECONDS:
                 raise
             return await self._retry(remaining, _LATER, counted=False, throttled=False)
         # Only now: the row may be that of a worker to which RabbitMQ gave the message.
@@ -326,7 +328,7 @@ class Delivery:
         try:
             sent = self._bounce_sent or await reporter.report(self.item, failures, self.content)
         except StoreUnavailable:
-            if not self._is_refused_for_long():
+            if self._refused_seconds() < RETRY_SECONDS:
                 raise
             return await self._retry(remaining, _LATER, counted=False, throttled=False)
         if not sent:
@@ -366,12 +368,17 @@ class Delivery:
         self._release()
 
     async def _finish(self, stage: Stage, disposition: Disposition) -> Disposition:
-        if self._marks is not None:
-            try:
+        try:
+            if self._marks is not None:
                 await self._marks.finish(stage)
-            except TakenOver:
-                return await self._requeue(Disposition.GIVEN_BACK)
-        return await self._done(disposition)
+            return await self._done(disposition)
+        except TakenOver:
+            return await self._requeue(Disposition.GIVEN_BACK)
+        except StoreUnavailable:
+            is_long = self._refused_seconds() >= UNSTORED_SECONDS
+            if is_long and len(self._state.in_hand) < _MAX_UNSTORED:
+                await self.lease.replace_message()
+            raise
 
     async def _drop(self) -> Disposition:
         self._explanation = {"why": "it was deleted, or closed, while a handler had it"}

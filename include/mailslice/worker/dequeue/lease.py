@@ -109,6 +109,11 @@ class Lease:
         else:
             await self.end()
 
+    async def replace_message(self) -> None:
+        """Replaces the message now, within a settlement that a store does not take."""
+        if self.has_message:
+            await self._extend()
+
     def extend_when_due(self) -> None:
         """Begins to replace the message, or to renew the copy, when that is due."""
         is_due = asyncio.get_running_loop().time() >= self._due and not self.is_lost
@@ -137,7 +142,7 @@ class Lease:
                 self._due = loop.time() + LENGTH.total_seconds() / 2
             crash.point("lease:copied")
         except MailsliceError as error:
-            self._log_warning("a mail is long in its handler, and has no lease yet: %s", error)
+            self._log_warning("a mail is long in this process, and has no lease yet: %s", error)
             if self.is_out or loop.time() - self.message.arrived < LAST_RESORT:
                 return
             message = self.message

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -174,10 +174,12 @@ class HandlerPool:
     async def start(self, delivery: Delivery) -> None:
         """Waits until a handler can start, starts it as a task, and returns."""
         await self._permits.acquire()
+        permit = ExitStack()
+        permit.callback(self._permits.release)
         name = f"handle-{delivery.item.enqueue_id}"
-        task = asyncio.create_task(self._handle(delivery), name=name)
+        task = asyncio.create_task(self._handle(delivery, permit), name=name)
         self._running.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, permit))
 
     async def serve(
         self,
@@ -228,17 +230,14 @@ class HandlerPool:
         self._threads.shutdown(wait=False, cancel_futures=True)
         return len(unfinished)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, permit: ExitStack, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        self._permits.release()
+        permit.close()
         if not task.cancelled() and (error := task.exception()):
-            log.error(
-                "handling ended by a fault of mailslice; the mail is held until this process ends",
-                exc_info=error,
-                extra={"action": "handling_fault"},
-            )
+            text = "handling ended by a fault of mailslice; its mail is held until the process ends"
+            log.error(text, exc_info=error, extra={"action": "handling_fault"})
 
-    async def _handle(self, delivery: Delivery) -> None:
+    async def _handle(self, delivery: Delivery, permit: ExitStack) -> None:
         enqueue_id = delivery.item.enqueue_id
         async with self._isolation.admitted(enqueue_id):
             began = time.monotonic()
@@ -247,7 +246,7 @@ class HandlerPool:
             if not isinstance(outcome, Requeue):
                 delivery.explain(getattr(outcome, "why", ""), outcome.answer)
             action = action_of(delivery, outcome, self._policy)
-            disposition = await self._store_outcome(delivery, action)
+            disposition = await self._store_outcome(delivery, action, permit)
         if disposition is not None:
             self._metrics.settled(disposition, time.monotonic() - began)
 
@@ -331,7 +330,7 @@ class HandlerPool:
         return Retry(back_off=True, why=why)
 
     async def _store_outcome(
-        self, delivery: Delivery, action: Callable[[], Awaitable[Disposition]]
+        self, delivery: Delivery, action: Callable[[], Awaitable[Disposition]], permit: ExitStack
     ) -> Disposition | None:
         """Repeats `action` until the stores have taken it: the mail must not be handled again.
 
@@ -353,6 +352,8 @@ class HandlerPool:
                 text = "outcome not stored, by a fault of mailslice; again in %d s"
                 log.exception(text, pause, extra=extra)
             self._metrics.store_failed()
+            if delivery.lease.is_out:  # it occupies no window, and other mails can be stored
+                permit.close()
             remaining = DRAIN_SECONDS + max(began, self._ending_since) - time.monotonic()
             if remaining <= 0:
                 text = "outcome given up at the end: no store took it for %d s; the mail goes back"
@@ -366,10 +367,8 @@ def _in_thread(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
     # end the loop.
     try:
         return call(), None
-    except Exception as error:  # noqa: BLE001 - as above
-        return None, error
     except BaseException as error:  # noqa: BLE001 - as above
-        return None, _as_error(error)
+        return None, error if isinstance(error, Exception) else _as_error(error)
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:
@@ -418,9 +417,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "recipients": (
         "a tuple of text",
-        lambda value: (
-            isinstance(value, list | tuple | set | frozenset | None) and _are_texts(value or ())
-        ),
+        lambda x: isinstance(x, list | tuple | set | frozenset | None) and _are_texts(x or ()),
     ),
 }
 """Field of an outcome -> what it has to be."""

@@ -136,8 +136,7 @@ class Intake:
         """Logs the error. No internal detail reaches the client."""
         gave_up = isinstance(error, TLSSetupException)  # the client, in its TLS handshake
         level, why = (logging.INFO, error.__cause__) if gave_up else (logging.ERROR, error)
-        extra = about("smtp_fault")
-        log.log(level, "SMTP session failed: %s", type(why).__name__, extra=extra)
+        log.log(level, "SMTP session failed: %s", type(why).__name__, extra=about("smtp_fault"))
         log.debug("SMTP session failed", exc_info=error)
         return "451 4.3.0 Local error, try again later"
 
