@@ -148,6 +148,7 @@ def test_nothing_is_applied_when_a_person_says_no(airflow, stores, page, fresh_m
     with_dead_rows(stores, queue)
     _, link = ask_for_cleanup(page, airflow, queue)
     link.click()
+    expect(page.locator("body")).to_contain_text("this plan is applied", timeout=60_000)
     page.get_by_role("button", name="Reject").click()
     runs = airflow.api("GET", "dags/queue_cleanup/dagRuns?order_by=-start_date")["dag_runs"]
     airflow.wait("queue_cleanup", runs[0]["dag_run_id"])

@@ -3,6 +3,7 @@
 References that appear, content that is written again, a second run, a broken source.
 """
 
+import time
 import uuid
 from datetime import timedelta
 
@@ -22,11 +23,16 @@ MORE_POINTS = ("after-second-scan", "after-candidates", "inside-deletes")
 
 @pytest.fixture
 def due(heap):
-    """Two candidates that may go, planned and checked: (heap, request, the two keys)."""
+    """Two candidates that may go, planned and checked: (heap, request, the two keys).
+
+    S3 counts seconds. What is written again in the second of the first write is as it was listed.
+    """
     keys = [heap.blob(), heap.blob()]
+    written = time.monotonic()
     heap.collect()
     request = heap.request()
     assert heap.steps(request, "plan", "check", at=2 * HOURS)["planned"] == 2
+    time.sleep(max(0, written + 1 - time.monotonic()))
     return heap, request, keys
 
 
