@@ -678,7 +678,7 @@ def test_what_a_row_takes_is_measured_by_a_few_ids_and_fails_no_plan(view, monke
 
     view.start_at(0)
     view.insert(0, dead=True)
-    monkeypatch.setattr(MemoryEnqueuedMails, "rows", unanswered)
+    monkeypatch.setattr(MemoryEnqueuedMails, "rows_of", unanswered)
     assert view.take("plan")["bytes"] > 0
     monkeypatch.setattr(MemoryEnqueuedMails, "by_ids", unanswered)
     assert view.take("plan")["bytes"] == 0
