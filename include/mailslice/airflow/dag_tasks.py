@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from mailslice.actions.request import MAIL_ACTIONS, MailAction, literal, of_literal
+from mailslice.actions.request import MAIL_ACTIONS, ActionRequest, MailAction, literal, of_literal
 from mailslice.actions.run import ANY, result_of
 from mailslice.airflow.runs import QUEUED, RUNNING, SUCCESS, DagRunState
 from mailslice.cockpit.facts import Facts
@@ -67,8 +67,7 @@ class DagTasks:
 
     def newest(self) -> Sequence[Task]:
         """See `tasks.Tasks`. The first hundred have their figures while the stores answer."""
-        tasks: list[Task] = []
-        whole = MAX_WHOLE
+        tasks, whole = list[Task](), MAX_WHOLE
         for run in self._runs.newest(list(self._names), _UUID, MAX_TASKS):
             try:
                 task = self._task(run, whole=len(tasks) < whole)
@@ -183,6 +182,7 @@ def conf_of(request: TaskRequest) -> tuple[str, dict[str, Any]]:
         if request.type is TaskType.REPUBLISH:
             conf["older_than"] = params["olderThan"]
             conf["accept_duplicates"] = params["acceptDuplicates"]
+        ActionRequest.of(conf)  # BadInput now, not in the run
         return MAIL_ACTIONS, conf
     conf = {"dry_run": False, "reason": reason}
     if request.queue is not None:

@@ -12,7 +12,7 @@ from mailslice.cockpit.facts import Facts
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.file_stores import DiskFiles
 from mailslice.maintenance.run_request import NO_QUEUE, run_of_dag
-from mailslice.model.errors import StoreUnavailable, TryAgain
+from mailslice.model.errors import BadInput, StoreUnavailable, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import DutySettings, Settings
 from mailslice.webadmin.tasks import Status, TaskRequest, TaskType
@@ -110,6 +110,13 @@ def test_each_task_is_a_run_of_a_dag_with_the_id_of_the_task(tasks, runs, asked,
     assert runs.runs[str(ID)].conf == {**conf, "by": "ada"}
     found = tasks.get(ID)
     assert (found.type, found.status, found.submitted) == (asked.type, Status.WAITING, NOW)
+
+
+@pytest.mark.parametrize("given", [{"name": ""}, {"name": "a" * 1001}, {"name": "\ud800"}])
+def test_what_the_run_would_refuse_is_refused_at_the_request(tasks, runs, given):
+    with pytest.raises(BadInput):
+        tasks.submit(request(TaskType.DELETE, "spool", **given))
+    assert not runs.runs
 
 
 @pytest.mark.parametrize(
