@@ -28,7 +28,7 @@ from mailslice.cockpit.views import TABS
 from mailslice.maintenance.decision_files import save_decision
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.registry import load, names
-from mailslice.model.errors import BadInput, BadSetting, ContentMissing, MailsliceError, TryAgain
+from mailslice.model.errors import BadSetting, ContentMissing, MailsliceError, TryAgain
 from mailslice.model.mail import parse_enqueue_id
 from mailslice.model.verdicts import Verdict
 
@@ -243,8 +243,7 @@ class Pages:
 
     def count(self, name: Text) -> JSONResponse:
         """The exact size, now; null where more than 100,000 rows would have to be read."""
-        one, _ = self._require(name)
-        size = views.count(self._facts, one.queue, _MAX_COUNTED)
+        size = views.count(self._facts, self._require(name)[0].queue, _MAX_COUNTED)
         return JSONResponse({"queue": name, "size": size})
 
     def spark(self, name: Text) -> HTMLResponse:
@@ -361,7 +360,7 @@ def _tab(
         page, problem = None, None
         try:
             page = mails(facts, one, filters, after or None)
-        except (BadInput, TryAgain) as error:
+        except MailsliceError as error:
             problem = str(error)
         return {"page": page, "filters": filters, "error": problem, "after": after}
     if tab == "domains":
@@ -370,7 +369,7 @@ def _tab(
         cleanups = facts.cached(
             ("cleanups", one.queue), lambda stores: views.cleanups(stores, one.queue), FRESH
         )
-        return views.slices(one, cleanups.value or ())
+        return {**views.slices(one, cleanups.value or ()), "cleanups": cleanups}
     readers = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
     last = facts.cached((tab, one.queue), lambda stores: readers[tab](stores, one.queue))
     empty: dict[str, Any] = {"runs": [], "workers": [], "stuck": [], "more": 0, "letters": None}

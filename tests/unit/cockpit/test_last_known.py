@@ -18,7 +18,7 @@ from mailslice.cockpit.wait_reasons import why_it_waits
 from mailslice.maintenance.health import Health, HealthVerdict
 from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.overview import QueueOverview
-from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
 from mailslice.model.holds import Hold
 from mailslice.model.mail import EnqueueId
 from mailslice.model.settings import Settings, load_settings
@@ -425,3 +425,31 @@ def test_a_ledger_that_does_not_answer_is_not_an_empty_one(world, answers):
     spark = client.get("/spark?name=spool").text
     assert ("not measured" in spark) is answers
     assert ('title="unknown"' in spark) is not answers
+
+
+def test_slices_of_which_no_cleanup_is_known_are_not_said_to_be_uncleaned(world):
+    class Silent(Stores):
+        settings = Settings()
+
+        def existing_runs(self):
+            raise StoreUnavailable(CASSANDRA)
+
+    row = {"start": "2026-11-23T11:00:00Z", "live": 7, "dead": 1, "survivors": 0}
+    reports = {"queue_size": {"slices": [row], "window": 3600, "measuredAt": NOW.isoformat()}}
+    world.gives = [replace(WELL, reports=reports)]
+    facts = Facts(Settings, lambda: world.now, world.look, lambda _settings: Silent())
+    client = TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None)))
+    text = client.get("/queue?name=spool&tab=slices").text
+    assert (CASSANDRA in text, text.count('title="unknown">?')) == (True, 1)
+
+
+def test_an_audit_whose_files_are_damaged_is_said_above_the_filters(world):
+    class Damaged(Facts):
+        def cached(self, *_):
+            raise PlanRefused("audit r: mails.parquet is damaged")
+
+    facts = Damaged(Settings, lambda: world.now, world.look, lambda _settings: Stores())
+    client = TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None)))
+    answer = client.get("/queue?name=spool&verdict=lost", headers={"accept": "text/html"})
+    assert (answer.status_code, "mails.parquet is damaged" in answer.text) == (200, True)
+    assert '<select name="verdict"' in answer.text
