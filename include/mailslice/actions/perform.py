@@ -136,8 +136,7 @@ class _Act:
         self.counts = {"held": len(new)}
 
     def release(self) -> None:
-        domains = self._domains()
-        ended = holds.release(self.stores, self.request.queue, self.clock, domains=domains)
+        ended = holds.release(self.stores, self.request.queue, self.clock, domains=self._domains())
         self.counts = {"released": len(ended)}
 
     def retry(self) -> None:
@@ -298,15 +297,15 @@ class StuckMailDecision:
         whether the row existed; or the error of this mail. Raises TryAgain if a store is away.
         """
         try:
-            released_as = None if self.discards else self.quarantine.release(mail)
-            if self.discards and not self.quarantine.discard(mail):
-                return False
-            action, why = "discarded", self.why
-            if released_as is not None:
-                action, why = "released", f"{why}; it is {released_as} now"
-            self.quarantine.record_person(mail, action, why, self.who)
+            if not self.discards:
+                return self.quarantine.release(mail, lambda new: self._record_release(mail, new))
+            if is_discarded := self.quarantine.discard(mail):
+                self.quarantine.record_person(mail, "discarded", self.why, self.who)
         except TryAgain:
             raise
         except MailsliceError as error:
             return error
-        return released_as or True
+        return is_discarded
+
+    def _record_release(self, mail: QuarantinedMail, new: EnqueueId) -> None:
+        self.quarantine.record_person(mail, "released", f"{self.why}; it is {new} now", self.who)

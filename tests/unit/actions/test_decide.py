@@ -10,11 +10,13 @@ from mailslice.actions import perform
 from mailslice.actions.perform import Context, StuckMailDecision
 from mailslice.actions.preview import Selection
 from mailslice.actions.request import ActionRequest
+from mailslice.admin.quarantine.release import Releases
 from mailslice.maintenance import runner
 from mailslice.maintenance.artifacts import folder_of
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId
 from mailslice.model.settings import load_settings
+from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.worker import retries
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -31,7 +33,8 @@ class Quarantined:
     def discard(self, _mail: object) -> bool:
         return self.is_there
 
-    def release(self, _mail: object) -> object:
+    def release(self, _mail: object, record) -> object:
+        record(NEW_ID)
         return NEW_ID
 
     def record_person(self, _mail: object, *decided: str) -> None:
@@ -59,6 +62,46 @@ def test_a_decision_is_kept_of_a_mail_that_was_still_there(discards, is_there, a
 ONE, TWO = (EnqueueId(UUID(int=number)) for number in (1, 2))
 
 
+class LastRow:
+    """A quarantine table with one row: its mail is released already, and nothing is forgotten."""
+
+    def __init__(self):
+        names = {"enqueue_id": ONE, "attempt": 1, "copy_id": "d/c", "released_as": NEW_ID}
+        self.row = SimpleNamespace(state=State.RELEASED, **names)
+
+    def get(self, *_):
+        return self.row
+
+    def remove(self, *_):
+        self.row = None
+
+
+class Recording(Releases):
+    """Releases whose store does not answer to the first decision."""
+
+    answers = False
+
+    def record_person(self, _mail, *decided):
+        self.recorded = decided
+        if not self.answers:
+            raise StoreUnavailable("no answer")
+
+
+def test_a_release_that_could_not_be_recorded_is_kept_until_it_is():
+    locks = SimpleNamespace(acquire=lambda _, me, __: me, release=lambda *_: None)
+    blobs = SimpleNamespace(delete_many=lambda _: {})
+    stores = SimpleNamespace(own=SimpleNamespace(locks=locks), own_blobs=blobs)
+    table = LastRow()
+    releases = Recording(stores, "spool", lambda: NOW, table=table)
+    decision, mail = StuckMailDecision(releases, False, "by hand", "ada"), table.row
+    with pytest.raises(StoreUnavailable):
+        decision.apply(mail)
+    assert table.row is mail
+    releases.answers = True
+    assert (decision.apply(mail), table.row) == (NEW_ID, None)
+    assert releases.recorded == ("released", f"by hand; it is {NEW_ID} now", "ada")
+
+
 class Rows:
     """A quarantine by row; `taken`: what was released or discarded. `late` is gone meanwhile."""
 
@@ -71,7 +114,7 @@ class Rows:
     def waiting(self):
         return [SimpleNamespace(enqueue_id=id_, attempt=attempt) for id_, attempt in self.rows]
 
-    def release(self, mail):
+    def release(self, mail, _record):
         self.taken.append((mail.enqueue_id, mail.attempt))
         return NEW_ID
 

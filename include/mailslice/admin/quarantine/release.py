@@ -27,6 +27,7 @@ from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantineTable
 from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, State
 
+Record = Callable[[EnqueueId], object]
 _RELEASABLE = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
@@ -67,8 +68,8 @@ class Releases:
         """The bytes. Raises ContentMissing when there is no copy."""
         return self._copies.content(mail)
 
-    def release(self, mail: QuarantinedMail) -> EnqueueId:
-        """Enqueue the mail anew. Returns its new enqueue id.
+    def release(self, mail: QuarantinedMail, record: Record = str) -> EnqueueId:
+        """Enqueue the mail anew. Returns its new enqueue id. The row stays until `record` took it.
 
         A repeat after a kill, or two concurrent calls, make one new entry. Raises ContentMissing,
         Refused (the row is gone, or the mail is being closed), StoreUnavailable (ask again).
@@ -79,15 +80,21 @@ class Releases:
             if now is None or now.state not in _RELEASABLE:
                 why = "it is gone" if now is None else f"it is {now.state}"
                 raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")
-            return self.release_within(now, lock)
+            return self.release_within(now, lock, record)
 
     def release_within(
-        self, mail: QuarantinedMail, lock: LeasedLock, *, accept_duplicates: bool = False
+        self,
+        mail: QuarantinedMail,
+        lock: LeasedLock,
+        record: Record = str,
+        *,
+        accept_duplicates: bool = False,
     ) -> EnqueueId:
         """As `release`, for a caller whose `lock` covers the mail. Raises MayBeDelivered for a mail
         in doubt, unless `accept_duplicates`.
         """
         if mail.state is State.RELEASED and mail.released_as is not None:
+            record(mail.released_as)
             self._forget(mail)
             return mail.released_as
         content, queue = self.content(mail), self._target_queue(mail)
@@ -121,6 +128,7 @@ class Releases:
             crash.point("release:published")
         done = self._claim(mail, state=State.RELEASED, released_as=out)
         crash.point("release:recorded")
+        record(out)
         self._forget(done)
         return out
 
