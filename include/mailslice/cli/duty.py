@@ -214,14 +214,13 @@ def _params(
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise BadInput(f"--param {text[:80]!r}: allowed is NAME=VALUE")
-        params[name.strip()] = _value(value)
-        check_text(f"--param {name}", params[name.strip()])
-    params = with_options(ctx, params)
-    if reason is not None:
-        params["reason"] = reason
-    if dry_run:
-        params["dry_run"] = True
-    return params
+        if (name := name.strip()) in params:
+            both = f"{str(params[name])[:60]!r} and {value[:60]!r}"
+            raise BadInput(f"--param {name}: it was given as {both}; allowed is one of them")
+        params[name] = _value(value)
+        check_text(f"--param {name}", params[name])
+    common = {} if reason is None else {"reason": reason}
+    return with_options(ctx, params) | common | ({"dry_run": True} if dry_run else {})
 
 
 def _value(text: str) -> object:

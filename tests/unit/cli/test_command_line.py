@@ -178,6 +178,9 @@ WRONG = {
         "--users: it was given and names nothing; allowed is at least one name"
     ),
     "duty plan counter_repair --mailboxes ,": "--mailboxes: it was given and names nothing",
+    "duty plan blob_gc --param grace=2d --param grace=1d": (
+        "--param grace: it was given as '2d' and '1d'; allowed is one of them"
+    ),
     "duty plan counter_repair --param users=": "--users: it was given and names nothing",
     "duty plan dead_letters --queue spool --redrive --name ": "--name: it was given and names",
     "duty plan dead_letters --queue spool --redrive --sender ": "--sender: it was given and names",
