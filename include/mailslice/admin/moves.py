@@ -76,6 +76,7 @@ class MoveOutcome:
     later: int | None = None
     doubtful_names: list[str] = field(default_factory=list)
     """Names of the first hundred mails in doubt."""
+    new_ids: set[EnqueueId] = field(default_factory=set)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -346,6 +347,7 @@ class Moves:
                 log.warning("mail %s is left: %s", mail.enqueue_id, error)
                 outcome.doubt(mail)
             else:
+                outcome.new_ids.add(new_id)
                 brought = outcome.moved if mail.moved_to == self._into else outcome.finished
                 brought[mail.enqueue_id] = new_id
 
@@ -368,9 +370,6 @@ class Moves:
                     self._lock.renew_if_due()
         finally:
             wait(futures)
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:
-            raise errors[0]
         return [future.result() for future in futures]
 
     def _stages(self, ids: Iterable[EnqueueId]) -> dict[EnqueueId, MailStage]:
@@ -418,8 +417,7 @@ def _sooner(
     """The rows of mails that are due before `due`, without new entries of this very delay."""
     if due is None:
         return rows
-    new = set(outcome.moved.values())
-    others = [row for row in rows if row.enqueue_id not in new]
+    others = [row for row in rows if row.enqueue_id not in outcome.new_ids]
     states = stores.delay_states(queue, [row.enqueue_id for row in others])
     now = clock()  # a run that is repeated after `due` delays nothing
     waiting = {id_: state.due for id_, state in states.items() if state.due}
