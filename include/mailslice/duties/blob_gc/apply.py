@@ -181,8 +181,7 @@ class _Collection:
     def collect(self) -> None:
         run, plan, timings = self._run, self._plan, Timings()
         self._count([GroupOutcome(**outcome) for outcome in self._groups.values()])
-        copies = run.read_rows(plan.restores, CopyToRestore)
-        self._put_back(copy.key for copy in copies)
+        self._put_back(copy.key for copy in run.read_rows(plan.restores, CopyToRestore))
         self._save()
         crash.point("apply:after-restores")
 
@@ -199,7 +198,7 @@ class _Collection:
         # A reference may have been written after a delete of this run, or of an earlier run whose
         # copies are about to be deleted. Its blob is restored.
         expired_folders = self._trash.expired(run.clock(), but_of=plan.run)
-        if self._groups or expired_folders:
+        if self._groups or self._progress.earlier or expired_folders:
             self._wait_for_inserts()
             self._restore_missed(expired_folders)
         self._save()
@@ -313,14 +312,12 @@ class _Collection:
         run, plan, session, trash = self._run, self._plan, self._session, self._trash
         with ExitStack() as frames:
             references = self._references(frames)
-            folders = [
-                *expired_folders,
-                *(copy.folder for copy in trash.runs() if copy.run == plan.run),
-            ]
+            own = (copy.folder for copy in trash.runs() if copy.run == plan.run)
+            folders = [*expired_folders, *own]
             copies = frames.enter_context(read_copies(session, run.settings, folders))
             missed = collected(referenced(copies, references))
             uncopied: list[dict[str, Any]] = []
-            if self._groups and not plan.keep:
+            if (self._groups or self._progress.earlier) and not plan.keep:
                 planned = self._planned(session, frames, plan.deletes)
                 uncopied = collected(referenced(planned, references))
         stored = trash.james.heads([row[KEY] for row in uncopied])

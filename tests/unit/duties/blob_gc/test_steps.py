@@ -231,8 +231,9 @@ def test_a_second_try_counts_what_the_first_one_put_back(due, monkeypatch):
     assert "1 put back, as they are referred to" in report["message"]
 
 
+@pytest.mark.parametrize("in_time", [True, False])
 def test_without_copies_a_second_try_names_what_the_first_one_deleted_and_is_referred_to(
-    heap, monkeypatch
+    heap, monkeypatch, in_time
 ):
     missed, _ = heap.blob(), heap.blob()
     heap.take(*ALL)
@@ -242,6 +243,7 @@ def test_without_copies_a_second_try_names_what_the_first_one_deleted_and_is_ref
         with pytest.raises(Died):
             heap.take("apply", at=2 * HOURS, name="r-2", keep="0s")
     heap.source.ids.add(missed)
+    monkeypatch.setattr(Run, "out_of_time", lambda _: not in_time)
     applied = heap.take("apply", at=2 * HOURS, name="r-2", keep="0s")
     assert applied["notRestored"] == [f"{missed}: referred to again, and no copy was kept"]
     report = heap.take("report", at=2 * HOURS, name="r-2", keep="0s")
