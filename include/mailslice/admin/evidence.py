@@ -116,12 +116,12 @@ def missing_content(
     Raises StoreUnavailable where it answers nothing. Not inside an event loop.
     """
     unanswered: set[BlobId] = set()
-    contents = [(row.item.header_blob_id, row.item.body_blob_id) for row in rows]
-    parts = contents_exist(settings, contents, unanswered)
-    ids = [row.enqueue_id for row in rows]
-    missing = {id_: _words(part) for id_, part in zip(ids, parts, strict=True) if not all(part)}
-    pairs = zip(ids, contents, strict=True)
-    silent = {id_ for id_, blobs in pairs if not unanswered.isdisjoint(blobs)}
+    contents = {row.enqueue_id: (row.item.header_blob_id, row.item.body_blob_id) for row in rows}
+    parts = contents_exist(settings, list(contents.values()), unanswered)
+    missing = {
+        id_: _words(part) for id_, part in zip(contents, parts, strict=True) if not all(part)
+    }
+    silent = {id_ for id_, blobs in contents.items() if not unanswered.isdisjoint(blobs)}
     return missing, frozenset(silent - missing.keys())
 
 
