@@ -118,9 +118,8 @@ def missing_content(
     unanswered: set[BlobId] = set()
     contents = {row.enqueue_id: (row.item.header_blob_id, row.item.body_blob_id) for row in rows}
     parts = contents_exist(settings, list(contents.values()), unanswered)
-    missing = {
-        id_: _words(part) for id_, part in zip(contents, parts, strict=True) if not all(part)
-    }
+    pairs = zip(contents, parts, strict=True)
+    missing = {id_: _words(part) for id_, part in pairs if not all(part)}
     silent = {id_ for id_, blobs in contents.items() if not unanswered.isdisjoint(blobs)}
     return missing, frozenset(silent - missing.keys())
 
