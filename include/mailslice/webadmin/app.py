@@ -162,8 +162,6 @@ class Routes:
         _only(request, "sender", "name", "recipient", "reason")
         if await _body(request):
             raise invalid(ARGUMENTS, "a DELETE has no body: filters are query parameters")
-        if name == "":  # James takes it, but to a DAG an empty text is no filter
-            raise invalid(ARGUMENTS, "'name' is empty")
         filters = {
             "sender": query_params.address(sender, "sender"),
             "name": name,

@@ -122,10 +122,3 @@ def test_whether_a_reason_is_required_is_asked_beside_the_event_loop(method, pat
     answer = client.request(method, path, content=body)
     assert (answer.status_code, asked) == (400, [path])
     assert "MAILSLICE_ADMIN_REASON_REQUIRED" in answer.text
-
-
-def test_an_empty_name_is_no_filter_here_and_inside_airflow():
-    """A DAG takes an empty text for none, so its run would refuse a delete without filter."""
-    client = TestClient(webadmin(Queues(), SlowTask(), GUARDS))
-    answer = client.delete("/mailQueues/spool/mails?name=")
-    assert (answer.status_code, "'name'" in answer.text) == (400, True)
