@@ -36,7 +36,10 @@ _OWNER, _LEASE = "config shared", timedelta(minutes=1)
 
 def stored(stores: Stores) -> bool | None:
     """The stored answer; None: nothing is stored, which means shared. Creates no table."""
-    locks = _existing_locks(stores)
+    return _answer(_existing_locks(stores))
+
+
+def _answer(locks: Locks | None) -> bool | None:
     value = locks.holder(NAME) if locks is not None else None
     return None if value is None else value == _text(True)
 
@@ -60,8 +63,9 @@ def agree(stores: Stores, queue: QueueName) -> Settings:
     The first process that says `false` stores it. Raises ConfigurationDiffers when the settings
     differ from the stored answer, or from a running worker; and as `_require_one_james`.
     """
-    _require_one_james(stores, queue)
-    setting, recorded = configured(stores.settings), stored(stores)
+    locks = _existing_locks(stores)
+    _require_one_james(stores, queue, locks)
+    setting, recorded = configured(stores.settings), _answer(locks)
     if setting is False and recorded is None:
         require_agreement(stores, shared=False)
         recorded = stores.own.locks.first(NAME, _text(False)) == _text(True)
@@ -78,14 +82,14 @@ def agree(stores: Stores, queue: QueueName) -> Settings:
     return stores.settings
 
 
-def _require_one_james(stores: Stores, queue: QueueName) -> None:
+def _require_one_james(stores: Stores, queue: QueueName, locks: Locks | None) -> None:
     """Raises ConfigurationDiffers if the own keyspace has rows of a namesake in another keyspace.
 
     These rows name a queue alone: the samples of one would drop marks of the other. The first
     process of a queue stores its keyspace of James.
     """
     james, own = stores.settings.cassandra.keyspace.lower(), stores.settings.own.keyspace
-    locks, name = _existing_locks(stores), f"keyspace of {queue}"
+    name = f"keyspace of {queue}"
     if locks is None or (known := locks.first(name, james)) == james:
         return
     raise ConfigurationDiffers(

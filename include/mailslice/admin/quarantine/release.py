@@ -28,7 +28,12 @@ from mailslice.stores.cassandra.own import QuarantineTable
 from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, State
 
 Record = Callable[[EnqueueId], object]
+"""Called with the new enqueue id."""
 _RELEASABLE = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
+
+
+def _no_record(_: EnqueueId) -> None:
+    """For a release that nobody decided: a move."""
 
 
 class MayBeDelivered(Refused):
@@ -68,7 +73,7 @@ class Releases:
         """The bytes. Raises ContentMissing when there is no copy."""
         return self._copies.content(mail)
 
-    def release(self, mail: QuarantinedMail, record: Record = str) -> EnqueueId:
+    def release(self, mail: QuarantinedMail, record: Record = _no_record) -> EnqueueId:
         """Enqueue the mail anew. Returns its new enqueue id. The row stays until `record` took it.
 
         A repeat after a kill, or two concurrent calls, make one new entry. Raises ContentMissing,
@@ -86,7 +91,7 @@ class Releases:
         self,
         mail: QuarantinedMail,
         lock: LeasedLock,
-        record: Record = str,
+        record: Record = _no_record,
         *,
         accept_duplicates: bool = False,
     ) -> EnqueueId:

@@ -143,8 +143,10 @@ class StuckMailActions:
             why = "completed meanwhile"
         if why is not None:
             if quarantined.state is State.CLOSING:  # else it has the holder's recipients in doubt
-                # An earlier try may have marked the mail, perhaps on one replica alone.
-                (self.quarantine.withdraw if earlier is None else self.tidied)(quarantined)
+                if earlier is None:
+                    self.quarantine.withdraw(quarantined)
+                else:  # an earlier try may have marked the mail, perhaps on one replica alone
+                    self.tidied(quarantined)
             raise LeftAlone(why)
         quarantined = self._named(quarantined, stuck_mail, decided, take=True)
         self._save(stuck_mail, decided, Action.CLOSED, quarantined.decided)
