@@ -227,14 +227,18 @@ async def test_an_object_that_is_not_there_is_missing_content(client: str) -> No
 
 
 async def test_a_head_without_an_answer_is_unknown_only_while_the_bucket_answers() -> None:
-    silent = {"HEAD /b/silent"}
+    silent, denied = {"HEAD /b/silent"}, set[str]()
+    probe = "GET /b/mailslice-asks-for-what-is-not-there"
 
     def by_key(connection: Any) -> None:
         asked = server.asked[-1]
         there = 200 if asked == "HEAD /b/there" else 404
-        connection.sendall(
-            answer(503) if asked in silent else answer(there, b"" if asked[0] == "H" else NO_KEY)
-        )
+        if asked in denied:
+            connection.sendall(answer(403, DENIED))
+        elif asked in silent:
+            connection.sendall(answer(503))
+        else:
+            connection.sendall(answer(there, b"" if asked[0] == "H" else NO_KEY))
 
     with serving(Server(rest=by_key)) as server:
         hot = AsyncBlobStore(settings(server), "b")
@@ -243,9 +247,12 @@ async def test_a_head_without_an_answer_is_unknown_only_while_the_bucket_answers
         assert unanswered == {"silent"}
         with pytest.raises(StoreUnavailable):
             await hot.missing(ids)
-        silent.add("GET /b/mailslice-asks-for-what-is-not-there")
-        with pytest.raises(StoreUnavailable):
-            await hot.missing(ids, unanswered)
+        for fault in (denied, silent):
+            fault.add(probe)
+            with pytest.raises(StoreUnavailable):
+                await hot.missing(ids, unanswered)
+            fault.clear()
+            silent.add("HEAD /b/silent")
         hot.close()
 
 
