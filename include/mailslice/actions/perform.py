@@ -1,6 +1,7 @@
 """Performs an action on the mails of a selection, and records who asked for it and the outcome."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -260,19 +261,12 @@ def _named(
 
     Raises Refused if an id without attempt names several rows.
     """
-    rows = request.rows
-    by_id: dict[EnqueueId, list[QuarantinedMail]] = {id_: [] for id_, _ in rows}
+    by_id = defaultdict[EnqueueId, list[QuarantinedMail]](list)
     for mail in waiting:
-        if mail.enqueue_id in by_id:
-            by_id[mail.enqueue_id].append(mail)
-    mails: dict[str, QuarantinedMail] = {}
-    gone = 0
-    for id_, attempt in rows:
-        named = {
-            row_name(id_, mail.attempt): mail
-            for mail in by_id[id_]
-            if attempt is None or mail.attempt == attempt
-        }
+        by_id[mail.enqueue_id].append(mail)
+    mails, gone = dict[str, QuarantinedMail](), 0
+    for id_, attempt in request.rows:
+        named = {row_name(id_, m.attempt): m for m in by_id[id_] if attempt in {None, m.attempt}}
         if len(named) > 1:
             raise Refused(
                 f"{id_} of {request.queue} is in quarantine {len(named)} times; name one: "

@@ -110,8 +110,7 @@ class Quarantine(Releases):
         if is_taken and set(recipients) == set(stored.mail.recipients):
             return mail
         message = codec.encode(replace(stored, mail=replace(stored.mail, recipients=recipients)))
-        why = f"{mail.why}; {decided.why}"
-        at = self._next_decided(mail)
+        why, at = f"{mail.why}; {decided.why}", self._next_decided(mail)
         return self._table.move(self._queue, mail, message=message, why=why, decided=at, **taken)
 
     def keep_marked(self, mail: QuarantinedMail) -> tuple[QuarantinedMail, list[str]]:
@@ -201,9 +200,8 @@ class Quarantine(Releases):
         Returns False, and removes nothing, when the row is not as `mail` any more. Claims the row
         first: a process that is setting the mail aside must not mark it while its copy goes.
         """
-        going: QuarantinedMail | None = mail
-        if mail.state is not State.DISCARDING:
-            going = self._table.move(self._queue, mail, state=State.DISCARDING)
+        is_claimed = mail.state is State.DISCARDING
+        going = mail if is_claimed else self._table.move(self._queue, mail, state=State.DISCARDING)
         crash.point("discard:claimed")
         if going is not None:
             self._forget(going)
