@@ -293,13 +293,12 @@ class StuckMailDecision:
         try:
             if not self.discards:
                 return self.quarantine.release(mail, lambda new: self._record_release(mail, new))
-            if is_discarded := self.quarantine.discard(mail):
-                self.quarantine.record_person(mail, "discarded", self.why, self.who)
+            decided = mail, "discarded", self.why, self.who
+            return self.quarantine.discard(mail, lambda: self.quarantine.record_person(*decided))
         except TryAgain:
             raise
         except MailsliceError as error:
             return error
-        return is_discarded
 
     def _record_release(self, mail: QuarantinedMail, new: EnqueueId) -> None:
         self.quarantine.record_person(mail, "released", f"{self.why}; it is {new} now", self.who)

@@ -36,9 +36,7 @@ def lost_mails(report: Mapping[str, Any], limit: int = 0) -> int | None:
 
 
 def loss_proof(reports: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Of `reports`, the newest first, the newest audit that can say how many mails are lost. Others
-    repeat an earlier one as `lossProof`. Empty if none can.
-    """
+    """Of reports, newest first: the last audit that could count lost mails, or its copy; or {}."""
     for report in reports:
         if counts_whole_queue(report) and lost_mails(report) is not None:
             return report

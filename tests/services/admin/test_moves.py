@@ -869,13 +869,13 @@ def test_a_mail_that_was_kept_anew_without_content_ends_in_quarantine(
 
     def late(self: DeletedMails, *asked: Any) -> None:
         monkeypatch.setattr(DeletedMails, "mark_many", mark_many)
-        time.sleep(1.2)
+        time.sleep(2.4)
         assert two.move(MailFilter(name="another")).moved == {}
         two.stores.blobs.delete_many([item.header_blob_id, item.body_blob_id])
         mark_many(self, *asked)
 
     monkeypatch.setattr(DeletedMails, "mark_many", late)
-    moving = two.moves(sleep=lambda _: None, lease=timedelta(seconds=1))
+    moving = two.moves(sleep=lambda _: None, lease=timedelta(seconds=2))
     assert two.move(moves=moving).doubtful == 1
     assert two.move().doubtful == 1
     assert two.move(accept_duplicates=True).counts["quarantined"] == 1

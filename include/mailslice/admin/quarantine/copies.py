@@ -51,6 +51,8 @@ class Copies:
 
     def content(self, mail: QuarantinedMail) -> bytes:
         """The bytes. Raises ContentMissing when there is no copy."""
+        if mail.content is not Content.KEPT:
+            raise ContentMissing(f"quarantine has no content of {mail.enqueue_id}: {mail.content}")
         header, body = self._keys(mail)
         return self._own.get(header) + self._own.get(body)
 
