@@ -1,6 +1,7 @@
 """Performs an action on the mails of a selection, and records who asked for it and the outcome."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -260,19 +261,12 @@ def _named(
 
     Raises Refused if an id without attempt names several rows.
     """
-    rows = request.rows
-    by_id: dict[EnqueueId, list[QuarantinedMail]] = {id_: [] for id_, _ in rows}
+    by_id = defaultdict[EnqueueId, list[QuarantinedMail]](list)
     for mail in waiting:
-        if mail.enqueue_id in by_id:
-            by_id[mail.enqueue_id].append(mail)
-    mails: dict[str, QuarantinedMail] = {}
-    gone = 0
-    for id_, attempt in rows:
-        named = {
-            row_name(id_, mail.attempt): mail
-            for mail in by_id[id_]
-            if attempt is None or mail.attempt == attempt
-        }
+        by_id[mail.enqueue_id].append(mail)
+    mails, gone = dict[str, QuarantinedMail](), 0
+    for id_, attempt in request.rows:
+        named = {row_name(id_, m.attempt): m for m in by_id[id_] if attempt in {None, m.attempt}}
         if len(named) > 1:
             raise Refused(
                 f"{id_} of {request.queue} is in quarantine {len(named)} times; name one: "
@@ -299,13 +293,12 @@ class StuckMailDecision:
         try:
             if not self.discards:
                 return self.quarantine.release(mail, lambda new: self._record_release(mail, new))
-            if is_discarded := self.quarantine.discard(mail):
-                self.quarantine.record_person(mail, "discarded", self.why, self.who)
+            decided = mail, "discarded", self.why, self.who
+            return self.quarantine.discard(mail, lambda: self.quarantine.record_person(*decided))
         except TryAgain:
             raise
         except MailsliceError as error:
             return error
-        return is_discarded
 
     def _record_release(self, mail: QuarantinedMail, new: EnqueueId) -> None:
         self.quarantine.record_person(mail, "released", f"{self.why}; it is {new} now", self.who)

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import islice
@@ -22,6 +22,7 @@ from mailslice.admin.evidence import Partitions, is_finished
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, MayBeDelivered, Quarantine, without
 from mailslice.admin.worker_history import WorkerHistory
+from mailslice.codec import message as codec
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model import crash
 from mailslice.model.batches import batches
@@ -60,9 +61,10 @@ class MoveOutcome:
     `gone`: completed or deleted meanwhile. `in_handler`: left in the queue, as a worker has them.
     `lost`: without content; they stay. `pending`: taken out of the queue and not in the other one
     yet, because a handler still has them: move again to finish. `doubtful`: taken out of the queue,
-    and nothing shows whether they were delivered since; their content is kept. `finished`: as
-    `moved`, for earlier moves to other queues. `later`: mails that a delay leaves, as they are due
-    at its time or after it anyway. `examined`: the ids of the mails that are counted.
+    and nothing shows whether they were delivered since. `quarantined`: mails in doubt whose copy
+    is gone, which are in quarantine now. `finished`: as `moved`, for earlier moves to other queues.
+    `later`: mails that a delay leaves, as they are due at its time or after it anyway. `examined`:
+    the ids of the mails that are counted.
     """
 
     moved: dict[EnqueueId, EnqueueId] = field(default_factory=dict)
@@ -73,6 +75,7 @@ class MoveOutcome:
     lost: int = 0
     pending: int = 0
     doubtful: int = 0
+    quarantined: int = 0
     later: int | None = None
     doubtful_names: list[str] = field(default_factory=list)
     """Names of the first hundred mails in doubt."""
@@ -80,7 +83,7 @@ class MoveOutcome:
 
     @property
     def counts(self) -> dict[str, int]:
-        delay = {} if self.later is None else {"later": self.later}
+        optional = {"later": self.later, "quarantined": self.quarantined or None}
         return {
             "moved" if self.later is None else "delayed": len(self.moved),
             "gone": self.gone,
@@ -89,7 +92,7 @@ class MoveOutcome:
             "pending": self.pending,
             "doubtful": self.doubtful,
             "finished": len(self.finished),
-            **delay,
+            **{name: count for name, count in optional.items() if count is not None},
         }
 
     @property
@@ -127,12 +130,12 @@ class MoveOutcome:
 
     def problem(self, option: str) -> str | None:
         """Why mails are left, and the `option` for those in doubt; None when no mail is left."""
-        if not (self.pending or self.doubtful):
+        if not (self.pending or self.doubtful or self.quarantined):
             return None
         return (
             f"{self.pending} mails are still in a handler (move again to finish), {self.doubtful} "
             "were taken out of their queue and may have been delivered since "
-            f"({option} moves them); their content is kept"
+            f"({option} moves them), {self.quarantined} without a copy are in quarantine now"
         )
 
 
@@ -162,7 +165,8 @@ class Moves:
             stores, queue, clock, table=stores.own.moving_mails, folder=FOLDER_OF_MOVES, sleep=sleep
         )
         self._threads: ThreadPoolExecutor
-        self._into: QueueName
+        self._decided: Decided
+        self._outcome: MoveOutcome
         self._requarantined: set[EnqueueId] = set()
 
     def move(
@@ -182,13 +186,13 @@ class Moves:
 
         Raises Refused during another move, UnknownQueue, ClockSkew, StoreUnavailable (ask again).
         """
-        outcome, self._into = outcome or MoveOutcome(), into
+        self._outcome = outcome = outcome or MoveOutcome()
         if due is not None:
             require_delays(self._stores, into, self._clock)
             due, outcome.later = instant(epoch_ms(due)), outcome.later or 0  # as it is stored
-        decided = Decided("delay" if due else "move", why, who, moved_to=into, due=due)
+        self._decided = Decided("delay" if due else "move", why, who, moved_to=into, due=due)
         with self._lock.held(), ThreadPoolExecutor(_THREADS) as self._threads:
-            self._finish_earlier(outcome, accept_duplicates=accept_duplicates)
+            self._finish_earlier(accept_duplicates=accept_duplicates)
             for batch in batches(rows, self._at_once):
                 taken: _Mails = []
                 outcome.examined.update(row.enqueue_id for row in batch)
@@ -196,17 +200,17 @@ class Moves:
                 try:
                     for part in batches(sooner, _BETWEEN_RENEWALS):
                         self._lock.renew()
-                        self._take_all(part, decided, outcome, taken)
+                        self._take_all(part, taken)
                         if not self._history.has_workers():  # so that a kill leaves fewer in doubt
                             mails, taken = taken, []
-                            self._enqueue_in_target(mails, outcome)
+                            self._enqueue_in_target(mails)
                 finally:  # only now can it be proved that no worker completed the marked mails
                     # A copy: after a second signal, threads may still add to `taken`.
-                    self._enqueue_in_target([*taken], outcome)
+                    self._enqueue_in_target([*taken])
         return outcome
 
-    def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
-        earlier = list(self._quarantine.mails(serial=True))
+    def _finish_earlier(self, *, accept_duplicates: bool) -> None:
+        outcome, earlier = self._outcome, list(self._quarantine.mails(serial=True))
         unproved = {mail.enqueue_id for mail in earlier if mail.state is State.KEPT}
         self._history.begin()
         in_flight = self._history.wait_for_handlers(unproved, self._lock.renew)
@@ -222,7 +226,7 @@ class Moves:
                 elif mail.enqueue_id in completed or not self._may_be_marked(mail, partitions):
                     self._quarantine.withdraw(mail)  # it is live in its queue, or was delivered
                     continue
-                elif accept_duplicates and mail.content is Content.KEPT:
+                elif accept_duplicates:
                     self._lock.require()
                     self._mark(mail, marked)
                 elif mail.enqueue_id in in_flight:
@@ -237,7 +241,7 @@ class Moves:
                     f"and was removed since: `{command_line('queue create', into)}` creates it"
                 )
         for batch in batches(marked, self._at_once):
-            self._enqueue_in_target(batch, outcome, accept_duplicates=accept_duplicates)
+            self._enqueue_in_target(batch, accept_duplicates=accept_duplicates)
         self._quarantine.sweep()
 
     def _may_be_marked(self, mail: QuarantinedMail, partitions: Partitions) -> bool:
@@ -250,14 +254,12 @@ class Moves:
         except StoreUnavailable:  # the replica that does not answer may have the mark
             return True
 
-    def _take_all(
-        self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome, taken: _Mails
-    ) -> None:
+    def _take_all(self, rows: Sequence[ViewRow], taken: _Mails) -> None:
         """Marks the mails and adds them to `taken`. A worker may yet have completed one of them."""
-        in_flight, before = self._history.observe(), len(taken)
+        in_flight, before, outcome = self._history.observe(), len(taken), self._outcome
         stages = self._stages(row.enqueue_id for row in rows)
         free = outcome.without_holder(rows, in_flight, stages)
-        kept = self._map(lambda row: self._keep(row, decided), free)
+        kept = self._map(self._keep, free)
         kept = [mail for mail in kept if mail.state is not State.KEPT]  # KEPT: counted as in doubt
         self._lock.require()
         self._lock.renew()
@@ -302,22 +304,16 @@ class Moves:
         crash.point("move:taken")
         return taken
 
-    def _keep(self, row: ViewRow, decided: Decided) -> QuarantinedMail:
+    def _keep(self, row: ViewRow) -> QuarantinedMail:
         age = max(timedelta(0), self._clock() - row.enqueued_time)
         holder = Holder("", "waiting", row.enqueued_time, age)
-        return self._quarantine.keep(row.item, holder, decided)
+        return self._quarantine.keep(row.item, holder, self._decided)
 
-    def _enqueue_in_target(
-        self,
-        mails: Sequence[QuarantinedMail],
-        outcome: MoveOutcome,
-        *,
-        accept_duplicates: bool = False,
-    ) -> None:
+    def _enqueue_in_target(self, mails: _Mails, *, accept_duplicates: bool = False) -> None:
         """Enqueues the marked mails in their new queue, once it is proved that no worker completed
         them. Leaves out recipients that a handler served meanwhile.
         """
-        marked = {mail.enqueue_id for mail in mails if mail.state not in _PROVED}
+        outcome, marked = self._outcome, {m.enqueue_id for m in mails if m.state not in _PROVED}
         in_flight = self._history.wait_for_handlers(marked, self._lock.renew)
         stages = self._stages(mail.enqueue_id for mail in mails)
         closed = {id_ for id_, record in stages.items() if record.closed}
@@ -338,23 +334,38 @@ class Moves:
 
         def release(mail: QuarantinedMail) -> None:
             record = stages.get(mail.enqueue_id)
-            served = () if record is None else record.recipients_at(Stage.SENT, Stage.FAILED)
+            if record is not None:
+                mail = without(mail, record.recipients_at(Stage.SENT, Stage.FAILED))
             try:
                 new_id = self._quarantine.release_within(
-                    without(mail, served), self._lock, accept_duplicates=accept_duplicates
+                    mail, self._lock, accept_duplicates=accept_duplicates
                 )
             except (MayBeDelivered, DeadLetter) as error:  # it stops no other mail
                 log.warning("mail %s is left: %s", mail.enqueue_id, error)
-                outcome.doubt(mail)
+                if accept_duplicates:  # it accepted the doubt of MayBeDelivered
+                    self._quarantine_without_copy(mail, error)
+                else:
+                    outcome.doubt(mail)
             else:
                 outcome.new_ids.add(new_id)
-                brought = outcome.moved if mail.moved_to == self._into else outcome.finished
-                brought[mail.enqueue_id] = new_id
+                new = outcome.moved if mail.moved_to == self._decided.moved_to else outcome.finished
+                new[mail.enqueue_id] = new_id
 
         outcome.gone += proved.count(None)
         for part in batches((mail for mail in proved if mail is not None), _BETWEEN_RENEWALS):
             self._lock.renew()
             self._map(release, part)
+
+    def _quarantine_without_copy(self, mail: QuarantinedMail, error: Exception) -> None:
+        """A person releases or discards it. Its blobs are copied anew, if they are still there."""
+        why = f"its move found no copy, and it may have been delivered: {error}"
+        decided = replace(self._decided, why=why, moved_to=mail.moved_to, due=mail.due)
+        item, holder = codec.decode(mail.message), Holder.of(mail)
+        quarantine = Quarantine(self._stores, self._queue, self._clock)
+        quarantine.keep_failed(item, holder, decided)
+        quarantine.record(item, holder, decided, "in doubt", self._clock())
+        self._quarantine.withdraw(mail)
+        self._outcome.quarantined += 1
 
     def _map(self, work: Callable[[T], U], items: Sequence[T], *, renews: bool = True) -> list[U]:
         """The results of `work` in order. Raises the first error, also a signal's, once all ended.

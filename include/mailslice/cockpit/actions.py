@@ -41,6 +41,7 @@ _COUNTS = {
     "contentLost": "without content",
     "pending": "pending",
     "doubtful": "in doubt",
+    "quarantined": "set aside in quarantine",
     "finished": "finished for an earlier move",
     "already": "brought back before",
     "mayBeDelivered": "perhaps delivered",

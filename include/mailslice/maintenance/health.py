@@ -16,7 +16,7 @@ from mailslice.model.errors import BadSetting
 
 _BROKER_LAG = 15.0
 """Seconds that RabbitMQ's figures may be behind a count of the view."""
-_YOUNG = timedelta(seconds=10)
+_YOUNG, _YOUNG_AUDIT = timedelta(seconds=10), timedelta(days=1)
 
 
 class Health(StrEnum):
@@ -45,12 +45,12 @@ class HealthFacts:
     """What is known of a queue. None is unknown, never zero. Counts are mails or messages.
 
     `waiting` mails were counted `counted_ago`, when the broker had `in_broker` messages of them:
-    ready, unacknowledged, delayed, parked and dead letters. `lost` mails are of a recent audit that
-    found some, else None. `stuck` mails were found by stuck_mails and are not dealt with. `silent`
-    mails are with workers whose heartbeat has stopped. `moving`: messages a second, in and out, at
-    the end of the count, which took `counting` seconds. `held`: what a person holds, and why
-    (`model.holds`). `release`: the command that ends the hold. `is_held_whole`: the hold keeps all
-    workers from consuming. `unanswered`: store -> why it gave nothing.
+    ready, unacknowledged, delayed, parked and dead letters. `lost` mails are of the last audit that
+    could tell, `lost_ago` (None: it found none). `stuck` mails were found by stuck_mails and are
+    not dealt with. `silent` mails are with workers whose heartbeat has stopped. `moving`: messages
+    a second, in and out, at the end of the count, which took `counting` seconds. `held`: what a
+    person holds, and why (`model.holds`). `release`: the command that ends the hold.
+    `is_held_whole`: no worker may consume. `unanswered`: store -> why it gave nothing.
     """
 
     queue: str
@@ -63,6 +63,7 @@ class HealthFacts:
     oldest: timedelta | None = None
     late_after: timedelta = timedelta(days=1)
     lost: int | None = None
+    lost_ago: timedelta = timedelta(0)
     stuck: int = 0
     silent: int = 0
     moving: float = 0.0
@@ -94,7 +95,8 @@ def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
     queue, missing = facts.queue, _missing(facts)
     audit = command_line("duty run queue_audit --queue", queue)
     if facts.lost:
-        why = f"the audit found {several(facts.lost, 'mail')} in no queue of the broker"
+        ago = f" {span(facts.lost_ago)} ago" if facts.lost_ago > _YOUNG_AUDIT else ""
+        why = f"the audit{ago} found {several(facts.lost, 'mail')} in no queue of the broker"
         yield HealthVerdict(Health.LOST, why, command_line("queue audit", queue))
     elif missing > 0 and facts.lost is None:
         why = f"{_wait(facts.waiting)}; the broker has {facts.in_broker:,} of them"

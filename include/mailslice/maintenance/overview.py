@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from mailslice.admin.holds import active_holds
 from mailslice.maintenance.health import Health, HealthFacts, HealthVerdict, verdict_of
-from mailslice.maintenance.report import counts_whole_queue, is_dry, lost_mails
+from mailslice.maintenance.report import counts_whole_queue, is_dry, loss_proof, lost_mails
 from mailslice.model.clock import Clock
 from mailslice.model.errors import STORE_ERRORS, MailsliceError
 from mailslice.model.holds import ActiveHolds, Hold
@@ -31,7 +31,7 @@ DUTIES = ("queue_size", "queue_cleanup", "queue_audit", "republish_lost", "stuck
 _AT_ONCE = 16
 _COUNTED = 10
 """So many queues may each be counted with all that `Quota` allows. More queues share that."""
-_REPORT_COUNTS_FOR = timedelta(hours=26)
+_STUCK_COUNTS_FOR = timedelta(hours=26)
 _MEASURED_LATELY = timedelta(hours=1)
 _FEW, _MORE = 3, 50
 """Ledger rows that are read of a duty; more where the newest are of runs without a result."""
@@ -184,7 +184,8 @@ def _overview(inputs: _Inputs, queue: QueueName) -> QueueOverview:
         consumers=depth.consumers if depth else None,
         oldest=now - counted.oldest if counted and counted.oldest else None,
         late_after=stores.settings.alert.oldest_mail or timedelta.max,
-        lost=_lost(reports, now),
+        lost=_lost(reports),
+        lost_ago=_age(reports.get("queue_audit", {}), now),
         stuck=_stuck(reports.get("stuck_mails", {}), now),
         # Mails that the broker requeued are ready, or live workers have them.
         silent=min(silent, max(0, depth.unacknowledged - in_flight)) if depth else silent,
@@ -229,10 +230,10 @@ def _newest(
         for last in reports[:1]:
             results = [report for report in reports if has_result(duty, report)]
             if duty == "queue_audit":
-                results = [report for report in results if lost_mails(report) is not None]
+                results = [dict(loss_proof(reports))]
             run = next((report for report in reports if not is_dry(report)), {})
             alerts = {name: run.get(name) for name in ("alerts", "pastAlerts")}
-            chosen = results[0] if results else {**last, "size": None, "verdicts": None}
+            chosen = next(filter(None, results), {**last, "size": None, "verdicts": None})
             newest[queue][duty] = {**chosen, **alerts, "alertsAt": run.get("finished")}
     return newest
 
@@ -311,14 +312,14 @@ def _measured(report: Report | None) -> _MailCount | None:
     )
 
 
-def _lost(reports: Mapping[str, Report], now: datetime) -> int | None:
+def _lost(reports: Mapping[str, Report]) -> int | None:
     """Lost mails of the last audit with a result, without those that a republish put back."""
     audit, republished = (reports.get(duty, {}) for duty in ("queue_audit", "republish_lost"))
     lost = lost_mails(audit) or 0
     if (republished.get("audit") or {}).get("run") == audit.get("run"):
         lost -= _put_back(republished)
     # An audit that found none proves nothing about mails that were lost since.
-    return lost if lost > 0 and _is_recent(audit, now) else None
+    return lost if lost > 0 else None
 
 
 def _put_back(republish: Report) -> int:
@@ -330,12 +331,12 @@ def _put_back(republish: Report) -> int:
 def _stuck(report: Report, now: datetime) -> int:
     """Mails that stuck_mails found and left with their workers."""
     planned, *done = (int(report.get(name) or 0) for name in ("planned", "applied", "skipped"))
-    return max(0, planned - sum(done)) if _is_recent(report, now) else 0
+    return max(0, planned - sum(done)) if _age(report, now) <= _STUCK_COUNTS_FOR else 0
 
 
-def _is_recent(report: Report, now: datetime) -> bool:
+def _age(report: Report, now: datetime) -> timedelta:
     finished = report.get("finished")
-    return finished is not None and now - datetime.fromisoformat(finished) <= _REPORT_COUNTS_FOR
+    return now - datetime.fromisoformat(finished) if finished else timedelta.max
 
 
 def _sentence(holds: ActiveHolds) -> str | None:

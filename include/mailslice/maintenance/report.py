@@ -1,6 +1,6 @@
 """The report of a run: one shape for all duties, kept as report.json and as a ledger row."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mailslice.maintenance.artifacts import FILES, RunFolder
@@ -31,8 +31,18 @@ def lost_mails(report: Mapping[str, Any], limit: int = 0) -> int | None:
     """
     verdicts, params = report.get("verdicts") or {}, report.get("params") or {}
     lost = sum(int(verdicts.get(name) or 0) for name in ("lost", "lost or ghost"))
-    is_proof = not verdicts.get("unknown") and params.get("older_than") is None
+    is_proof = bool(verdicts) and not verdicts.get("unknown") and params.get("older_than") is None
     return lost if lost > limit or is_proof else None
+
+
+def loss_proof(reports: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Of reports, newest first: the last audit that could count lost mails, or its copy; or {}."""
+    for report in reports:
+        if counts_whole_queue(report) and lost_mails(report) is not None:
+            return report
+        if proof := report.get("lossProof"):
+            return dict(proof)
+    return {}
 
 
 def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> Report:

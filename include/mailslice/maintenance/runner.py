@@ -292,12 +292,14 @@ def _end(run: Run, report: dict[str, Any], ledger: Iterable[dict[str, Any]] | No
     `ledger` None: it cannot be read. For Prometheus the alerts of the last run then go on.
     """
     now, request, limits, is_dry = run.clock(), run.request, run.settings.alert, reports.is_dry
-    earlier = (one for one in ledger or () if one["run"] != request.run and one["finished"])
+    earlier = [one for one in ledger or () if one["run"] != request.run and one["finished"]]
     before = next((one for one in earlier if is_dry(report) or not is_dry(one)), {})
     readings = alerts.readings(report, limits, now)
     new = alerts.alerts(readings, before.get("alerts") or (), now, limits, tells=request.tells)
     past = alerts.past_alerts(before, new, now)
     report |= {"finished": iso(now), "alerts": new, "pastAlerts": past}
+    if (proof := reports.loss_proof([report, *earlier])) and proof is not report:
+        report["lossProof"] = {n: proof[n] for n in ("run", "finished", "verdicts", "params")}
     if is_dry(report):
         return  # the metrics stay those of the last real run
     files, file = run.folder.artifacts, metrics.file_of(request.duty, report["queue"])

@@ -23,19 +23,20 @@ from mailslice.admin import moves
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.moves import FOLDER_OF_MOVES, MoveOutcome, Moves
+from mailslice.admin.quarantine import Quarantine
 from mailslice.admin.queues import create
 from mailslice.admin.worker_history import WorkerHistory
 from mailslice.bench.clearing import drop_marks
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import Refused, StoreUnavailable, UnknownQueue
-from mailslice.model.mail import EnqueueId, Mail, QueuedMail, QueueName
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
-from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
-from mailslice.stores.cassandra.own.quarantine import State
+from mailslice.stores.cassandra.own import InFlightMail, QuarantinedMail, WorkerRecord
+from mailslice.stores.cassandra.own.quarantine import Content, State
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker import open_queue
 from mailslice.worker.queue_worker import worker_of
@@ -795,15 +796,91 @@ def test_a_mail_whose_new_entry_may_have_been_delivered_stays_and_stops_no_other
     assert two.left() == 0
 
 
-def test_a_mail_whose_copy_is_gone_stays_and_stops_no_other(two: Two) -> None:
-    cut_off(two)
+def without_copy(two: Two) -> None:
     folder = f"{FOLDER_OF_MOVES}/{two.source}/"
     two.stores.own_blobs.delete_many([blob.key for blob in two.stores.own_blobs.list(folder)])
+
+
+def quarantined(two: Two) -> list[QuarantinedMail]:
+    return list(two.stores.own.quarantine.list(two.source))
+
+
+@pytest.mark.parametrize("blobs", [True, False])
+def test_a_mail_whose_copy_is_gone_stops_no_other_and_goes_into_quarantine_on_demand_alone(
+    two: Two, blobs: bool
+) -> None:
+    """Its blobs are there until a consumer of its queue drops its message. Then nothing is left."""
+    cut_off(two)
+    without_copy(two)
     for others in (1, 0):
         outcome = two.move()
         assert (len(outcome.moved), outcome.doubtful_names) == (others, ["first"])
+        assert "quarantined" not in outcome.counts
     (row,) = two.stores.own.moving_mails.list(two.source)
     assert row.state is State.TAKEN
+    if not blobs:
+        two.stores.blobs.delete_many([BlobId(row.header_blob_id), BlobId(row.body_blob_id)])
+    outcome = two.move(accept_duplicates=True)
+    assert (outcome.counts["doubtful"], outcome.counts["quarantined"]) == (0, 1)
+    assert "1 without a copy are in quarantine" in str(outcome.problem("--accept"))
+    (aside,) = quarantined(two)
+    assert (aside.state, aside.name, aside.moved_to) == (State.KEPT, "first", two.target)
+    assert aside.content is (Content.KEPT if blobs else Content.LOST)
+    assert (aside.who, "it may have been delivered" in aside.why) == ("tester", True)
+    assert two.left() == 0
+    assert two.move().problem("--accept") is None
+    quarantine = Quarantine(two.stores, two.source, system_clock)
+    if blobs:
+        quarantine.release(aside)
+    else:
+        assert quarantine.discard(aside)
+    assert quarantined(two) == []
+    names = [item.mail.name for item, _ in two.delivered(two.target)]
+    assert sorted(names) == (["first", "second"] if blobs else ["second"])
+
+
+@pytest.mark.parametrize("point", ["quarantine:noted", "quarantine:kept", "discard:claimed"])
+def test_a_mail_without_copy_is_in_quarantine_once_after_a_kill_anywhere(
+    two: Two, point: str
+) -> None:
+    cut_off(two)
+    without_copy(two)
+    assert two.move().doubtful_names == ["first"]
+
+    def stop(reached: str) -> None:
+        if reached == point:
+            raise StoreUnavailable("no answer")
+
+    crash.arm(stop)
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        two.move(accept_duplicates=True)
+    crash.arm(None)
+    two.move(accept_duplicates=True)
+    assert [row.state for row in quarantined(two)] == [State.KEPT]
+    assert two.left() == 0
+
+
+def test_a_mail_that_was_kept_anew_without_content_ends_in_quarantine(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mark came after another move gave it back, and after its blobs were gone."""
+    (item,) = two.enqueue(mail())
+    mark_many = DeletedMails.mark_many
+
+    def late(self: DeletedMails, *asked: Any) -> None:
+        monkeypatch.setattr(DeletedMails, "mark_many", mark_many)
+        time.sleep(2.4)
+        assert two.move(MailFilter(name="another")).moved == {}
+        two.stores.blobs.delete_many([item.header_blob_id, item.body_blob_id])
+        mark_many(self, *asked)
+
+    monkeypatch.setattr(DeletedMails, "mark_many", late)
+    moving = two.moves(sleep=lambda _: None, lease=timedelta(seconds=2))
+    assert two.move(moves=moving).doubtful == 1
+    assert two.move().doubtful == 1
+    assert two.move(accept_duplicates=True).counts["quarantined"] == 1
+    assert [row.content for row in quarantined(two)] == [Content.LOST]
+    assert (two.move().doubtful, two.left()) == (0, 0)
 
 
 def test_what_an_earlier_move_left_is_not_counted_as_moved_to_another_queue(two: Two) -> None:

@@ -10,7 +10,7 @@ from mailslice.actions import perform
 from mailslice.actions.perform import Context, StuckMailDecision
 from mailslice.actions.preview import Selection
 from mailslice.actions.request import ActionRequest
-from mailslice.admin.quarantine.release import Releases
+from mailslice.admin.quarantine import Quarantine
 from mailslice.maintenance import runner
 from mailslice.maintenance.artifacts import folder_of
 from mailslice.model.errors import Refused, StoreUnavailable
@@ -30,7 +30,9 @@ class Quarantined:
         self.is_there = is_there
         self.kept: list[tuple[object, ...]] = []
 
-    def discard(self, _mail: object) -> bool:
+    def discard(self, _mail: object, record) -> bool:
+        if self.is_there:
+            record()
         return self.is_there
 
     def release(self, _mail: object, record) -> object:
@@ -65,19 +67,23 @@ ONE, TWO = (EnqueueId(UUID(int=number)) for number in (1, 2))
 class LastRow:
     """A quarantine table with one row: its mail is released already, and nothing is forgotten."""
 
-    def __init__(self):
+    def __init__(self, state=State.RELEASED):
         names = {"enqueue_id": ONE, "attempt": 1, "copy_id": "d/c", "released_as": NEW_ID}
-        self.row = SimpleNamespace(state=State.RELEASED, **names)
+        self.row = SimpleNamespace(state=state, **names)
 
     def get(self, *_):
+        return self.row
+
+    def move(self, _queue, mail, state):
+        self.row = SimpleNamespace(**vars(mail) | {"state": state})
         return self.row
 
     def remove(self, *_):
         self.row = None
 
 
-class Recording(Releases):
-    """Releases whose store does not answer to the first decision."""
+class Recording(Quarantine):
+    """A quarantine whose store does not answer to the first decision."""
 
     answers = False
 
@@ -102,6 +108,20 @@ def test_a_release_that_could_not_be_recorded_is_kept_until_it_is():
     assert releases.recorded == ("released", f"by hand; it is {NEW_ID} now", "ada")
 
 
+def test_a_discard_that_could_not_be_recorded_removes_nothing_until_it_is():
+    blobs, removed = SimpleNamespace(), []
+    blobs.delete_many = lambda keys: removed.extend(keys) or {}
+    table = LastRow(State.KEPT)
+    quarantine = Recording(SimpleNamespace(own_blobs=blobs), "spool", lambda: NOW, table=table)
+    decision = StuckMailDecision(quarantine, True, "by hand", "ada")
+    with pytest.raises(StoreUnavailable):
+        decision.apply(table.row)
+    assert (table.row.state, removed) == (State.DISCARDING, [])
+    quarantine.answers = True
+    assert (decision.apply(table.row), table.row, len(removed)) == (True, None, 2)
+    assert quarantine.recorded == ("discarded", "by hand", "ada")
+
+
 class Rows:
     """A quarantine by row; `taken`: what was released or discarded. `late` is gone meanwhile."""
 
@@ -118,7 +138,7 @@ class Rows:
         self.taken.append((mail.enqueue_id, mail.attempt))
         return NEW_ID
 
-    def discard(self, mail):
+    def discard(self, mail, _record):
         if (mail.enqueue_id, mail.attempt) in self.late:
             return False
         self.taken.append((mail.enqueue_id, mail.attempt))

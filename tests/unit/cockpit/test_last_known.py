@@ -48,7 +48,7 @@ ERRORS = [StoreUnavailable(RABBIT), BadSetting("RabbitMQ refuses user 'ada'")]
 
 
 class Stores:
-    closed = 0
+    closed, settings = 0, Settings()
 
     def close(self):
         self.closed += 1
@@ -184,6 +184,27 @@ def test_without_cassandra_the_sizes_of_before_stand_beside_the_brokers_figures(
     assert (one.size, one.size_at, one.ready, one.reports) == (7, NOW, 9, WELL.reports)
     assert snapshot.problem == CASSANDRA
     assert stores.closed == isinstance(error, BadSetting)
+
+
+@pytest.mark.parametrize(
+    ("tab", "says", "unknown"),
+    [
+        ("slices", "Nothing was measured yet.", "What was measured is unknown."),
+        ("domains", "Nothing was measured yet.", "What was measured is unknown."),
+        ("domains", "waiting, counted never", "waiting, counted at an unknown time"),
+    ],
+)
+def test_a_store_that_gives_no_answer_is_not_said_to_have_nothing(
+    world, client, tab, says, unknown
+):
+    """Nothing is known from before: the page was opened while Cassandra was away."""
+    never = replace(WELL, size=None, size_at=None, reports={})
+    world.gives = [replace(never, unanswered={"Cassandra": StoreUnavailable(CASSANDRA)})]
+    text = client.get(f"/queue?name=spool&tab={tab}").text
+    assert (says in text, unknown in text) == (False, True)
+    world.later([never])
+    text = client.get(f"/queue?name=spool&tab={tab}").text
+    assert (says in text, unknown in text) == (True, False)
 
 
 def test_a_page_waits_for_a_silent_store_only_so_long(world, facts):

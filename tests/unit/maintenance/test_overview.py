@@ -1,6 +1,7 @@
-"""The overview of queues while Cassandra gives nothing."""
+"""The overview of queues while a store gives nothing, or the newest audits could not look."""
 
-from datetime import UTC, datetime
+import json
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from mailslice.maintenance.overview import overview
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.failures import translated
+from mailslice.stores.own.runs import RunRow
 
 NOW = datetime(2026, 11, 29, 3, tzinfo=UTC)
 
@@ -46,3 +48,57 @@ def test_an_unknown_queue_says_whether_cassandra_was_silent_or_refused(error, wh
     (one,) = overview(stores, lambda: NOW, [QueueName("spool")])
     assert (one.verdict.health, one.verdict.next) == (Health.UNKNOWN, "mailslice config check")
     assert one.verdict.why.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("newest", "lost"),
+    [
+        ({"lossProof": {"run": "census", "verdicts": {"lost": 3}}}, 3),
+        ({"lossProof": {"run": "census", "verdicts": {"lost": 3}}, "status": "failed"}, 3),
+        ({"lossProof": {"run": "later", "verdicts": {"lost": 0}}}, 0),
+        ({"verdicts": {"lost": 0, "unknown": 0}}, 0),
+        ({"verdicts": {"lost": 4, "unknown": 2}}, 4),
+    ],
+)
+@pytest.mark.parametrize("put_back", [0, 2])
+def test_a_loss_stays_until_an_audit_that_could_look(newest, lost, put_back):
+    """However many audits came since that could not, and how long ago it was."""
+
+    def report(hours, **fields):
+        finished = (NOW - timedelta(hours=hours)).isoformat()
+        return {"status": "done", "finished": finished, "params": {}, "applied": 0, **fields}
+
+    if proof := newest.get("lossProof"):
+        proof |= {"finished": (NOW - timedelta(days=3)).isoformat(), "params": {}}
+    unknown = {"lost": 0, "unknown": 3}
+    reports = {
+        "queue_audit": [
+            report(1, **{"run": "newest", "verdicts": unknown, **newest}),
+            *(report(hours, run=f"r{hours}", verdicts=unknown) for hours in (5, 9)),
+        ],
+        "republish_lost": [report(2, audit={"run": "census"}, applied=put_back)],
+    }
+
+    def rows(_limit, duties, queues):
+        for duty in duties:
+            if found := reports.get(duty):
+                yield [
+                    RunRow("r", duty, queues[0], NOW, "done", json.dumps(one), finished=NOW)
+                    for one in found
+                ]
+
+    def workers_of(_queues):
+        raise translated(OperationTimedOut({"db": "slow"}), "db:9042")
+
+    stores = SimpleNamespace(
+        settings=Settings(),
+        management=SimpleNamespace(queues=lambda _columns: []),
+        existing_runs=lambda: SimpleNamespace(newest=rows, list=lambda *_: []),
+        workers_of=workers_of,
+    )
+    (one,) = overview(stores, lambda: NOW, [QueueName("spool")])
+    left = lost - put_back if (newest.get("lossProof") or {}).get("run") == "census" else lost
+    words = f"found {left} mail" in one.verdict.why
+    assert (words, one.verdict.health is Health.LOST) == (left > 0, left > 0)
+    if left and "lossProof" in newest:
+        assert one.verdict.why.startswith("the audit 3 days ago found ")

@@ -654,3 +654,29 @@ def test_an_alert_fires_in_the_metrics_also_after_a_run_that_cannot_read_the_led
     take("plan", "report")
     text = artifacts(settings).read("metrics/duty-queue_size-spool.prom")
     assert b'mailslice_alert{alert="lost",duty="queue_size",queue="spool"} 0.0' in text
+
+
+def test_audits_that_cannot_tell_repeat_the_last_one_that_could(duty, settings, runs, monkeypatch):
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+    def audited(number, verdicts, error=None, **params):
+        duty.found = {"verdicts": verdicts} if error is None else {}
+        duty.raises = {"check": error} if error else {}
+        run = replace(REQUEST, duty="queue_audit", run=f"r{number}", params=params)
+        clock = lambda: now + timedelta(hours=number)
+        for step in ("plan", "check", "report"):
+            with suppress(StoreUnavailable):
+                runner.run_step(step, run, settings, clock=clock)
+        return json.loads(runs.list()[0].report)
+
+    assert "lossProof" not in audited(0, {"unknown": 2})
+    assert "lossProof" not in audited(1, {"lost": 3})
+    for number in range(2, 32):  # more than a ledger's list has
+        report = audited(number, {"lost": 0, "unknown": 3})
+        assert (report["lossProof"]["run"], report["lossProof"]["verdicts"]) == ("r1", {"lost": 3})
+    for number, error in ((32, StoreUnavailable("S3 is away")), (33, None)):
+        report = audited(number, {"lost": 0, "unknown": 3}, error)
+        assert report["lossProof"]["finished"] == "2026-11-21T13:00:00Z"
+    dry = audited(34, {"lost": 0, "unknown": 0}, dry_run=True)
+    assert (dry["status"], "lossProof" in dry) == ("done", False)
+    assert audited(35, {"unknown": 1})["lossProof"]["run"] == "r34"

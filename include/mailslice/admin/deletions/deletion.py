@@ -22,6 +22,7 @@ from mailslice.admin.deletions.packs import (
     write_batch,
 )
 from mailslice.model import crash
+from mailslice.model.batches import batches_by_weight
 from mailslice.model.clock import Clock
 from mailslice.model.errors import (
     BadSetting,
@@ -121,7 +122,7 @@ class _Deleter:
         blobs = AsyncBlobStore(self._stores.settings.s3, self._stores.settings.s3.bucket)
         try:
             ahead = None
-            for batch in _batches(rows):
+            for batch in batches_by_weight(rows, _MAILS, _attribute_bytes, _ROW_BYTES):
                 fetching = loop.submit(_fetched(blobs, batch))
                 if ahead is not None:
                     self._finish(ahead.result())
@@ -223,18 +224,8 @@ def _of_copies(
     return replace(mail, header=numbers[header], body=numbers[body])
 
 
-def _batches(rows: Iterable[ViewRow]) -> Iterator[list[ViewRow]]:
-    """Lists of at most 500 rows, or fewer when attributes reach 4 MiB."""
-    batch: list[ViewRow] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += sum(map(len, row.item.mail.attributes.values()))
-        if len(batch) >= _MAILS or size >= _ROW_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _attribute_bytes(row: ViewRow) -> int:
+    return sum(map(len, row.item.mail.attributes.values()))
 
 
 async def _fetched(blobs: AsyncBlobStore, rows: Sequence[ViewRow]) -> _Fetched:

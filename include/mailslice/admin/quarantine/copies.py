@@ -52,10 +52,7 @@ class Copies:
     def content(self, mail: QuarantinedMail) -> bytes:
         """The bytes. Raises ContentMissing when there is no copy."""
         if mail.content is not Content.KEPT:
-            raise ContentMissing(
-                f"the quarantine of {self._queue} has no content of {mail.enqueue_id}: "
-                f"{mail.content}"
-            )
+            raise ContentMissing(f"quarantine has no content of {mail.enqueue_id}: {mail.content}")
         header, body = self._keys(mail)
         return self._own.get(header) + self._own.get(body)
 

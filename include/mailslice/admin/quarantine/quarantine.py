@@ -7,7 +7,7 @@ deletes the blobs of a marked mail when it drops the message: a copy does not re
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Self
@@ -110,8 +110,7 @@ class Quarantine(Releases):
         if is_taken and set(recipients) == set(stored.mail.recipients):
             return mail
         message = codec.encode(replace(stored, mail=replace(stored.mail, recipients=recipients)))
-        why = f"{mail.why}; {decided.why}"
-        at = self._next_decided(mail)
+        why, at = f"{mail.why}; {decided.why}", self._next_decided(mail)
         return self._table.move(self._queue, mail, message=message, why=why, decided=at, **taken)
 
     def keep_marked(self, mail: QuarantinedMail) -> tuple[QuarantinedMail, list[str]]:
@@ -195,27 +194,27 @@ class Quarantine(Releases):
         """
         return self.advance(mail, mail.state) if mail.state in {State.CLOSING, State.KEPT} else None
 
-    def withdraw(self, mail: QuarantinedMail) -> bool:
-        """Remove copy and row: the mail stays with its holder or its queue.
+    def withdraw(self, mail: QuarantinedMail, record: Callable[[], object] = lambda: None) -> bool:
+        """Remove copy and row, once `record` is done: the mail stays with its holder or its queue.
 
         Returns False, and removes nothing, when the row is not as `mail` any more. Claims the row
         first: a process that is setting the mail aside must not mark it while its copy goes.
         """
-        going: QuarantinedMail | None = mail
-        if mail.state is not State.DISCARDING:
-            going = self._table.move(self._queue, mail, state=State.DISCARDING)
+        is_claimed = mail.state is State.DISCARDING
+        going = mail if is_claimed else self._table.move(self._queue, mail, state=State.DISCARDING)
         crash.point("discard:claimed")
         if going is not None:
+            record()
             self._forget(going)
         return going is not None
 
-    def discard(self, mail: QuarantinedMail) -> bool:
+    def discard(self, mail: QuarantinedMail, record: Callable[[], object] = lambda: None) -> bool:
         """As `withdraw`, for a person. Raises Refused in states other than KEPT and DISCARDING."""
         if mail.state not in {State.KEPT, State.DISCARDING}:
             raise Refused(
                 f"{mail.enqueue_id} of {self._queue} cannot be discarded: it is {mail.state}"
             )
-        return self.withdraw(mail)
+        return self.withdraw(mail, record)
 
     def advance(self, mail: QuarantinedMail, state: State) -> QuarantinedMail | None:
         """Move the row to `state`, conditionally. None: the row is not as `mail` any more."""

@@ -32,10 +32,6 @@ Record = Callable[[EnqueueId], object]
 _RELEASABLE = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
-def _no_record(_: EnqueueId) -> None:
-    """For a release that nobody decided: a move."""
-
-
 class MayBeDelivered(Refused):
     """An earlier release was cut off, and may have delivered the mail."""
 
@@ -73,7 +69,7 @@ class Releases:
         """The bytes. Raises ContentMissing when there is no copy."""
         return self._copies.content(mail)
 
-    def release(self, mail: QuarantinedMail, record: Record = _no_record) -> EnqueueId:
+    def release(self, mail: QuarantinedMail, record: Record = lambda _: None) -> EnqueueId:
         """Enqueue the mail anew. Returns its new enqueue id. The row stays until `record` took it.
 
         A repeat after a kill, or two concurrent calls, make one new entry. Raises ContentMissing,
@@ -91,7 +87,7 @@ class Releases:
         self,
         mail: QuarantinedMail,
         lock: LeasedLock,
-        record: Record = _no_record,
+        record: Record = lambda _: None,
         *,
         accept_duplicates: bool = False,
     ) -> EnqueueId:
@@ -102,7 +98,7 @@ class Releases:
             record(mail.released_as)
             self._forget(mail)
             return mail.released_as
-        content, queue = self.content(mail), self._target_queue(mail)
+        content, queue = self.content(mail), QueueName(mail.moved_to or self._queue)
         mail = self._taken(mail)  # only now: without content its holder alone can serve anybody
         item, tries = codec.decode(mail.message), CutOffEntries(self._stores, queue, self._sleep)
         out = None
@@ -169,8 +165,8 @@ class Releases:
         """Forget a cut-off release whose new entry was handled. Returns whether it forgot one. If
         the entry's row was not written, only a deleted mark proves that it was handled.
         """
-        lock, new_id, queue = self._lock(mail), mail.released_as, self._target_queue(mail)
-        tables = self._stores.tables
+        lock, new_id, tables = self._lock(mail), mail.released_as, self._stores.tables
+        queue = QueueName(mail.moved_to or self._queue)
         if new_id is None:
             return False
         has_row, is_marked = mail.entered == new_id, tables.deleted.is_marked
@@ -201,9 +197,6 @@ class Releases:
             text = f"somebody else releases or discards {mail.enqueue_id} of {self._queue}: "
             raise error(text + "ask again")
         return moved
-
-    def _target_queue(self, mail: QuarantinedMail) -> QueueName:
-        return QueueName(mail.moved_to) if mail.moved_to else self._queue
 
     def _lock(self, mail: QuarantinedMail) -> LeasedLock:
         name = f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}"
