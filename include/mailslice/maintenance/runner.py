@@ -122,6 +122,14 @@ def record_refusal(step: str, error: Refused, request: RunRequest, settings: Set
         _record_failure(job.logic, job.run, step, error, times)
 
 
+def untell(report: dict[str, Any], settings: Settings) -> None:
+    """Record that no channel took the new alerts of a report: the next run sends them again."""
+    new = alerts.new_alerts(report)
+    report["alerts"] = [{**one, "told": None} if one in new else one for one in report["alerts"]]
+    with open_stores(settings) as stores:
+        Ledger(stores, settings).write(report)
+
+
 def small_run_summary(step: str, request: RunRequest, settings: Settings) -> dict[str, Any] | None:
     """The summary of a step that `run_small` did, at the first call; None: run the step."""
     folder = folder_of(request, settings)

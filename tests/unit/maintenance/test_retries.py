@@ -12,8 +12,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from mailslice.maintenance import runner
+from mailslice.maintenance.alerts import new_alerts
 from mailslice.maintenance.artifacts import REQUEST as REQUEST_FILE
-from mailslice.maintenance.artifacts import RunFolder, artifacts, folder_of
+from mailslice.maintenance.artifacts import RunFolder, artifacts, folder_of, iso
 from mailslice.maintenance.engine import TooLarge
 from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.run_request import RunRequest
@@ -548,6 +549,23 @@ def test_a_run_that_tells_nobody_leaves_its_alert_for_the_next_that_does(duty, s
         times.append(alert["told"])
         assert alert["since"] == "2026-11-21T12:00:00Z"
     assert times == [None, *["2026-11-21T12:15:00Z"] * 3]
+
+
+def test_an_alert_that_no_channel_took_is_sent_by_the_next_run(duty, settings, runs):
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    duty.found = {"deadLetters": 50}
+    sent = []
+    for number, fails in enumerate((True, True, False, False)):
+        request = replace(REQUEST, run=f"r{number}", tells=True)
+        at = noon + timedelta(minutes=15 * number)
+        runner.run_step("plan", request, settings, clock=lambda at=at: at)
+        report = runner.run_step("report", request, settings, clock=lambda at=at: at)
+        sent.append(len(new_alerts(report)))
+        if fails:
+            runner.untell(report, settings)
+        (alert,) = json.loads(runs.get(f"r{number}").report)["alerts"]
+        assert (alert["since"], alert["told"] is None) == (iso(noon), fails)
+    assert sent == [1, 1, 1, 0]
 
 
 def test_a_dry_run_says_nothing_to_prometheus_of_the_run_that_failed_before_it(
