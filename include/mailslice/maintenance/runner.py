@@ -123,7 +123,7 @@ def record_refusal(step: str, error: Refused, request: RunRequest, settings: Set
 
 
 def untell(report: dict[str, Any], settings: Settings) -> None:
-    """Record that no channel took the new alerts of a report: the next run sends them again."""
+    """Write the row of a report of whose new alerts nobody heard: the next run tells them."""
     new = alerts.new_alerts(report)
     report["alerts"] = [{**one, "told": None} if one in new else one for one in report["alerts"]]
     with open_stores(settings) as stores:
@@ -214,14 +214,8 @@ def _step(job: _Job, step: str) -> dict[str, Any]:
     if step == "report":
         return _finish(run, summary, times())
     request = run.request
-    summary = {
-        "run": request.run,
-        "duty": request.duty,
-        "queue": request.reported_queue,
-        "step": step,
-        **summary,
-        **times(),
-    }
+    about = {"run": request.run, "duty": request.duty, "queue": request.reported_queue}
+    summary = {**about, "step": step, **summary, **times()}
     run.folder.write_json(FILES[step], summary)
     if step in CHANGING:
         # A person may run one step at a time: what was changed is in the ledger even when the
@@ -277,7 +271,11 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
         # a retry of that step succeeds.
         report |= {"status": failure["status"], "message": failure["message"]}
     _end(run, report, Ledger(run.stores, run.settings).list(request.duty, request.queue))
-    folder.write_json(FILES["report"], report)
+    try:
+        folder.write_json(FILES["report"], report)
+    except MailsliceError:  # the disk is full: else the ledger would say that the run goes on
+        untell(report, run.settings)
+        raise
     Ledger(run.stores, run.settings).write(report)
     files, clock = folder.artifacts, run.clock
     prune_arguments = (request.duty, request.queue, clock(), run.settings.duty.retention)

@@ -6,6 +6,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ from mailslice.maintenance.artifacts import RunFolder, artifacts, folder_of, iso
 from mailslice.maintenance.engine import TooLarge
 from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.run_request import RunRequest
-from mailslice.model.errors import PlanRefused, StoreUnavailable
+from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import S3Settings, load_settings
 from mailslice.stores.blobs.s3_store import S3BlobStore
@@ -597,6 +598,22 @@ def test_a_run_that_ends_as_the_ledger_is_away_has_its_file_and_its_metrics(take
     assert (report["status"], [one["name"] for one in report["alerts"]]) == ("failed", ["failed"])
     metrics = folder.artifacts.read("metrics/duty-queue_size-spool.prom")
     assert b'mailslice_duty_succeeded{duty="queue_size",queue="spool"} 0.0' in metrics
+
+
+def test_a_report_whose_file_cannot_be_written_is_in_the_ledger_with_its_alerts(
+    duty, settings, runs
+):
+    """As on a full disk. Else the ledger would say for ever that the run goes on."""
+    duty.found, request = {"deadLetters": 50}, replace(REQUEST, tells=True)
+    for step in ("plan", "apply"):
+        runner.run_step(step, request, settings)
+    assert runs.get("r1").status == "running"
+    Path(folder_of(request, settings).uri, "report.json").mkdir()
+    with pytest.raises(BadSetting, match="MAILSLICE_ARTIFACTS must be a folder"):
+        runner.run_step("report", request, settings)
+    row = runs.get("r1")
+    alerts = [(alert["name"], alert["told"]) for alert in json.loads(row.report)["alerts"]]
+    assert (row.status, alerts) == ("done", [("dead_letters", None)])
 
 
 def fail_once(runs):
