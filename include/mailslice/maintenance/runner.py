@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.checks.gate import Evaluator
@@ -39,6 +40,8 @@ OnStep = Callable[[str, dict[str, Any]], None]
 """Called with a step's name and summary as soon as it ended."""
 CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
+_SKEW = timedelta(hours=1)
+"""A report from later than this is of a machine whose clock was ahead: it tells no alert's past."""
 AHEAD = "ahead.json"
 """`run_small`: steps that it did and no task took, whether a task took one, and its `clear`."""
 FAILURE = "failure.json"
@@ -298,7 +301,8 @@ def _end(run: Run, report: dict[str, Any], ledger: Iterable[dict[str, Any]] | No
     `ledger` None: it cannot be read. For Prometheus the alerts of the last run then go on.
     """
     now, request, limits, is_dry = run.clock(), run.request, run.settings.alert, reports.is_dry
-    earlier = (one for one in ledger or () if one["run"] != request.run and one["finished"])
+    ended = (one for one in ledger or () if one["run"] != request.run and one["finished"])
+    earlier = (one for one in ended if datetime.fromisoformat(one["finished"]) - now < _SKEW)
     before = next((one for one in earlier if is_dry(report) or not is_dry(one)), {})
     readings = alerts.readings(report, limits, now)
     new = alerts.alerts(readings, before.get("alerts") or (), now, limits, tells=request.tells)

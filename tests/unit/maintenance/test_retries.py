@@ -569,6 +569,22 @@ def test_an_alert_that_no_channel_took_is_sent_by_the_next_run(duty, settings, r
     assert sent == [1, 1, 1, 0]
 
 
+def test_a_run_whose_clock_was_a_year_ahead_neither_silences_alerts_nor_repeats_them(
+    duty, settings
+):
+    """Its row stays the first of the ledger for the retention."""
+    noon, ahead = datetime(2026, 11, 21, 12, tzinfo=UTC), timedelta(days=365)
+    duty.found = {"deadLetters": 50}
+    sent = []
+    for number, minutes in enumerate((0, 15, 30)):
+        at = noon + timedelta(minutes=minutes) + ahead * (number == 0)
+        request = replace(REQUEST, run=f"r{number}", tells=True)
+        runner.run_step("plan", request, settings, clock=lambda at=at: at)
+        report = runner.run_step("report", request, settings, clock=lambda at=at: at)
+        sent.append(len(new_alerts(report)))
+    assert sent == [1, 1, 0]
+
+
 def test_a_dry_run_says_nothing_to_prometheus_of_the_run_that_failed_before_it(
     take, duty, settings
 ):
