@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from airflow.sdk import BaseNotifier, Connection
+from airflow.sdk import BaseNotifier
 
 from mailslice.airflow.deployments import Deployment
-from mailslice.airflow.versions import AirflowNotFoundException
+from mailslice.airflow.versions import connection_of
 from mailslice.maintenance.alerts import new_alerts
 from mailslice.maintenance.notify import Webhook, channels, hook_of, message_of_alerts, post, why
 from mailslice.model.errors import BadSetting
@@ -113,14 +113,6 @@ _BY_CONNECTION: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]
     ),
     WEBHOOK: lambda message, _settings, connection: post(message, webhook_of(connection)),
 }
-
-
-def connection_of(name: str) -> Any | None:
-    """Airflow's connection of that name; None when there is none."""
-    try:
-        return Connection.get(name)
-    except AirflowNotFoundException:
-        return None
 
 
 def webhook_of(connection: Any) -> Webhook:

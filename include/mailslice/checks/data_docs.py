@@ -71,16 +71,9 @@ class Docs:
         pages = sorted(path.relative_to(site).as_posix() for path in validations)
         now = self.clock()
         page = f"{GATES}/{self.run_name}-{gate}.html"
-        entry = {
-            "duty": self.duty,
-            "queue": self.queue,
-            "run": self.run,
-            "gate": gate,
-            "success": success,
-            "pages": pages,
-            "at": f"{now:%Y-%m-%dT%H:%M:%SZ}",
-            "page": page.removeprefix(f"{DOCS_FOLDER}/"),
-        }
+        about = {"duty": self.duty, "queue": self.queue, "run": self.run, "gate": gate}
+        at, own_page = f"{now:%Y-%m-%dT%H:%M:%SZ}", page.removeprefix(f"{DOCS_FOLDER}/")
+        entry = {**about, "success": success, "pages": pages, "at": at, "page": own_page}
         self.files.write(
             f"{ENTRIES}/{now:%Y-%m-%dT%H}/{now:%H%M%S.%fZ}-{self.run_name}-{gate}.json",
             json.dumps(entry).encode(),
