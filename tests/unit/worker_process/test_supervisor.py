@@ -95,11 +95,11 @@ def test_a_process_that_died_is_started_again_while_one_that_it_forked_lives(
 def reads_late_or_says_much(
     task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], struck: StrikeState
 ) -> None:
-    """The first one reads after 3 s. The second one dies with 900 mails, then buries others."""
+    """The first one reads after 6 s. The second one dies with 900 mails, then buries others."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     newest, suspects = struck, Path(task.handler)
     if task.number == 0:
-        time.sleep(3)
+        time.sleep(6)
         while pipe.poll(1):
             newest = pipe.recv()
         suspects.write_text(str(len(newest.suspects)))
@@ -131,7 +131,7 @@ def test_a_process_that_reads_nothing_stops_no_other_and_gets_the_newest_strikes
     spool, drain = QueueName("spool"), timedelta(0)
     task = ConsumerTask(Settings(), spool, str(suspects), 1, concurrency=900, drain=drain)
     supervisor.Supervisor(task, 2, "127.0.0.1", 0).run()
-    assert float(suspects.with_suffix(".seconds").read_text()) < 1.5
+    assert float(suspects.with_suffix(".seconds").read_text()) < 3.5
     assert suspects.read_text() == "899"
 
 
