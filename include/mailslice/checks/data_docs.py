@@ -81,10 +81,9 @@ class Docs:
         styled = set(self.files.files(f"{DOCS_FOLDER}/static"))
         for file in sorted(path for path in site.rglob("*") if path.is_file()):
             name = f"{DOCS_FOLDER}/{file.relative_to(site).as_posix()}"
-            if file.parent == site or name in styled:
-                # Great Expectations' own index lists this gate alone. Styles are shared.
-                continue
-            self.files.write(name, file.read_bytes())
+            # Great Expectations' own index lists this gate alone. Styles are shared.
+            if file.parent != site and name not in styled:
+                self.files.write(name, file.read_bytes())
         self.files.write(page, gate_page(entry, findings).encode())
         self.files.write(f"{DOCS_FOLDER}/index.html", index_page(self._entries()).encode())
         return link(self.files.uri(page))

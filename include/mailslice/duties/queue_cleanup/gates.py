@@ -263,17 +263,19 @@ class Verification:
         before = datetime.fromisoformat(raised)
         read_back = self.remaining.partitions.values()  # a planned row was dead
         early_partitions = (one for one in read_back if one.early > one.matched_unmarked)
-        read_again = {(key.table, key.partition) for key in (*self.live, *early_partitions)}
+        read_again = {key.name: key for key in (*self.live, *early_partitions)}
         made_us, window = epoch_us(self.plan.made_at), self.plan.shape.window
         early = [
-            row.enqueue_id
-            for table, partition in read_again
-            if is_live(partition.slice_start, before, window)
-            and partition.slice_start < written_start
-            for row in rows_of(self.run.stores, table).ids(self.run.queue, partition)
+            RowKey(*name, row.enqueue_id)
+            for name, key in read_again.items()
+            if is_live(key.slice_start, before, window) and key.slice_start < written_start
+            for row in rows_of(self.run.stores, key.table).ids(self.run.queue, key.partition)
             if row.written_us is not None and row.written_us <= made_us
         ]
-        unmarked = set(early) - self.run.stores.tables.deleted.marked(self.run.queue, early)
+        ids = [row.enqueue_id for row in early]
+        marked = self.run.stores.tables.deleted.marked(self.run.queue, ids)
+        # Another cleanup may have deleted rows, then marks, meanwhile.
+        unmarked = existing(self.run, [row for row in early if row.enqueue_id not in marked])
         start = self.run.stores.tables.browse_starts.get(self.run.queue)
         is_ours = start and start.written_us == fields.get("browseStartWrittenUs")
         return len(unmarked) if is_ours else 0

@@ -206,6 +206,27 @@ def test_a_live_mail_without_row_and_mark_is_an_alarm_unless_another_cleanup_wor
         view.take("verify")
 
 
+def test_another_cleanup_that_drops_row_and_mark_while_verify_reads_is_no_alarm(view, monkeypatch):
+    """The mail was done behind a start of ours. Verify has read its row, then asks for marks."""
+    view.start_at(0)
+    done = view.insert(3, dead=False)
+    view.take("plan", "check")
+    view.tables.deleted.mark_many(QUEUE, [done])
+    monkeypatch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
+    view.take("apply")
+    ids = MemoryEnqueuedMails.ids
+
+    def meanwhile(table, queue, partition):
+        read = list(ids(table, queue, partition))
+        table.delete_partition_future(QUEUE, Partition(view.at(3), 0), epoch_us(NOW)).result()
+        drop_marks(view.tables.deleted, QUEUE, [done])
+        return iter(read)
+
+    monkeypatch.setattr(MemoryEnqueuedMails, "ids", meanwhile)
+    view.take("verify")
+    assert not view.tables.deleted.is_marked(QUEUE, done)
+
+
 def test_rows_that_changed_since_the_plan_are_counted_by_reason(view):
     view.start_at(0)
     again, late = view.insert(0, dead=True), [view.insert(1, dead=True)]
