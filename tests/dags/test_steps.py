@@ -607,7 +607,7 @@ def test_the_message_of_alerts_has_them_as_data_and_a_subject_of_their_names(mon
 def test_the_report_task_tells_the_alerts(monkeypatch):
     told, events = [], QueueEvents()
     asset, alias = duty_asset("queue_size"), queues_alias("queue_size")
-    monkeypatch.setattr(task_chain, "notify_alerts", lambda report, _: told.append(report))
+    monkeypatch.setattr(task_chain, "notify_alerts", lambda report, _: not told.append(report))
     monkeypatch.setattr(
         task_chain,
         "get_current_context",
@@ -642,6 +642,32 @@ def test_an_alert_names_the_dag_of_its_deployment(monkeypatch, caplog):
     assert [(one["dag"], one["queue"]) for one in posted] == [("eu_queue_size", "spool")]
     (said,) = [record.message for record in caplog.records if record.name == notifier.__name__]
     assert said.startswith("eu_queue_size, queue spool: 50 messages")
+
+
+@pytest.mark.parametrize(("path", "told"), [("/refused", None), ("", "2026-11-21T12:00:00Z")])
+def test_an_alert_that_no_channel_took_is_not_told(monkeypatch, tmp_path, path, told):
+    rows = []
+    records = SimpleNamespace(
+        runs=SimpleNamespace(list=lambda *_: [], save=lambda row, _: rows.append(row))
+    )
+    monkeypatch.setattr(
+        duty_runner, "open_stores", lambda _: nullcontext(SimpleNamespace(records=records))
+    )
+    monkeypatch.setattr(notifier, "connection_of", lambda _: None)
+    monkeypatch.setattr(task_chain, "failed_steps", lambda *_: [])
+    finished = {"finished": "2026-11-21T12:00:00Z", "started": "2026-11-21T12:00:00Z"}
+    about = dict.fromkeys(("dagRun", "who", "reason", "planDigest"), None)
+    whole = report_with_alerts(**about, **finished)
+    monkeypatch.setattr(task_chain, "run_in_process", lambda *_: whole)
+    asset, alias = duty_asset("queue_size"), queues_alias("queue_size")
+    events = {asset: SimpleNamespace(extra=None), alias: QueueEvents()}
+    monkeypatch.setattr(task_chain, "get_current_context", lambda: {"outlet_events": events})
+    monkeypatch.setenv("MAILSLICE_DUTY_NOTIFY", "log,webhook")
+    with webhook() as (_, url):
+        monkeypatch.setenv("MAILSLICE_DUTY_NOTIFY_WEBHOOK", url + path)
+        task_chain._report(DagDuty(duty="queue_size"), before=[]).function("spool")
+    stored = json.loads(rows[-1].report)["alerts"] if rows else whole["alerts"]
+    assert [one["told"] for one in stored] == [told, "2026-11-21T02:00:00Z"]
 
 
 @pytest.mark.parametrize(("run_type", "tells"), [("manual", False), ("scheduled", True)])

@@ -1,7 +1,7 @@
 """The text of a DAG: its file's docstring, and its params as the duty's model describes them."""
 
 from collections.abc import Iterable, Iterator
-from textwrap import fill
+from textwrap import TextWrapper
 
 from mailslice.maintenance.params import DRY_RUN, QUEUES, form_shapes
 from mailslice.maintenance.registry import load
@@ -38,10 +38,5 @@ def _params(duty: str, reads_only: bool) -> Iterator[tuple[str, str, str]]:
 
 
 def _wrapped(text: str, indent: str = "") -> str:
-    return fill(
-        " ".join(text.split()),
-        100,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    wrapper = TextWrapper(100, "", indent, break_long_words=False, break_on_hyphens=False)
+    return wrapper.fill(" ".join(text.split()))

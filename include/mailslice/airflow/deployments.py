@@ -183,18 +183,14 @@ def _mask(settings: Mapping[str, str]) -> None:
 
 
 def _extra_of(connection: str, where: str) -> Mapping[str, Any]:
-    from airflow.sdk import Connection
+    from mailslice.airflow.versions import connection_of
 
-    from mailslice.airflow.versions import AirflowNotFoundException
-
-    try:
-        stored = Connection.get(connection)
-    except AirflowNotFoundException:
+    if (stored := connection_of(connection)) is None:
         raise BadSetting(
             f"{where} is in no secrets backend, environment or database of Airflow; add it: "
             f"airflow connections add {connection} --conn-type generic "
             '--conn-extra \'{"MAILSLICE_...": "..."}\''
-        ) from None
+        )
     try:
         extra = json.loads(stored.extra or "{}")  # extra_dejson gives {} for what is no JSON
     except ValueError:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from airflow.sdk import BaseNotifier, Connection
+from airflow.sdk import BaseNotifier
 
 from mailslice.airflow.deployments import Deployment
-from mailslice.airflow.versions import AirflowNotFoundException
+from mailslice.airflow.versions import connection_of
 from mailslice.maintenance.alerts import new_alerts
 from mailslice.maintenance.notify import Webhook, channels, hook_of, message_of_alerts, post, why
 from mailslice.model.errors import BadSetting
@@ -51,8 +51,12 @@ class DutyNotifier(BaseNotifier):
         await asyncio.to_thread(self.notify, context)
 
 
-def send_message(message: Mapping[str, Any], connected: str = "") -> None:
-    """Send the message on each channel and connection, even if another or the settings fail."""
+def send_message(message: Mapping[str, Any], connected: str = "") -> bool:
+    """Send the message on each channel and connection, even if another or the settings fail.
+
+    False: all failed that are set; the log counts only where it is alone.
+    """
+    sent: dict[str, bool] = {}
     named = channels(duty := DutySettings())
     try:
         settings = Deployment(connection=connected).settings() if connected else load_settings()
@@ -65,14 +69,20 @@ def send_message(message: Mapping[str, Any], connected: str = "") -> None:
                 _SPEAK[channel](message, duty)
             elif (connection := connection_of(channel)) is not None:
                 _BY_CONNECTION[channel](message, duty, connection)
+            else:
+                continue
+            if channel != "log":
+                sent[channel] = True
         except Exception as error:  # noqa: BLE001 - it must not stop other channels
             log.error("notifier %s could not send: %s", channel, why(error))  # noqa: TRY400
+            sent[channel] = False
+    return not sent or any(sent.values())
 
 
-def notify_alerts(report: Mapping[str, Any], prefix: str = "") -> None:
-    """Send the alerts of which this report notifies people, if there are any."""
-    if new := new_alerts(report):
-        send_message(message_of_alerts(report, new, prefix))
+def notify_alerts(report: Mapping[str, Any], prefix: str = "") -> bool:
+    """Send the new alerts of a report, if it has any. False: all channels failed."""
+    new = new_alerts(report)
+    return not new or send_message(message_of_alerts(report, new, prefix))
 
 
 def send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str) -> None:
@@ -103,14 +113,6 @@ _BY_CONNECTION: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]
     ),
     WEBHOOK: lambda message, _settings, connection: post(message, webhook_of(connection)),
 }
-
-
-def connection_of(name: str) -> Any | None:
-    """Airflow's connection of that name; None when there is none."""
-    try:
-        return Connection.get(name)
-    except AirflowNotFoundException:
-        return None
 
 
 def webhook_of(connection: Any) -> Webhook:

@@ -21,8 +21,8 @@ from mailslice.airflow.spark_target import Target, target_of
 from mailslice.airflow.versions import (
     AirflowException,
     AirflowFailException,
-    AirflowNotFoundException,
     AirflowSkipException,
+    connection_of,
 )
 from mailslice.engine.scratch import scratch_folder
 from mailslice.maintenance.artifacts import folder_of
@@ -140,10 +140,7 @@ def about(duty: str, step: str, queue: str) -> str:
 
 def require_connection(name: str) -> Connection:
     """Spark's connection. Raises AirflowFailException for none: the provider would use YARN."""
-    try:
-        connection = Connection.get(name)
-    except AirflowNotFoundException:
-        connection = None
+    connection = connection_of(name)
     if connection is None or not connection.host:
         raise AirflowFailException(
             f"the Airflow connection {name!r} is missing or names no master: add it, e.g. "

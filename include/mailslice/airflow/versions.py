@@ -6,6 +6,8 @@ Without the retry policy (3.3) Airflow also retries unexpected errors; refusals 
 from datetime import timedelta
 from typing import Any
 
+from airflow.sdk import Connection
+
 try:  # 3.2
     from airflow.sdk import CronDataIntervalTimetable
 except ImportError:
@@ -36,9 +38,18 @@ __all__ = [
     "AirflowSkipException",
     "CronDataIntervalTimetable",
     "conf",
+    "connection_of",
     "deadline_arguments",
     "retry_arguments",
 ]
+
+
+def connection_of(name: str) -> Connection | None:
+    """Airflow's connection of that name; None when there is none."""
+    try:
+        return Connection.get(name)
+    except AirflowNotFoundException:
+        return None
 
 
 def retry_arguments(error: type[Exception]) -> dict[str, Any]:

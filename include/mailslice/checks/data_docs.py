@@ -71,16 +71,9 @@ class Docs:
         pages = sorted(path.relative_to(site).as_posix() for path in validations)
         now = self.clock()
         page = f"{GATES}/{self.run_name}-{gate}.html"
-        entry = {
-            "duty": self.duty,
-            "queue": self.queue,
-            "run": self.run,
-            "gate": gate,
-            "success": success,
-            "pages": pages,
-            "at": f"{now:%Y-%m-%dT%H:%M:%SZ}",
-            "page": page.removeprefix(f"{DOCS_FOLDER}/"),
-        }
+        about = {"duty": self.duty, "queue": self.queue, "run": self.run, "gate": gate}
+        at, own_page = f"{now:%Y-%m-%dT%H:%M:%SZ}", page.removeprefix(f"{DOCS_FOLDER}/")
+        entry = {**about, "success": success, "pages": pages, "at": at, "page": own_page}
         self.files.write(
             f"{ENTRIES}/{now:%Y-%m-%dT%H}/{now:%H%M%S.%fZ}-{self.run_name}-{gate}.json",
             json.dumps(entry).encode(),
@@ -88,10 +81,9 @@ class Docs:
         styled = set(self.files.files(f"{DOCS_FOLDER}/static"))
         for file in sorted(path for path in site.rglob("*") if path.is_file()):
             name = f"{DOCS_FOLDER}/{file.relative_to(site).as_posix()}"
-            if file.parent == site or name in styled:
-                # Great Expectations' own index lists this gate alone. Styles are shared.
-                continue
-            self.files.write(name, file.read_bytes())
+            # Great Expectations' own index lists this gate alone. Styles are shared.
+            if file.parent != site and name not in styled:
+                self.files.write(name, file.read_bytes())
         self.files.write(page, gate_page(entry, findings).encode())
         self.files.write(f"{DOCS_FOLDER}/index.html", index_page(self._entries()).encode())
         return link(self.files.uri(page))

@@ -43,8 +43,7 @@ class Expectation:
     def unique(cls, columns: str | Sequence[str], sentence: str) -> Self:
         """No value occurs twice; of several columns no combination of values."""
         if isinstance(columns, str):
-            arguments: dict[str, Any] = {"column": columns}
-            return cls((columns,), sentence, "ExpectColumnValuesToBeUnique", arguments)
+            return cls((columns,), sentence, "ExpectColumnValuesToBeUnique", {"column": columns})
         arguments = {"column_list": list(columns)}
         return cls(tuple(columns), sentence, "ExpectCompoundColumnsToBeUnique", arguments)
 

@@ -109,10 +109,8 @@ def _table(findings: Sequence[Mapping[str, object]]) -> str:
 def _own_pages(pages: Sequence[str]) -> str:
     if not pages:
         return ""
-    links = " · ".join(
-        f'<a href="../{_escape(page)}">{_escape(Path(page).stem)}</a>' for page in pages
-    )
-    return f"<p class=faint>Great Expectations' own pages: {links}</p>"
+    links = (f'<a href="../{_escape(page)}">{_escape(Path(page).stem)}</a>' for page in pages)
+    return f"<p class=faint>Great Expectations' own pages: {' · '.join(links)}</p>"
 
 
 def _index_row(entry: Mapping[str, Any]) -> str:

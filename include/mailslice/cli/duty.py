@@ -95,7 +95,7 @@ def run(
     `duty run DUTY --help` shows the options of that duty.
     """
     from mailslice.maintenance.notify import channels_without_airflow, notify_end
-    from mailslice.maintenance.runner import run_all
+    from mailslice.maintenance.runner import run_all, untell
 
     recipients = load_settings().duty if notify else None
     if recipients is not None:
@@ -118,8 +118,9 @@ def run(
         failure = error if isinstance(error, Exception) else MailsliceError("ended by SIGTERM")
         raise
     finally:
-        if recipients is not None:
-            notify_end(duty, queue, report, failure, recipients)
+        if recipients is not None and not notify_end(duty, queue, report, failure, recipients):
+            with suppress(MailsliceError):  # keep the end of the run
+                untell(report or {}, settings)
 
 
 def _step_command(step: str, help_text: str) -> None:

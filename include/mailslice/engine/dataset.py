@@ -94,9 +94,7 @@ def summarize(rows: Any, work: Callable[[Iterator[pa.Table]], Iterator[Summary]]
     def summary_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_task():
             for summary in work(pa.Table.from_batches([batch]) for batch in batches):
-                yield pa.RecordBatch.from_pydict(
-                    {_SUMMARY: [json.dumps(summary)]}, schema=pa.schema([(_SUMMARY, pa.string())])
-                )
+                yield _batch(summary, {})
 
     with translated_errors():
         summaries = rows.mapInArrow(summary_batches, f"{_SUMMARY} string").collect()
@@ -109,17 +107,13 @@ def _schema(columns: Columns) -> str:
 
 def _batch(result: RowBatch | Summary, columns: Columns) -> pa.RecordBatch:
     types = {"string": pa.string(), "long": pa.int64()}
-    schema = pa.schema(
-        [*((name, types[kind]) for name, kind in columns.items()), (_SUMMARY, pa.string())]
-    )
+    fields = [(name, types[kind]) for name, kind in columns.items()]
     if isinstance(result, RowBatch):
         count = len(next(iter(result.columns.values())))
-        arrays = [pa.array(result.columns[name], types[kind]) for name, kind in columns.items()]
-        return pa.RecordBatch.from_arrays([*arrays, pa.nulls(count, pa.string())], schema=schema)
-    return pa.RecordBatch.from_arrays(
-        [*(pa.nulls(1, types[kind]) for kind in columns.values()), pa.array([json.dumps(result)])],
-        schema=schema,
-    )
+        values: dict[str, Any] = {**result.columns, _SUMMARY: pa.nulls(count, pa.string())}
+    else:
+        values = {**{name: [None] for name in columns}, _SUMMARY: [json.dumps(result)]}
+    return pa.RecordBatch.from_pydict(values, pa.schema([*fields, (_SUMMARY, pa.string())]))
 
 
 REFERENCE = "ref"

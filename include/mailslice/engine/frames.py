@@ -70,10 +70,8 @@ def slots_of(session: Session) -> int:
         return 1
     context = session.sparkContext
     conf = context.getConf()
-    executors, cores = (
-        int(conf.get(f"spark.executor.{name}", default))
-        for name, default in (("instances", "0"), ("cores", "1"))
-    )
+    executors = int(conf.get("spark.executor.instances", "0"))
+    cores = int(conf.get("spark.executor.cores", "1"))
     max_cores = int(conf.get("spark.cores.max", "0"))
     return max(int(context.defaultParallelism), executors * cores, max_cores)
 

@@ -23,11 +23,6 @@ _TEXT = 36
 _DASHES = (8, 13, 18, 23)
 _DIGIT_POSITIONS = np.array([at for at in range(_TEXT) if at not in _DASHES])
 """Where the 32 hex digits are in a text."""
-_DIGITS = np.frombuffer("".join(map("{:02x}".format, range(256))).encode(), np.uint8).reshape(-1, 2)
-"""The two hex digits of each byte."""
-_VALUES = np.full(256, 255, np.uint8)
-"""The value of each ASCII code as a hex digit; 255: none."""
-_VALUES[list(b"0123456789abcdef")] = range(16)
 
 
 def of_packed(packed: bytes) -> Ids:
@@ -69,7 +64,8 @@ def among(values: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.b
 def texts(ids: Ids) -> pa.StringArray:
     """The ids as text, as `str` writes a UUID."""
     letters = np.full((len(ids), _TEXT), ord("-"), np.uint8)
-    letters[:, _DIGIT_POSITIONS] = _DIGITS[ids].reshape(len(ids), 32)
+    digits = ids.tobytes().hex().encode()
+    letters[:, _DIGIT_POSITIONS] = np.frombuffer(digits, np.uint8).reshape(-1, 32)
     ends = np.arange(0, _TEXT * (len(ids) + 1), _TEXT, dtype=np.int32)
     return pa.StringArray.from_buffers(
         len(ids), pa.py_buffer(ends.tobytes()), pa.py_buffer(letters.tobytes())
@@ -80,10 +76,8 @@ def of_texts(column: pa.ChunkedArray | pa.Array) -> Ids:
     """The ids of `texts`. Raises PlanRefused for a text that `texts` would not write."""
     if not len(column):
         return np.zeros((0, 16), np.uint8)
-    if column.null_count or pc.min_max(pc.binary_length(column)).as_py() != {
-        "min": _TEXT,
-        "max": _TEXT,
-    }:
+    lengths = pc.min_max(pc.binary_length(column)).as_py()
+    if column.null_count or set(lengths.values()) != {_TEXT}:
         raise PlanRefused("a plan file holds what is no enqueue id: plan again")
     fixed = column.cast(pa.binary()).cast(pa.binary(_TEXT))
     fixed = fixed.combine_chunks() if isinstance(fixed, pa.ChunkedArray) else fixed
@@ -91,8 +85,7 @@ def of_texts(column: pa.ChunkedArray | pa.Array) -> Ids:
     letters = np.frombuffer(fixed.buffers()[1], np.uint8)[
         fixed.offset * _TEXT : (fixed.offset + len(fixed)) * _TEXT
     ].reshape(-1, _TEXT)
-    values = _VALUES[letters[:, _DIGIT_POSITIONS]]
-    if (values > 15).any() or (letters[:, _DASHES] != ord("-")).any():
+    digits = letters[:, _DIGIT_POSITIONS].tobytes()
+    if digits.translate(None, b"0123456789abcdef") or (letters[:, _DASHES] != ord("-")).any():
         raise PlanRefused("a plan file holds what is no enqueue id: plan again")
-    high, low = values[:, 0::2], values[:, 1::2]
-    return np.bitwise_or(np.left_shift(high, np.uint8(4)), low)
+    return np.frombuffer(bytes.fromhex(digits.decode()), np.uint8).reshape(-1, 16)

@@ -70,10 +70,8 @@ class Spool:
         for at in range(first, end, ROWS_A_GROUP):
             data = self._file.read(_ROW.size * min(ROWS_A_GROUP, end - at))
             rows = np.frombuffer(data, np.uint8).reshape(-1, _ROW.size)
-            yield (
-                rows[:, :16],
-                np.ascontiguousarray(rows[:, 16:]).view(">i8")[:, 0].astype(np.int64),
-            )
+            times = np.ascontiguousarray(rows[:, 16:]).view(">i8")[:, 0]
+            yield rows[:, :16], times.astype(np.int64)
 
     def close(self) -> None:
         self._file.close()

@@ -41,12 +41,9 @@ def one_task() -> Iterator[None]:
     try:
         yield
     finally:
-        for path in [
-            path
-            for path, finder in sys.path_importer_cache.items()
-            if isinstance(finder, zipimporter)
-        ]:
-            del sys.path_importer_cache[path]
+        cache = sys.path_importer_cache
+        for path in [path for path, finder in cache.items() if isinstance(finder, zipimporter)]:
+            del cache[path]
 
 
 def close_all() -> None:

@@ -50,10 +50,8 @@ class Lock:
     def check(self) -> None:
         """Raises LockLost when somebody else may have the lock. Call it before each change."""
         if self._lost or elapsed_seconds() - self._renewed_at > (TTL - MARGIN).total_seconds():
-            raise LockLost(
-                f"the lock {self.name} could not be kept: it was not renewed in "
-                "time; nothing more was changed, run it again"
-            )
+            why = "it was not renewed in time; nothing more was changed, run it again"
+            raise LockLost(f"the lock {self.name} could not be kept: {why}")
 
     def release(self) -> None:
         """Delete the lock's row. If that fails, the row expires by its TTL."""

@@ -172,17 +172,9 @@ class Trace:
             self._add(queue, source, NO, SourceAnswer("nothing of this mail"))
 
     def _add(self, queue: str | None, source: str, answer: str, finding: SourceAnswer) -> None:
-        self.entries.append(
-            {
-                "time": finding.time,
-                "queue": queue,
-                "source": source,
-                "answer": answer,
-                "enqueueId": finding.enqueue_id,
-                "name": finding.name,
-                "says": finding.says,
-            }
-        )
+        about = {"time": finding.time, "queue": queue, "source": source, "answer": answer}
+        mail = {"enqueueId": finding.enqueue_id, "name": finding.name}
+        self.entries.append({**about, **mail, "says": finding.says})
 
     def _add_events(self, events: Iterable[Mapping[str, Any]]) -> None:
         traced = self._traced
@@ -207,9 +199,8 @@ class Trace:
         for row in {row.enqueue_id: row for row in rows}.values():
             mail = row.item.mail
             start = f"{row.partition.slice_start:%Y-%m-%dT%H:%M:%SZ}"
-            says = (
-                f"live: a row in slice {start}, no deleted mark; {len(mail.recipients)} recipients"
-            )
+            says = f"live: a row in slice {start}, no deleted mark"
+            says += f"; {len(mail.recipients)} recipients"
             yield SourceAnswer(says, row.enqueued_time, row.enqueue_id, mail.name)
 
     def _mark(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
@@ -320,9 +311,8 @@ class Trace:
     def _parked(self, queue: QueueName, _traced: TracedMail) -> Sequence[SourceAnswer]:
         if (count := self._stores.management.messages(RabbitNames(queue).park_queue)) == 0:
             return ()
-        raise MailsliceError(
-            f"{count or 'some'} messages are parked for a minute; no store lists them"
-        )
+        says = f"{count or 'some'} messages are parked for a minute; no store lists them"
+        raise MailsliceError(says)
 
     def _audit(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
         from mailslice.maintenance.audits import newest_audit  # needs the extra `duties`

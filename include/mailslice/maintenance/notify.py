@@ -63,16 +63,23 @@ def channels_without_airflow(settings: DutySettings) -> list[str]:
     return requested
 
 
-def notify(message: Mapping[str, Any], settings: DutySettings) -> None:
-    """Send the message on each channel, without Airflow. A channel that fails stops no other."""
+def notify(message: Mapping[str, Any], settings: DutySettings) -> bool:
+    """Send the message on each channel, without Airflow. A channel that fails stops no other.
+
+    False: all failed that are set; the log counts only where it is alone.
+    """
+    sent: dict[str, bool] = {}
     for channel in channels_without_airflow(settings):
         try:
             if channel == "log":
                 log.error("%s", message["text"])
             else:
                 post(message, hook_of(settings))
+                sent[channel] = True
         except Exception as error:  # noqa: BLE001 - the run's own end matters more
             log.error("notifier %s could not send: %s", channel, why(error))  # noqa: TRY400
+            sent[channel] = False
+    return not sent or any(sent.values())
 
 
 def why(error: Exception) -> str:
@@ -86,12 +93,13 @@ def notify_end(
     report: Mapping[str, Any] | None,
     error: BaseException | None,
     settings: DutySettings,
-) -> None:
-    """Send the new alerts of a run, else its error. Sends nothing if it has neither."""
+) -> bool:
+    """Send the new alerts of a run, else its error. False: it has new alerts, and all failed."""
     if report is not None and (new := new_alerts(report)):
-        notify(message_of_alerts(report, new), settings)
-    elif error is not None:
+        return notify(message_of_alerts(report, new), settings)
+    if error is not None:
         notify(message_of_failure(duty, queue, report, error), settings)
+    return True
 
 
 class _NoRedirect(HTTPRedirectHandler):

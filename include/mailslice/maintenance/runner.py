@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.checks.gate import Evaluator
@@ -39,6 +40,8 @@ OnStep = Callable[[str, dict[str, Any]], None]
 """Called with a step's name and summary as soon as it ended."""
 CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
+_SKEW = timedelta(hours=1)
+"""A report from later than this is of a machine whose clock was ahead: it tells no alert's past."""
 AHEAD = "ahead.json"
 """`run_small`: steps that it did and no task took, whether a task took one, and its `clear`."""
 FAILURE = "failure.json"
@@ -120,6 +123,14 @@ def record_refusal(step: str, error: Refused, request: RunRequest, settings: Set
     with _opened(request, settings) as job:
         times = {"started": iso(job.run.clock()), "seconds": 0.0}
         _record_failure(job.logic, job.run, step, error, times)
+
+
+def untell(report: dict[str, Any], settings: Settings) -> None:
+    """Write the row of a report of whose new alerts nobody heard: the next run tells them."""
+    new = alerts.new_alerts(report)
+    report["alerts"] = [{**one, "told": None} if one in new else one for one in report["alerts"]]
+    with open_stores(settings) as stores:
+        Ledger(stores, settings).write(report)
 
 
 def small_run_summary(step: str, request: RunRequest, settings: Settings) -> dict[str, Any] | None:
@@ -206,14 +217,8 @@ def _step(job: _Job, step: str) -> dict[str, Any]:
     if step == "report":
         return _finish(run, summary, times())
     request = run.request
-    summary = {
-        "run": request.run,
-        "duty": request.duty,
-        "queue": request.reported_queue,
-        "step": step,
-        **summary,
-        **times(),
-    }
+    about = {"run": request.run, "duty": request.duty, "queue": request.reported_queue}
+    summary = {**about, "step": step, **summary, **times()}
     run.folder.write_json(FILES[step], summary)
     if step in CHANGING:
         # A person may run one step at a time: what was changed is in the ledger even when the
@@ -269,7 +274,11 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
         # a retry of that step succeeds.
         report |= {"status": failure["status"], "message": failure["message"]}
     _end(run, report, Ledger(run.stores, run.settings).list(request.duty, request.queue))
-    folder.write_json(FILES["report"], report)
+    try:
+        folder.write_json(FILES["report"], report)
+    except MailsliceError:  # the disk is full: else the ledger would say that the run goes on
+        untell(report, run.settings)
+        raise
     Ledger(run.stores, run.settings).write(report)
     files, clock = folder.artifacts, run.clock
     prune_arguments = (request.duty, request.queue, clock(), run.settings.duty.retention)
@@ -292,7 +301,8 @@ def _end(run: Run, report: dict[str, Any], ledger: Iterable[dict[str, Any]] | No
     `ledger` None: it cannot be read. For Prometheus the alerts of the last run then go on.
     """
     now, request, limits, is_dry = run.clock(), run.request, run.settings.alert, reports.is_dry
-    earlier = [one for one in ledger or () if one["run"] != request.run and one["finished"]]
+    ended = (one for one in ledger or () if one["run"] != request.run and one["finished"])
+    earlier = [one for one in ended if datetime.fromisoformat(one["finished"]) - now < _SKEW]
     before = next((one for one in earlier if is_dry(report) or not is_dry(one)), {})
     readings = alerts.readings(report, limits, now)
     new = alerts.alerts(readings, before.get("alerts") or (), now, limits, tells=request.tells)

@@ -30,8 +30,8 @@ def hook() -> Iterator[tuple[list[dict[str, Any]], str]]:
 def test_new_alerts_are_told_once(hook, caplog) -> None:
     posted, url = hook
     settings = DutySettings(notify="log,webhook", notify_webhook=url + "/T0KEN")
-    notify_end("queue_size", "spool", report(), None, settings)
-    notify_end("queue_size", "spool", report(finished="12:15"), None, settings)
+    assert notify_end("queue_size", "spool", report(), None, settings)
+    assert notify_end("queue_size", "spool", report(finished="12:15"), None, settings)
     assert [(message["text"], message["alerts"][0]["value"]) for message in posted] == [
         ("queue_size, queue spool: 50 messages are dead (run r1)", 50)
     ]
@@ -67,7 +67,8 @@ def test_a_webhook_that_fails_stops_neither_the_log_nor_the_run_and_keeps_its_ur
 ) -> None:
     _, url = hook
     settings = DutySettings(notify="webhook,log", notify_webhook=url + "/refused")
-    notify_end("queue_size", "spool", report(), None, settings)
+    assert not notify_end("queue_size", "spool", report(), None, settings)
+    assert notify_end("queue_size", "spool", report(finished="12:15"), None, settings)
     assert caplog.messages == [
         "notifier webhook could not send: HTTP Error 500: Internal Server Error",
         "queue_size, queue spool: 50 messages are dead (run r1)",

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from mailslice.duties.republish_lost.duty import MAX_AUDIT_AGE
 from mailslice.maintenance.artifacts import Artifacts, RunFolder, iso, queue_folder
 from mailslice.maintenance.metrics import Sample, exposition
+from mailslice.maintenance.plan import OLDEST_PLAN
 from mailslice.maintenance.retention import prune, prune_metrics, prune_sometimes
 from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
 from mailslice.model.settings import S3Settings, load_settings
@@ -231,6 +233,12 @@ def test_runs_are_looked_through_once_in_a_ninetieth_of_the_retention(world):
     assert prune_sometimes(world, "d", "q", now, retention) == []
     assert prune_sometimes(world, "d", "q", now + timedelta(hours=1), retention) == ["old"]
     assert prune_sometimes(world, "d", "q", now + timedelta(hours=2), retention) == []
+
+
+def test_the_shortest_retention_outlives_an_audit_and_the_plan_made_by_it():
+    """Else a claim could expire before the last try of its plan: a mail would be sent twice."""
+    shortest = load_settings({"MAILSLICE_RETENTION": "7d"}).duty.retention
+    assert shortest >= 3 * max(OLDEST_PLAN, MAX_AUDIT_AGE)
 
 
 def test_old_decisions_of_people_are_pruned_and_new_ones_stay(world):

@@ -6,18 +6,20 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ClientError
 
 from mailslice.maintenance import runner
+from mailslice.maintenance.alerts import new_alerts
 from mailslice.maintenance.artifacts import REQUEST as REQUEST_FILE
-from mailslice.maintenance.artifacts import RunFolder, artifacts, folder_of
+from mailslice.maintenance.artifacts import RunFolder, artifacts, folder_of, iso
 from mailslice.maintenance.engine import TooLarge
 from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.run_request import RunRequest
-from mailslice.model.errors import PlanRefused, StoreUnavailable
+from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import S3Settings, load_settings
 from mailslice.stores.blobs.s3_store import S3BlobStore
@@ -550,6 +552,39 @@ def test_a_run_that_tells_nobody_leaves_its_alert_for_the_next_that_does(duty, s
     assert times == [None, *["2026-11-21T12:15:00Z"] * 3]
 
 
+def test_an_alert_that_no_channel_took_is_sent_by_the_next_run(duty, settings, runs):
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    duty.found = {"deadLetters": 50}
+    sent = []
+    for number, fails in enumerate((True, True, False, False)):
+        request = replace(REQUEST, run=f"r{number}", tells=True)
+        at = noon + timedelta(minutes=15 * number)
+        runner.run_step("plan", request, settings, clock=lambda at=at: at)
+        report = runner.run_step("report", request, settings, clock=lambda at=at: at)
+        sent.append(len(new_alerts(report)))
+        if fails:
+            runner.untell(report, settings)
+        (alert,) = json.loads(runs.get(f"r{number}").report)["alerts"]
+        assert (alert["since"], alert["told"] is None) == (iso(noon), fails)
+    assert sent == [1, 1, 1, 0]
+
+
+def test_a_run_whose_clock_was_a_year_ahead_neither_silences_alerts_nor_repeats_them(
+    duty, settings
+):
+    """Its row stays the first of the ledger for the retention."""
+    noon, ahead = datetime(2026, 11, 21, 12, tzinfo=UTC), timedelta(days=365)
+    duty.found = {"deadLetters": 50}
+    sent = []
+    for number, minutes in enumerate((0, 15, 30)):
+        at = noon + timedelta(minutes=minutes) + ahead * (number == 0)
+        request = replace(REQUEST, run=f"r{number}", tells=True)
+        runner.run_step("plan", request, settings, clock=lambda at=at: at)
+        report = runner.run_step("report", request, settings, clock=lambda at=at: at)
+        sent.append(len(new_alerts(report)))
+    assert sent == [1, 1, 0]
+
+
 def test_a_dry_run_says_nothing_to_prometheus_of_the_run_that_failed_before_it(
     take, duty, settings
 ):
@@ -579,6 +614,22 @@ def test_a_run_that_ends_as_the_ledger_is_away_has_its_file_and_its_metrics(take
     assert (report["status"], [one["name"] for one in report["alerts"]]) == ("failed", ["failed"])
     metrics = folder.artifacts.read("metrics/duty-queue_size-spool.prom")
     assert b'mailslice_duty_succeeded{duty="queue_size",queue="spool"} 0.0' in metrics
+
+
+def test_a_report_whose_file_cannot_be_written_is_in_the_ledger_with_its_alerts(
+    duty, settings, runs
+):
+    """As on a full disk. Else the ledger would say for ever that the run goes on."""
+    duty.found, request = {"deadLetters": 50}, replace(REQUEST, tells=True)
+    for step in ("plan", "apply"):
+        runner.run_step(step, request, settings)
+    assert runs.get("r1").status == "running"
+    Path(folder_of(request, settings).uri, "report.json").mkdir()
+    with pytest.raises(BadSetting, match="MAILSLICE_ARTIFACTS must be a folder"):
+        runner.run_step("report", request, settings)
+    row = runs.get("r1")
+    alerts = [(alert["name"], alert["told"]) for alert in json.loads(row.report)["alerts"]]
+    assert (row.status, alerts) == ("done", [("dead_letters", None)])
 
 
 def fail_once(runs):

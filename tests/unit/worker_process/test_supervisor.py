@@ -7,17 +7,20 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import MutableSequence
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError
-from mailslice.model.mail import QueueName
+from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import Settings
-from mailslice.worker.dequeue.strikes import StrikeState
+from mailslice.worker.dequeue.strikes import InHandlers, StrikeState
 from mailslice.worker.process import child, supervisor
 from mailslice.worker.process.child import ParentLink
 from mailslice.worker.process.consumer_task import ConsumerTask, drain_for
@@ -87,6 +90,49 @@ def test_a_process_that_died_is_started_again_while_one_that_it_forked_lives(
     supervisor.Supervisor(task, 1, "127.0.0.1", 0).run()
     first, second = map(float, starts.read_text().split())
     assert second - first < 3
+
+
+def reads_late_or_says_much(
+    task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], struck: StrikeState
+) -> None:
+    """The first one reads after 6 s. The second one dies with 900 mails, then buries others."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    newest, suspects = struck, Path(task.handler)
+    if task.number == 0:
+        time.sleep(6)
+        while pipe.poll(1):
+            newest = pipe.recv()
+        suspects.write_text(str(len(newest.suspects)))
+        time.sleep(60)
+    if not struck.suspects:
+        in_handlers = InHandlers(cells)
+        for _ in range(task.concurrency):
+            in_handlers.enter(EnqueueId(uuid4()))
+        os._exit(1)
+    began = time.monotonic()
+    for enqueue_id in (*(uuid4() for _ in range(50)), min(struck.suspects)):
+        pipe.send(enqueue_id)
+    while len(newest.suspects) == task.concurrency:
+        newest = pipe.recv()
+    suspects.with_suffix(".seconds").write_text(str(time.monotonic() - began))
+    while not suspects.exists():
+        time.sleep(0.1)
+    os.kill(os.getppid(), signal.SIGTERM)
+    os._exit(0)
+
+
+def test_a_process_that_reads_nothing_stops_no_other_and_gets_the_newest_strikes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forking = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: forking)
+    monkeypatch.setattr(child, "main", reads_late_or_says_much)
+    suspects = tmp_path / "suspects"
+    spool, drain = QueueName("spool"), timedelta(0)
+    task = ConsumerTask(Settings(), spool, str(suspects), 1, concurrency=900, drain=drain)
+    supervisor.Supervisor(task, 2, "127.0.0.1", 0).run()
+    assert float(suspects.with_suffix(".seconds").read_text()) < 3.5
+    assert suspects.read_text() == "899"
 
 
 HANDLER = """

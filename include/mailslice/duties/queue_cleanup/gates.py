@@ -31,6 +31,9 @@ from mailslice.engine.partition_scan import SURVIVORS_A_PARTITION
 from mailslice.engine.row_files import PlanPart, PlanReader, unreadable_file
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.gates import planned_rows
+from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.plan import OLDEST_PLAN
+from mailslice.maintenance.report import is_dry
 from mailslice.maintenance.result import Result
 from mailslice.maintenance.run import Run
 from mailslice.model.mail import EnqueueId, Partition
@@ -260,30 +263,49 @@ class Verification:
         before = datetime.fromisoformat(raised)
         read_back = self.remaining.partitions.values()  # a planned row was dead
         early_partitions = (one for one in read_back if one.early > one.matched_unmarked)
-        read_again = {(key.table, key.partition) for key in (*self.live, *early_partitions)}
+        read_again = {key.name: key for key in (*self.live, *early_partitions)}
         made_us, window = epoch_us(self.plan.made_at), self.plan.shape.window
         early = [
-            row.enqueue_id
-            for table, partition in read_again
-            if is_live(partition.slice_start, before, window)
-            and partition.slice_start < written_start
-            for row in rows_of(self.run.stores, table).ids(self.run.queue, partition)
+            RowKey(*name, row.enqueue_id)
+            for name, key in read_again.items()
+            if is_live(key.slice_start, before, window) and key.slice_start < written_start
+            for row in rows_of(self.run.stores, key.table).ids(self.run.queue, key.partition)
             if row.written_us is not None and row.written_us <= made_us
         ]
-        unmarked = set(early) - self.run.stores.tables.deleted.marked(self.run.queue, early)
+        ids = [row.enqueue_id for row in early]
+        marked = self.run.stores.tables.deleted.marked(self.run.queue, ids)
+        # Another cleanup may have deleted rows, then marks, meanwhile.
+        unmarked = existing(self.run, [row for row in early if row.enqueue_id not in marked])
         start = self.run.stores.tables.browse_starts.get(self.run.queue)
         is_ours = start and start.written_us == fields.get("browseStartWrittenUs")
         return len(unmarked) if is_ours else 0
 
     def _survivors_lost(self) -> int:
-        """The plan's live mails that have neither row nor mark and are not before browseStart."""
+        """The plan's live mails that have neither row nor mark and are not before browseStart.
+
+        0 if another cleanup worked since: such a mail may have been done, then cleaned.
+        """
         existing_ids = existing(self.run, self.live)
         missing = [row for row in self.live if row.enqueue_id not in existing_ids]
         ids = [row.enqueue_id for row in missing]
         marked = self.run.stores.tables.deleted.marked(self.run.queue, ids)
         browse = starts_of(self.run.stores, self.run.queue).browse
-        return sum(
+        lost = sum(
             browse is not None and is_live(row.slice_start, browse, self.plan.shape.window)
             for row in missing
             if row.enqueue_id not in marked
         )
+        return 0 if lost and self._another_worked() else lost
+
+    def _another_worked(self) -> bool:
+        """Whether another run may have deleted since the plan: its row is in the ledger before.
+
+        A killed run has no end: its plan was valid for a day, and its apply ended within another.
+        """
+        run, made_at = self.run, self.plan.made_at
+        for report in Ledger(run.stores, run.settings).list(run.request.duty, run.queue):
+            at = datetime.fromisoformat(report["finished"] or report["started"])
+            since = made_at if report["finished"] else made_at - 2 * OLDEST_PLAN
+            if report["run"] != run.request.run and not is_dry(report) and at >= since:
+                return True
+        return False

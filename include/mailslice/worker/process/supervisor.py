@@ -8,6 +8,7 @@ Each process ends by itself when the parent is gone.
 import logging
 import multiprocessing
 import os
+import select
 import shutil
 import signal
 import time
@@ -51,6 +52,8 @@ class _Slot:
     not_before: float = 0.0
     deaths: int = 0
     cells: MutableSequence[int] | None = None
+    unsent: StrikeState | None = None
+    """The newest strikes, while its pipe is full: a process that is stuck reads nothing."""
 
 
 def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
@@ -178,6 +181,7 @@ class Supervisor:
             # A forked child of the process keeps its sentinel open: the exit code decides.
             if (process := slot.process) is not None and process.exitcode is not None:
                 self._died(slot, process)
+        self._send()
 
     def _take(self, slot: _Slot) -> None:
         with suppress(EOFError, OSError):
@@ -242,11 +246,18 @@ class Supervisor:
         log.warning(text, slot.number, len(in_handlers), ids, extra={"action": "struck"})
         self._send(struck)
 
-    def _send(self, struck: StrikeState) -> None:
+    def _send(self, struck: StrikeState | None = None) -> None:
+        """Sends new strikes, and those that are unsent, without waiting for any process."""
         for slot in self._slots:
-            if slot.pipe is not None:
+            slot.unsent = struck or slot.unsent
+            if slot.unsent is None or slot.pipe is None:
+                continue
+            room = select.poll()
+            room.register(slot.pipe, select.POLLOUT)  # a quarter of the buffer is used at most
+            if room.poll(0):
                 with suppress(OSError):
-                    slot.pipe.send(struck)
+                    slot.pipe.send(slot.unsent)
+                slot.unsent = None
 
     def _end_all(self) -> None:
         """Passes the signal on and waits: each process has the drain time and a little more."""

@@ -152,9 +152,23 @@ def test_a_content_start_after_browse_start_fails(busy):
         view.steps(request, "verify")
 
 
+@pytest.mark.parametrize("before", ["apply", "verify"])
+def test_a_mail_that_another_cleanup_cleaned_after_it_was_done_is_no_alarm(busy, before):
+    """The live mail of slice 2 keeps browseStart there, so the done one of slice 3 is in view."""
+    view, request, _, live = busy
+    view.insert(2, dead=False)
+    view.steps(request, "plan", "check", *(["apply"] if before == "verify" else []))
+    view.mark(live)
+    view.clean()
+    assert (view.rows(3), view.is_marked(live), view.browse_start) == (set(), False, view.at(2))
+    view.steps(request, *(["apply"] if before == "apply" else []), "verify")
+
+
 def test_a_live_mail_whose_row_is_gone_fails(busy):
     view, request, _, _ = busy
+    view.clean()
     view.steps(request, "plan", "check", "apply")
+    view.clean(dry_run=True)
     view.stores.tables.v4.delete_partition_future(
         view.queue, Partition(view.at(3), 0), now_us()
     ).result()

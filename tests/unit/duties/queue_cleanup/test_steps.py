@@ -6,7 +6,7 @@ What a run counts, keeps for its next try, and is blamed for.
 import hashlib
 import json
 import uuid
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -177,6 +177,54 @@ def test_a_run_from_plan_to_report(view):
     )
     [remembered] = view.stores.own.slice_statistics
     assert remembered.survivors == (live,)
+
+
+@pytest.mark.parametrize(
+    ("report", "is_alarm"),
+    [
+        ({"finished": iso(NOW)}, False),
+        ({"started": iso(NOW - 30 * HOUR)}, False),
+        ({"started": iso(NOW - 49 * HOUR)}, True),
+        ({"finished": iso(NOW - SECOND)}, True),
+        ({"finished": iso(NOW), "params": {"dry_run": True}}, True),
+        ({"finished": iso(NOW), "run": "r-1"}, True),
+    ],
+)
+def test_a_live_mail_without_row_and_mark_is_an_alarm_unless_another_cleanup_worked(
+    view, report, is_alarm
+):
+    view.start_at(0)
+    view.insert(0, dead=False)
+    gone = view.insert(3, dead=False)
+    view.take("plan", "check", "apply")
+    before = {"run": "r-0", "started": iso(NOW - 50 * HOUR), "finished": None, **report}
+    rows = [SimpleNamespace(report=json.dumps(before))]
+    view.stores.existing_runs = lambda: SimpleNamespace(list=lambda *_: rows)
+    assert gone in view.rows(3)
+    view.tables.v4.delete_partition_future(QUEUE, Partition(view.at(3), 0), epoch_us(NOW)).result()
+    with pytest.raises(GateFailed, match="survivors_lost: 1") if is_alarm else nullcontext():
+        view.take("verify")
+
+
+def test_another_cleanup_that_drops_row_and_mark_while_verify_reads_is_no_alarm(view, monkeypatch):
+    """The mail was done behind a start of ours. Verify has read its row, then asks for marks."""
+    view.start_at(0)
+    done = view.insert(3, dead=False)
+    view.take("plan", "check")
+    view.tables.deleted.mark_many(QUEUE, [done])
+    monkeypatch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
+    view.take("apply")
+    ids = MemoryEnqueuedMails.ids
+
+    def meanwhile(table, queue, partition):
+        read = list(ids(table, queue, partition))
+        table.delete_partition_future(QUEUE, Partition(view.at(3), 0), epoch_us(NOW)).result()
+        drop_marks(view.tables.deleted, QUEUE, [done])
+        return iter(read)
+
+    monkeypatch.setattr(MemoryEnqueuedMails, "ids", meanwhile)
+    view.take("verify")
+    assert not view.tables.deleted.is_marked(QUEUE, done)
 
 
 def test_rows_that_changed_since_the_plan_are_counted_by_reason(view):
