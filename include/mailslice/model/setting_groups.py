@@ -42,6 +42,8 @@ from mailslice.model.throttling import Limits
 _MIN_RETENTION = timedelta(days=7)
 """What keeps a second try from doing a thing twice outlives an audit and the plan made by it (24 h
 each), and the lists of a weekly run are there for the next one."""
+_MIN_CLAIM_TTL = timedelta(days=7)
+"""More than an audit, the plan made by it (24 h each) and the last try of its apply take."""
 _MAX_RETENTION = timedelta(days=3650)
 """Rows expire by TTL. Cassandra before 5.0 refuses a TTL that ends after 2038."""
 _LONGEST_UNDO = timedelta(days=365)

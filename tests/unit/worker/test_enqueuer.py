@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from mailslice.model.errors import StoreUnavailable, Unconfirmed
-from mailslice.model.mail import Mail, QueuedMail
+from mailslice.model.mail import Mail, QueuedMail, ViewRow
 from mailslice.model.names import RabbitNames, queue_name
 from mailslice.view.configuration import Shape
 from mailslice.worker.enqueue.enqueue_undo import EnqueueUndo
@@ -108,6 +109,43 @@ async def begun(request: pytest.FixtureRequest) -> Any:
     begin.enqueuer = enqueuer  # type: ignore[attr-defined]
     yield begin
     await enqueuer.close()
+
+
+async def test_a_mail_goes_into_the_slice_of_the_time_at_which_its_row_is_written() -> None:
+    """Many first mails wait for starts that Cassandra does not take. A cleanup of the time when it
+    is back may have moved browseStart past the slice of the time when they began to wait.
+    """
+    stores, now = Stores(), [datetime(2026, 11, 22, 10, 50, tzinfo=UTC)]
+    starts, all_wait = list[datetime](), threading.Event()
+
+    def insert_starts(_queue: object, first: datetime) -> None:
+        all_wait.wait(10)
+        starts.append(first)
+        now[0] += timedelta(minutes=15)
+        if len(starts) < 3:
+            raise AWAY
+
+    stores.context.clock = lambda: now[0]
+    stores.context.tables.insert_starts = insert_starts
+    rows = list[ViewRow]()
+
+    def insert(row: ViewRow) -> asyncio.Future[list[Any]]:
+        rows.append(row)
+        (done := asyncio.get_running_loop().create_future()).set_result([])
+        return done
+
+    stores.context.tables.written.insert_future = insert
+    enqueuer, mail = Enqueuer(stores.context, None), Mail("m", "a@b", ("c@d",))
+    enqueues = (enqueuer.enqueue(mail, b"A: b\r\n\r\nc") for _ in range(4))
+    ended = asyncio.gather(*enqueues, return_exceptions=True)
+    await turns()
+    all_wait.set()
+    await ended
+    await enqueuer.close()
+    assert [(row.partition.slice_start, row.enqueued_time) for row in rows] == 2 * [
+        (datetime(2026, 11, 22, 11, tzinfo=UTC), datetime(2026, 11, 22, 11, 35, tzinfo=UTC))
+    ]
+    assert all(start <= row.partition.slice_start for start in starts for row in rows)
 
 
 async def test_a_message_waits_for_its_row(begun: Any) -> None:

@@ -104,10 +104,10 @@ class Enqueuer:
 
     async def _record(self, item: QueuedMail, encoded: bytes, delay: timedelta | None) -> None:
         context = self._context
-        now = context.clock()
-        partition = context.shape.partition(item.mail.name, now)
         if not self._starts_written:
-            await self._write_starts(partition.slice_start)
+            await self._write_starts(context.shape.partition("", context.clock()).slice_start)
+        now = context.clock()  # the starts may have waited for Cassandra, with many others
+        partition = context.shape.partition(item.mail.name, now)
         row = ViewRow(context.queue, partition, now, item)
         try:
             await context.bridge.rows(context.tables.written.insert_future(row))
