@@ -34,14 +34,11 @@ from mailslice.model.setting_types import (
     LimitRules,
     Time,
     Words,
-    at_least,
+    at_most,
 )
 from mailslice.model.spark_conf import SparkConf
 from mailslice.model.throttling import Limits
 
-_MIN_RETENTION = timedelta(days=7)
-"""What keeps a second try from doing a thing twice outlives an audit and the plan made by it (24 h
-each), and the lists of a weekly run are there for the next one."""
 _MIN_CLAIM_TTL = timedelta(days=7)
 """More than an audit, the plan made by it (24 h each) and the last try of its apply take."""
 _MAX_RETENTION = timedelta(days=3650)
@@ -436,8 +433,9 @@ class DutySettings(Group):
     """Where duties keep plans, reports and Data Docs: a folder, or s3a://BUCKET/PREFIX. Several
     machines need the same one. Unset: `.state/artifacts` of the clone, else
     `~/.local/state/mailslice/artifacts`."""
-    retention: Annotated[Duration, at_least(_MIN_RETENTION, _MAX_RETENTION)] = timedelta(days=90)
-    """How long ledger rows and artifacts are kept, 7d to 3650d."""
+    retention: Annotated[Time, at_most(_MAX_RETENTION)] = timedelta(days=90)
+    """How long ledger rows and artifacts are kept, at most 3650d. Claims, which keep a mail or a
+    counter from being done twice, are kept for 7d at least."""
     grace: Duration = timedelta(minutes=15)
     """How long after its end a slice still counts as open."""
     rate_cassandra: int = Field(0, ge=0)
@@ -504,6 +502,11 @@ class DutySettings(Group):
             raise ValueError("allowed: a URL of http or https")
         return value
 
+    @property
+    def claim_ttl(self) -> timedelta:
+        """How long a claim is kept: it must outlive the last try of its plan."""
+        return max(self.retention, _MIN_CLAIM_TTL)
+
 
 class GcSettings(Group):
     """What blob_gc counts as references, beside the sources that it always reads."""
@@ -529,7 +532,7 @@ class AdminSettings(Group):
 
     reason_required: bool = False
     """Whether each command that changes something needs --reason; duties do not."""
-    undo_for: Annotated[Duration, at_least(timedelta(0), _LONGEST_UNDO)] = timedelta(days=7)
+    undo_for: Annotated[Duration, at_most(_LONGEST_UNDO)] = timedelta(days=7)
     """How long mails that people delete are kept in mailslice's own bucket, so that `queue
     undelete` brings them back; at most 365d. 0s: not at all."""
 

@@ -26,12 +26,12 @@ def _words(value: object) -> object:
     return tuple(word.strip() for word in value.split(",") if word.strip())
 
 
-def at_least(least: timedelta, longest: timedelta = LONGEST) -> AfterValidator:
-    """Validator: the bounds. Also useful for 0s: a number of seconds may have a sign."""
+def at_least(least: timedelta) -> AfterValidator:
+    """Validator: the least duration. Also useful for 0s: a number of seconds may have a sign."""
 
     def checked(value: timedelta) -> timedelta:
-        if not least <= value <= longest:
-            bounds = f"{format_duration(least)} or more, at most {format_duration(longest)}"
+        if not least <= value <= LONGEST:
+            bounds = f"{format_duration(least)} or more, at most {format_duration(LONGEST)}"
             raise ValueError(f"allowed: {bounds}")
         return value
 
@@ -42,6 +42,17 @@ def _positive(value: timedelta) -> timedelta:
     if not value:
         raise ValueError("allowed: more than 0s")
     return value
+
+
+def at_most(longest: timedelta) -> AfterValidator:
+    """Validator: the longest duration."""
+
+    def checked(value: timedelta) -> timedelta:
+        if value > longest:
+            raise ValueError(f"allowed: at most {format_duration(longest)}")
+        return value
+
+    return AfterValidator(checked)
 
 
 def _only_hosts(value: str | tuple[str, ...]) -> str | tuple[str, ...]:

@@ -235,10 +235,11 @@ def test_runs_are_looked_through_once_in_a_ninetieth_of_the_retention(world):
     assert prune_sometimes(world, "d", "q", now + timedelta(hours=2), retention) == []
 
 
-def test_the_shortest_retention_outlives_an_audit_and_the_plan_made_by_it():
+def test_a_claim_outlives_an_audit_and_the_plan_made_by_it_with_the_shortest_retention_too():
     """Else a claim could expire before the last try of its plan: a mail would be sent twice."""
-    shortest = load_settings({"MAILSLICE_RETENTION": "7d"}).duty.retention
+    shortest = load_settings({"MAILSLICE_RETENTION": "1h"}).duty.claim_ttl
     assert shortest >= 3 * max(OLDEST_PLAN, MAX_AUDIT_AGE)
+    assert load_settings({"MAILSLICE_RETENTION": "90d"}).duty.claim_ttl == timedelta(days=90)
 
 
 def test_old_decisions_of_people_are_pruned_and_new_ones_stay(world):

@@ -82,7 +82,7 @@ class MailboxCorrector:
         self._throttle = run.throttle("cassandra")
         self._tables = run.stores.mailboxes
         self._claims = run.stores.own.counter_claims
-        self._ttl = run.settings.duty.retention
+        self._ttl = run.settings.duty.claim_ttl
         self._tables.prepare_to_add()
 
     def mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> MailboxOutcome:

@@ -283,18 +283,18 @@ class Publication:
             run.request.who,
             run.clock(),
         )
-        retention = run.settings.duty.retention
-        current = table.claim(run.queue, claim, proved.mail.decision, retention)
+        ttl = run.settings.duty.claim_ttl
+        current = table.claim(run.queue, claim, proved.mail.decision, ttl)
         if current.decision == claim.decision:
             return claim
         why = self.prover.earlier_decision(current)
         if why is not None:
             return why
-        repeated = table.claim(run.queue, claim, current.decision, retention)
+        repeated = table.claim(run.queue, claim, current.decision, ttl)
         return claim if repeated.decision == claim.decision else SkipReason.OUTCOME_UNKNOWN
 
     def _settle(self, decision: Republished, state: PublishState) -> None:
         run = self.run
         run.stores.own.republished_mails.settle(
-            run.queue, decision, state, run.clock(), run.settings.duty.retention
+            run.queue, decision, state, run.clock(), run.settings.duty.claim_ttl
         )
