@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from mailslice.admin.evidence import contents_exist
+from mailslice.admin.evidence import contents_answered
 from mailslice.codec import message as codec
 from mailslice.codec.headers import moment, partition_in
 from mailslice.codec.row import instant
@@ -151,15 +151,15 @@ def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> lis
     return [classified(letter) for letter in letters]
 
 
-def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool]:
-    """Letter's key -> whether both blobs exist. Do not call it inside an event loop."""
+def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool | None]:
+    """Letter's key -> whether both blobs exist; None: no answer. Raises as `missing_content`."""
     mails = {letter.key: letter.blobs for letter in letters if letter.blobs is not None}
-    parts = contents_exist(stores.settings, list(mails.values()))
-    return dict(zip(mails, map(all, parts), strict=True))
+    parts, silent = contents_answered(stores.settings, mails)
+    return {key: None if key in silent else all(part) for key, part in parts.items()}
 
 
 def cause_of(letter: Letter, content: bool | None) -> Cause:
-    """The cause, by the letter and whether its content exists (None: nobody looked)."""
+    """The cause, by the letter and whether its content exists (None: unknown)."""
     reason = letter.reason
     if letter.problem is not None:
         return Cause.BAD_JSON

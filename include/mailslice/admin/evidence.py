@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from mailslice.model.batches import batches, batches_by_key
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueueName, ViewRow
@@ -18,6 +19,7 @@ OVERDUE = timedelta(minutes=1)
 """Lateness from which a delayed mail counts as overdue. A worker publishes within a second."""
 _NOT_QUARANTINED = frozenset({State.NOTED, State.RELEASED})
 _AT_ONCE = 1000
+K = TypeVar("K")
 Partitions = Callable[[EnqueuedMails], Sequence[Partition]]
 """Returns the partitions of a queue in a table. Computing them costs a scan of the table's keys."""
 
@@ -115,13 +117,22 @@ def missing_content(
 
     Raises StoreUnavailable where it answers nothing. Not inside an event loop.
     """
-    unanswered: set[BlobId] = set()
     contents = {row.enqueue_id: (row.item.header_blob_id, row.item.body_blob_id) for row in rows}
-    parts = contents_exist(settings, list(contents.values()), unanswered)
-    pairs = zip(contents, parts, strict=True)
-    missing = {id_: _words(part) for id_, part in pairs if not all(part)}
-    silent = {id_ for id_, blobs in contents.items() if not unanswered.isdisjoint(blobs)}
-    return missing, frozenset(silent - missing.keys())
+    parts, silent = contents_answered(settings, contents)
+    return {id_: _words(part) for id_, part in parts.items() if not all(part)}, silent
+
+
+def contents_answered(
+    settings: Settings, contents: Mapping[K, tuple[BlobId, BlobId]]
+) -> tuple[dict[K, tuple[bool, bool]], frozenset[K]]:
+    """Key -> whether header blob and body blob exist; keys of which S3 gives no answer, unless a
+    part is missing. Raises as `missing_content`.
+    """
+    unanswered: set[BlobId] = set()
+    answers = contents_exist(settings, list(contents.values()), unanswered)
+    parts = dict(zip(contents, answers, strict=True))
+    silent = (key for key, blobs in contents.items() if not unanswered.isdisjoint(blobs))
+    return parts, frozenset(key for key in silent if all(parts[key]))
 
 
 def contents_exist(

@@ -256,6 +256,21 @@ async def test_a_head_without_an_answer_is_unknown_only_while_the_bucket_answers
         hot.close()
 
 
+async def test_a_denied_object_is_unknown_whichever_client_can_express_its_key() -> None:
+    """Every fortieth deduplicated id is a key for boto3 alone."""
+
+    def deny_objects(connection: Any) -> None:
+        is_object = server.asked[-1].startswith("HEAD /b/denied")
+        connection.sendall(answer(403) if is_object else answer(404, NO_KEY))
+
+    with serving(Server(rest=deny_objects)) as server:
+        hot = AsyncBlobStore(settings(server), "b")
+        ids, unanswered = [BlobId("denied"), BlobId("denied/")], set[BlobId]()
+        assert await hot.missing(ids, unanswered) == set()
+        assert unanswered == set(ids)
+        hot.close()
+
+
 async def test_a_connection_that_the_server_closed_in_between_is_not_used(client: str) -> None:
     def gone(_connection: Any) -> None:
         raise Closed

@@ -129,22 +129,17 @@ class LetterWork:
 
     def _taken(self, key: str) -> PlannedLetter:
         """Take one planned letter of this key out of `pending`."""
-        waiting = self.pending[key]
-        planned = waiting.pop()
-        if not waiting:
-            del self.pending[key]
+        *others, planned = self.pending.pop(key)
+        if others:
+            self.pending[key] = others
         return planned
 
     def _act(self, checkout: Checkout, matches: Sequence[Match]) -> None:
         """Act on letters, whose marks and rows are looked up together. While the run has time it
         acts on one at least. The others become pending again.
         """
-        drops = [
-            letter.enqueue_id
-            for _, planned, letter in matches
-            if planned.action == LetterAction.DROP and letter.enqueue_id is not None
-        ]
-        marked = self.run.stores.tables.deleted.marked(self.run.queue, drops) if drops else set()
+        ids = [letter.enqueue_id for *_, letter in matches if letter.enqueue_id is not None]
+        marked = self.run.stores.tables.deleted.marked(self.run.queue, ids)
         redriven = [letter for _, plan, letter in matches if plan.action == LetterAction.REDRIVE]
         self._rows = self.lookups.with_row(redriven, self.run.clock()) if redriven else {}
         for number, match in enumerate(matches):
@@ -156,6 +151,7 @@ class LetterWork:
 
     def _act_on(self, checkout: Checkout, match: Match, *, marked: bool) -> None:
         message, planned, letter = match
+        checkout.sleep(0)  # a store may have answered for the last letter after 10 s, or not at all
         (self.redriving if planned.action == LetterAction.REDRIVE else self.taking).take()
         self.run.require_lock()
         match planned.action:
@@ -178,6 +174,7 @@ class LetterWork:
         self, checkout: Checkout, message: CheckedOutMessage, letter: Letter
     ) -> str | None:
         (classified,) = classify(self.run.stores, self.run.queue, [letter])
+        checkout.sleep(0)
         where = ((self._rows[id_], id_) for id_ in self._rows if id_ == letter.enqueue_id)
         facts = self.lookups.redrive_facts([classified], self.lookups.rows_in(where))
         if classified.marked:

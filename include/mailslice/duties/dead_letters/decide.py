@@ -16,17 +16,11 @@ from mailslice.model.dead_letters import Cause
 from mailslice.model.mail import EnqueueId, Partition
 
 DELETED, UNDECODABLE, ASKED = "deleted already", "no mail: exported before it goes", "asked for"
-NOT_ASKED, FILTERED, LIMITED = (
-    "no redrive was asked for",
-    "the filter leaves it out",
-    "the limit was reached",
-)
-TOO_OFTEN, WAITING, DUPLICATE = (
-    "redriven often enough",
-    "it is delayed: a copy waits",
-    "another letter of this mail is redriven",
-)
-NO_CONTENT, DEALT_WITH = "its content is missing", "neither row nor deleted mark: it was dealt with"
+NOT_ASKED, DUPLICATE = "no redrive was asked for", "another letter of this mail is redriven"
+FILTERED, LIMITED = "the filter leaves it out", "the limit was reached"
+TOO_OFTEN, WAITING = "redriven often enough", "it is delayed: a copy waits"
+NO_CONTENT, CONTENT_UNKNOWN = "its content is missing", "content unknown"
+DEALT_WITH = "neither row nor deleted mark: it was dealt with"
 _AT_A_TIME = 500
 
 
@@ -53,12 +47,13 @@ class RedriveFacts:
     """What was read about candidates of a redrive.
 
     `rows`: the partition of each mail's row, if that is at browseStart or later. `delayed`: mails
-    with a copy in a delay level. `content`: keys of letters whose content exists.
+    with a copy in a delay level. `content`: a letter's key -> whether its content exists; None: the
+    content store gives no answer.
     """
 
     rows: Mapping[EnqueueId, Partition]
     delayed: frozenset[EnqueueId]
-    content: frozenset[str]
+    content: Mapping[str, bool | None]
 
 
 def decide(
@@ -146,4 +141,5 @@ def refused_by(
         return WAITING
     if enqueue_id not in facts.rows and not params.force_cleaned:
         return DEALT_WITH
-    return None if classified.letter.key in facts.content else NO_CONTENT
+    has_content = facts.content[classified.letter.key]
+    return {True: None, False: NO_CONTENT, None: CONTENT_UNKNOWN}[has_content]

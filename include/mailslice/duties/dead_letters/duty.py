@@ -8,7 +8,7 @@ from mailslice.admin.dead_letters import Letter, classify, peek
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.dead_letters.actions import VANISHED, LetterWork, checkout_limit
-from mailslice.duties.dead_letters.decide import LetterAction, decide
+from mailslice.duties.dead_letters.decide import CONTENT_UNKNOWN, LetterAction, decide
 from mailslice.duties.dead_letters.letters import (
     PlannedLetter,
     ages_by_cause,
@@ -159,6 +159,7 @@ def _summary(letters: Sequence[PlannedLetter], unseen: int) -> dict[str, Any]:
         "causes": Counter(letter.cause for letter in letters),
         "actions": {action.value: actions[action] for action in LetterAction},
         "keptBy": Counter(letter.why for letter in letters if not letter.is_acted_on),
+        "contentUnknown": [one.enqueue_id for one in letters if one.why == CONTENT_UNKNOWN][:100],
         "bytes": sum(letter.size for letter in letters if letter.is_acted_on),
     }
 

@@ -26,15 +26,14 @@ class LetterLookups:
     def redrive_facts(
         self, classified: Sequence[ClassifiedLetter], rows: Mapping[EnqueueId, Partition]
     ) -> RedriveFacts:
-        """The facts about letters with these rows. Raises where a store does not answer."""
+        """The facts about letters with these rows. Raises where a store answers nothing."""
         known = {one.letter.key: one.content for one in classified}
         unknown = (one.letter for one in classified if one.content is None)
-        content = known | content_there(self._stores, unknown)
         ids = {one.letter.enqueue_id for one in classified if one.letter.enqueue_id is not None}
         return RedriveFacts(
             rows,
             frozenset(self._stores.own.delayed_mails.waiting(self._queue, ids)),
-            frozenset(key for key, is_present in content.items() if is_present),
+            known | content_there(self._stores, unknown),
         )
 
     def with_row(self, letters: Iterable[Letter], now: datetime) -> dict[EnqueueId, Partition]:

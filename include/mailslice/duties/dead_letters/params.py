@@ -56,18 +56,12 @@ class Params(DutyParams):
     @classmethod
     def _as_people_write_it(cls, value: object) -> object:
         """Also accepts spellings such as `missing-blob` and `Rejected`."""
-        if not isinstance(value, str) or isinstance(value, Cause):
+        if not isinstance(value, str):
             return value
-        requested = " ".join(value.replace("-", " ").replace("_", " ").casefold().split())
-        return next(
-            (
-                cause
-                for cause in Cause
-                if requested == cause.casefold()
-                or (requested and cause.startswith(requested + " by "))
-            ),
-            value,
-        )
+        spellings = {one.casefold().partition(" by ")[0]: one for one in Cause}
+        spellings |= {one.casefold(): one for one in Cause}
+        words = value.replace("-", " ").replace("_", " ").casefold().split()
+        return spellings.get(" ".join(words), value)
 
     @field_validator("sender")
     @classmethod
@@ -81,11 +75,8 @@ class Params(DutyParams):
 
     @model_validator(mode="after")
     def _filters_are_of_a_redrive(self) -> Self:
-        filters = [
-            field
-            for field in ("cause", "name", "sender", "older_than", "force_cleaned")
-            if getattr(self, field)
-        ]
+        fields = ("cause", "name", "sender", "older_than", "force_cleaned")
+        filters = [field for field in fields if getattr(self, field)]
         if filters and not self.redrive:
             raise ValueError(
                 f"{', '.join(filters)} narrow or widen a redrive: give redrive, too "

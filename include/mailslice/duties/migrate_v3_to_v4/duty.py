@@ -180,12 +180,9 @@ class Migration(Duty[MigrationPlan]):
         return "; ".join(words + result.rest())
 
     def problem(self, steps: Summaries) -> str | None:
-        if not (failed := steps.result.failed):
-            return None
-        return (
-            f"{failed} rows are covered by a later delete in enqueuedMailsV4 and stay in "
-            "enqueuedMailsV3 alone, which is still read"
-        )
+        failed, source = steps.result.failed, "enqueuedMailsV3 alone, which is still read"
+        words = f"rows are covered by a later delete in enqueuedMailsV4 and stay in {source}"
+        return f"{failed} {words}" if failed else None
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
         """`skipped`: rows of V3 that were not copied; `verified`: rows that both tables have."""

@@ -5,6 +5,7 @@ and the same bucket. So the headers of its message, which name the partition, st
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, astuple, dataclass, field
 from datetime import datetime, timedelta
 from uuid import uuid4
@@ -111,12 +112,10 @@ def read_partitions(
     """Read each partition of `v3_partitions`. Gives one result for each key."""
 
     def read(batches: Iterator[Sequence[tuple[Partition, str | None]]]) -> Iterator[V3Partition]:
-        writer = RowWriter(source.location, source.folder, f"plan/rows-{uuid4()}.parquet")
-        try:
+        file = f"plan/rows-{uuid4()}.parquet"
+        with closing(RowWriter(source.location, source.folder, file)) as writer:
             scan = _Scan(source, stores_of(source.settings), writer)
             results = [one for batch in batches for one in scan.partitions(batch)]
-        finally:
-            writer.close()
         yield from results
 
     return run_on_keys(session, keys, read)
@@ -133,13 +132,11 @@ class _Scan:
             self.stores.tables.v3.ids_of, self.source.queue, [partition for partition, _ in keys]
         )
         for key, (_, pages) in zip(keys, pages_of, strict=True):
-            result, spool = V3Partition(*key), Spool()
-            try:
+            result = V3Partition(*key)
+            with closing(Spool()) as spool:
                 for page in pages:
                     self._count(result, page, spool)
                 self._write(result, spool)
-            finally:
-                spool.close()
             yield result
 
     def _count(self, result: V3Partition, page: Sequence[RowId], spool: Spool) -> None:

@@ -275,14 +275,9 @@ class Publication:
     def _claim(self, proved: Proved) -> Republished | SkipReason:
         """Write and return the decision to publish; or why not, if an earlier one forbids it."""
         run, table = self.run, self.run.stores.own.republished_mails
-        claim = Republished(
-            proved.row.enqueue_id,
-            f"{run.request.run}#{uuid4().hex[:12]}",
-            run.request.run,
-            PublishState.CLAIMED,
-            run.request.who,
-            run.clock(),
-        )
+        decision = f"{run.request.run}#{uuid4().hex[:12]}"
+        ids = proved.row.enqueue_id, decision, run.request.run
+        claim = Republished(*ids, PublishState.CLAIMED, run.request.who, run.clock())
         ttl = run.settings.duty.claim_ttl
         current = table.claim(run.queue, claim, proved.mail.decision, ttl)
         if current.decision == claim.decision:

@@ -16,7 +16,7 @@ from mailslice.duties.stuck_mails_postal.quarantine import (
     copy_file,
     queue_row,
 )
-from mailslice.duties.stuck_mails_postal.rules import PostalState, is_answered
+from mailslice.duties.stuck_mails_postal.rules import DELIVERED, PostalState, is_answered
 from mailslice.duties.stuck_mails_postal.survey import messages_of
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
@@ -54,7 +54,7 @@ class ClosingRecovery:
         return finished
 
     def settle(self, entry: PostalEntry) -> ClosingOutcome:
-        """Finish an entry by Postal's rows. QUEUED: nothing was changed, and the entry stays."""
+        """Finish an entry by Postal's rows. QUEUED: it stays as it is. Raises as `withdraw`."""
         row = queue_row(entry)
         if self._changes.is_there(row):
             return ClosingOutcome.QUEUED
@@ -62,10 +62,16 @@ class ClosingRecovery:
         if all(record.log_id != entry.log_id for record in records or ()):
             # Postal has it: a worker gave the lock back or took it anew, or a record since the lock
             # says how it ended. SoftFail is no end: without a queue row nobody would try again.
-            if self._queue.by_id([row.id]) or is_answered(row, records or ()):
+            is_queued = bool(self._queue.by_id([row.id]))
+            if is_answered(row, records or (), DELIVERED):
                 self._quarantine.remove(entry)
                 return ClosingOutcome.WITHDRAWN
-            if records is not None:
+            if is_queued or is_answered(row, records or ()):
+                if self.withdraw(entry):
+                    return ClosingOutcome.WITHDRAWN
+                if is_queued:
+                    return ClosingOutcome.QUEUED
+            elif records is not None:
                 self._record(entry)
         self.keep(entry)
         return ClosingOutcome.KEPT
@@ -85,8 +91,7 @@ class ClosingRecovery:
 
     def keep(self, entry: PostalEntry) -> None:
         """Set the entry KEPT and save the decision. Postal's queue no longer has the message."""
-        now = self._run.clock()
-        if self._quarantine.keep(entry, now) is None:
+        if self._quarantine.keep(entry, self._run.clock()) is None:
             log.warning(
                 "message %d of server %d: its entry in quarantine was changed by somebody else",
                 *(entry.message, entry.server),

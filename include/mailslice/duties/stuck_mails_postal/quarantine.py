@@ -70,11 +70,11 @@ class PostalQuarantine:
         self._table, self._artifacts = table, artifacts
 
     def closing_of(self, row: QueuedMessage) -> PostalEntry | None:
-        """The entry of a closing of this row that was cut off after it wrote its copy, or None."""
+        """The entry of a closing of this row, by any lock, that was cut off after its copy."""
         entry = self._table.get(row.server, row.message)
         if entry is None or entry.state is not EntryState.CLOSING:
             return None
-        return entry if queue_row(entry).lock == row.lock else None
+        return entry if entry.queued_message == row.id else None
 
     def note(self, entry: PostalEntry) -> PostalEntry | None:
         """Write the entry, in state NOTED; or take over the one of an earlier closing of the row.

@@ -153,9 +153,11 @@ class PostalReleases:
 
 
 def _is_back(entry: PostalEntry, quarantined: QuarantinedMessage) -> bool:
-    """Whether a release that was cut off has queued the row: it is there, or a worker ended it."""
+    """Whether a release that was cut off has queued the row: it is there, or a worker ended it.
+    False where Postal lost the content: the copy may be the last.
+    """
     is_back = quarantined.queued is not None or quarantined.newest_answer > entry.released_after
-    return entry.state is EntryState.RELEASING and is_back
+    return entry.state is EntryState.RELEASING and is_back and quarantined.has_content
 
 
 @contextmanager

@@ -22,7 +22,8 @@ FACTOR = 10
 SHORTEST = timedelta(minutes=10)
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - as MariaDB's times are: naive, in UTC
 _MICROSECOND = timedelta(microseconds=1)
-ANSWERS = frozenset({"Sent", "HardFail", "Held", "Processed"})
+DELIVERED = frozenset({"Sent", "Processed"})
+ANSWERS = DELIVERED | {"HardFail", "Held"}
 """A worker's records that end a message. After SoftFail and Error its row stays in the queue."""
 _DEFERRALS = frozenset({"SoftFail", "Error"})
 
@@ -115,9 +116,11 @@ def stage_of(
     return PostalStage.BEFORE_SENDING if unmarked else PostalStage.MAYBE_SENT
 
 
-def is_answered(row: QueuedMessage, deliveries: Collection[PostalDelivery]) -> bool:
+def is_answered(
+    row: QueuedMessage, deliveries: Collection[PostalDelivery], answers: frozenset[str] = ANSWERS
+) -> bool:
     """Whether a record since the lock says how the message ended. Only its row is still there."""
-    return not ANSWERS.isdisjoint(_since_lock(row, deliveries))
+    return not answers.isdisjoint(_since_lock(row, deliveries))
 
 
 def _since_lock(row: QueuedMessage, deliveries: Collection[PostalDelivery]) -> set[str | None]:

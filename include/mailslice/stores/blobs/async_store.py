@@ -181,7 +181,7 @@ class AsyncBlobStore:
                     await obstore.head_async(self._store, path)
             except FileNotFoundError:
                 return blob_id
-            except (*CRATE_ERRORS, StoreUnavailable):
+            except (*CRATE_ERRORS, MailsliceError):
                 if unanswered is None or not await self.bucket_is_there():
                     raise
                 unanswered.add(blob_id)

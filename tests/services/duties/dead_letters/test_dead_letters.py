@@ -3,8 +3,10 @@
 What is listed, dropped, exported, redriven, kept.
 """
 
+import asyncio
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -33,6 +35,7 @@ from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.rabbitmq.checkout import Checkout, check_out, dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.view.live_rows import LiveRows
+from tests.services.worker.refusing import refusing_s3
 
 HOUR = timedelta(hours=1)
 
@@ -513,6 +516,54 @@ def test_a_store_that_does_not_answer_stops_the_run_before_anything_is_concluded
             letters.run()
     assert letters.dead_names() == ["m"]
     assert letters.run(redrive=True)["redriven"] == 1
+
+
+def test_a_letter_whose_content_gets_no_answer_stays_and_stops_no_other(letters):
+    mails = [letters.mail(name) for name in ("silent", "answers", "late")]
+    for each in mails:
+        letters.letter(each)
+    s3 = letters.settings.s3
+    bodies = [each.body_blob_id for each in mails]
+
+    def refusing(*unreadable):
+        return refusing_s3(s3.endpoint, *unreadable)
+
+    def partly(endpoint):
+        settings = {"s3": s3.model_copy(update={"endpoint": endpoint})}
+        return replace(letters, settings=letters.settings.model_copy(update=settings))
+
+    request = letters.request(redrive=True)
+    with refusing(bodies[0]) as endpoint:
+        partly(endpoint).steps(request, "plan", "check")
+    with refusing(*bodies[::2]) as endpoint:
+        report = partly(endpoint).steps(request, "apply", "verify", "report")
+    assert report["keptBy"] == {"content unknown": 1}
+    assert report["contentUnknown"] == [str(mails[0].enqueue_id)]
+    assert (report["status"], report["redriven"], report["kept"]) == ("done", 1, 2)
+    assert report["skippedBy"] == {"content unknown": 1}
+    assert letters.dead_names() == ["silent", "late"]
+    assert letters.work() == ["answers"]
+    assert letters.run(redrive=True)["redriven"] == 2
+
+
+@pytest.mark.soak
+def test_a_look_that_lasts_until_its_time_out_costs_no_connection(letters, monkeypatch):
+    """The broker ends a connection that is left unserved for 16 to 24 s."""
+    for name in ("silent", "silent, too", "answers"):
+        letters.letter(letters.mail(name))
+    request, waits = letters.request(redrive=True), [9, 9, 9, 9]
+    letters.steps(request, "plan", "check")
+
+    async def slow(_, ids, unanswered):
+        if waits:
+            await asyncio.sleep(waits.pop())
+            unanswered |= ids
+        return set()
+
+    monkeypatch.setattr(AsyncBlobStore, "missing", slow)
+    applied = letters.steps(request, "apply")
+    assert (applied["redriven"], applied["skippedBy"]) == (1, {"content unknown": 2})
+    assert letters.work() == ["answers"]
 
 
 def test_two_runs_at_once_and_a_census_beside_a_look_wait_or_are_refused(letters, monkeypatch):

@@ -1,20 +1,30 @@
 """Which letter gets what: rules by hand, and what must hold whatever is given."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.admin.dead_letters import ClassifiedLetter, Letter, cause_of, letter_of
+from mailslice.admin.dead_letters import (
+    ClassifiedLetter,
+    Letter,
+    cause_of,
+    content_there,
+    letter_of,
+)
 from mailslice.duties.dead_letters.actions import redrive_headers
 from mailslice.duties.dead_letters.decide import (
+    CONTENT_UNKNOWN,
     DELETED,
     DUPLICATE,
     FILTERED,
     LIMITED,
+    NO_CONTENT,
     NOT_ASKED,
     TOO_OFTEN,
     LetterAction,
@@ -25,6 +35,8 @@ from mailslice.duties.dead_letters.params import Params
 from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, Partition
+from mailslice.model.settings import Settings
+from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.rabbitmq.checkout import CheckedOutMessage
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -68,7 +80,7 @@ def all_there(found):
     return RedriveFacts(
         {each.letter.enqueue_id: SOMEWHERE for each in found},
         frozenset(),
-        frozenset(each.letter.key for each in found),
+        {each.letter.key: True for each in found},
     )
 
 
@@ -141,6 +153,31 @@ def test_rounds_limit_and_doubles():
     ]
 
 
+def test_content_without_an_answer_is_unknown_and_its_letter_stays():
+    content = {"k0": None, "k1": False, "k2": True}
+
+    def standing(found):
+        return replace(all_there(found), content=content)
+
+    assert decided([classified(at) for at in range(3)], standing, redrive=True) == [
+        (LetterAction.KEEP, CONTENT_UNKNOWN),
+        (LetterAction.KEEP, NO_CONTENT),
+        (LetterAction.REDRIVE, "asked for"),
+    ]
+
+
+def test_a_part_that_is_missing_decides_whatever_the_other_part_answers(monkeypatch):
+    async def some_silent(_, ids, unanswered):
+        unanswered |= {blob_id for blob_id in ids if blob_id.startswith("silent")}
+        return {blob_id for blob_id in ids if blob_id.startswith("missing")}
+
+    monkeypatch.setattr(AsyncBlobStore, "missing", some_silent)
+    blobs = [("h", "b"), ("silent1", "b"), ("missing1", "silent2"), ("h", "missing2")]
+    letters = [replace(classified(at).letter, blobs=parts) for at, parts in enumerate(blobs)]
+    there = content_there(SimpleNamespace(settings=Settings()), letters)
+    assert there == {"k0": True, "k1": None, "k2": False, "k3": False}
+
+
 def test_no_more_is_looked_up_than_the_limit_needs():
     asked = []
 
@@ -183,7 +220,7 @@ def test_whatever_is_given_nothing_marked_bare_cleaned_or_doubled_goes_back(
         return RedriveFacts(
             dict.fromkeys(ids(has(0)), SOMEWHERE),
             ids(has(1)),
-            frozenset(each.letter.key for each in has(2)),
+            {each.letter.key: facts[each.letter.key][2] for each in some},
         )
 
     given_force = force and redrive

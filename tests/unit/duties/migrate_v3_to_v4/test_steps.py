@@ -40,9 +40,9 @@ class Tables:
 
     def __init__(self, folder):
         self.settings = Settings()
-        written = int((NOW - 10 * HOUR).timestamp() * 1_000_000)
+        self.written = int((NOW - 10 * HOUR).timestamp() * 1_000_000)
         existing = (QueueTable.V3, QueueTable.V4)
-        self.stores = MemoryStores(self.settings, existing=existing, now_us=lambda: written)
+        self.stores = MemoryStores(self.settings, existing=existing, now_us=lambda: self.written)
         self.stores.rabbitmq.declare(QUEUE)
         self.stores.own = self.stores.records = SimpleNamespace(locks=Locks())
         self.stores.cassandra = SimpleNamespace(require_clock=lambda *_: None)
@@ -189,6 +189,29 @@ def test_what_changed_since_the_plan_is_not_copied(tables):
     )
     assert tables.rows(tables.v4) == {kept.enqueue_id}
     assert early.enqueue_id in tables.rows(tables.v3)
+
+
+def test_recipients_that_a_retry_writes_between_read_and_copy_are_copied(tables, monkeypatch):
+    """Its worker finds no row in V4 to narrow. The other recipients would be served again."""
+    tables.stores.tables.browse_starts.insert_first(QUEUE, tables.at(-2))
+    row = tables.insert(0)
+    tables.take("plan", "check")
+    left = replace(row.item, mail=replace(row.item.mail, recipients=("left@b.example",)))
+    first_slice = copier.first_slice
+
+    def retried(*args):
+        tables.written += 1
+        for table in (tables.v3, tables.v4):
+            table.replace_future(replace(row, item=left))
+        return first_slice(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copier, "first_slice", retried)
+        assert tables.take("apply")["applied"] == 1
+    (copy,) = tables.v4.by_ids(QUEUE, [(row.partition, [row.enqueue_id])])
+    assert copy.item.mail.recipients == ("left@b.example",)
+    report = tables.take("verify", "report")
+    assert (report["verified"], report["newer"]) == (1, 0)
 
 
 def test_a_copy_that_a_later_delete_covers_fails_the_run_and_stays_in_v3(tables):

@@ -337,6 +337,44 @@ def test_a_second_try_that_ends_early_says_by_state_what_the_first_did(
     assert DUTY.report_fields(steps)["doneByState"] == {"stuck": 3}
 
 
+def test_the_last_copy_outlives_a_lock_that_was_given_back(world: World) -> None:
+    """The next run came days later: Postal's retention had dropped the content."""
+    row = world.cut_off()
+    world.queue[row.id] = replace(row, locked_by=None, locked_at=None)
+    world.lose_content()
+    assert world.apply("r-2") == ({}, {})
+    assert ([one.state for one in world.entries], world.copies) == ([EntryState.CLOSING], [CONTENT])
+    world.queue.clear()
+    world.write("HardFail")
+    assert world.apply("r-3") == ({}, {})
+    assert ([one.state for one in world.entries], world.copies) == ([EntryState.KEPT], [CONTENT])
+    assert world.statuses() == ["HardFail"]
+
+
+def test_the_last_copy_outlives_a_lock_that_was_taken_anew(world: World) -> None:
+    row = world.cut_off(locked_for=OLDEST)
+    world.queue[row.id] = replace(row, locked_by="host:b", locked_at=NOW - timedelta(hours=1))
+    world.lose_content()
+    assert world.apply("r-2") == ({"closed": 1}, {})
+    assert (world.queue, world.statuses(), world.copies) == ({}, ["Held"], [CONTENT])
+    assert [one.state for one in world.entries] == [EntryState.KEPT]
+
+
+@pytest.mark.parametrize("status", ["Sent", None])
+def test_a_copy_goes_where_postal_delivered_the_message_or_has_it(
+    world: World, status: str | None
+) -> None:
+    row = world.cut_off()
+    if status is None:
+        world.queue[row.id] = replace(row, locked_by=None, locked_at=None)
+    else:
+        world.queue.clear()
+        world.lose_content()
+        world.write(status)
+    assert world.apply("r-2") == ({}, {})
+    assert (world.entries, world.copies) == ([], [])
+
+
 def test_a_closing_that_was_cut_off_beyond_the_limit_keeps_no_copy(world: World) -> None:
     world.stuck(server=2, locked_for=OLDEST)
     world.cut_off()
@@ -522,6 +560,24 @@ def test_a_deferral_of_the_old_worker_is_no_end_of_a_release_that_was_cut_off(
     assert state_of(world) is QuarantineState.KEPT
     assert world.releases().release(entry) is not None
     assert ([row.message for row in world.queue.values()], world.entries) == ([MESSAGE], [])
+
+
+@pytest.mark.parametrize("status", ["HardFail", None])
+def test_the_end_of_a_release_that_was_cut_off_removes_no_last_copy(
+    world: World, status: str | None
+) -> None:
+    """Days later: Postal's retention dropped the content before a worker took the new row."""
+    entry = release_was_cut_off(world)
+    if status is None:
+        world.stuck(queued=20)
+    else:
+        world.write(status)
+    world.lose_content()
+    with pytest.raises(NotReleased):
+        world.releases().release(entry)
+    assert (world.entries, world.copies) == ([entry], [CONTENT])
+    world.releases().discard(entry)
+    assert (world.entries, world.copies) == ([], [])
 
 
 @pytest.mark.parametrize("status", ["HoldCancelled", None])
