@@ -50,6 +50,22 @@ async def test_a_report_of_many_recipients_is_built_in_a_thread(
     assert (built == [threading.current_thread()]) is on_the_loop
 
 
+async def test_a_report_of_a_mail_whose_content_was_dropped_has_its_stored_header(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    headers: list[bytes | None] = []
+
+    async def get(_: object) -> bytes:
+        return b"A: b\r\n\r\n"
+
+    monkeypatch.setattr(bounce_reports, "report_of", lambda *given, **_: headers.append(given[2]))
+    reporter = reporter_of(SimpleNamespace())
+    reporter._blobs = SimpleNamespace(get=get)  # type: ignore[assignment]
+    item = SimpleNamespace(mail=ITEM.mail, enqueue_id=ITEM.enqueue_id, header_blob_id="h")
+    assert not await reporter.report(item, [Failure("c@d.example", "5.1.1", "no")], b"")  # type: ignore[arg-type]
+    assert headers == [b"A: b\r\n\r\n"]
+
+
 @pytest.mark.parametrize("exists", [True, False])
 async def test_a_deleted_queue_of_reports_holds_no_mail(
     monkeypatch: pytest.MonkeyPatch, *, exists: bool

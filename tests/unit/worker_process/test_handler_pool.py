@@ -79,6 +79,9 @@ class FakeDelivery:
             BlobId("b"),
         )
 
+    def drop_content(self) -> None:
+        self.content = b""
+
     def _take(self, became: Disposition, *what: Any) -> Disposition:
         if self.away:
             self.away -= 1

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from mailslice.codec.headers import count_in
 from mailslice.model import crash
-from mailslice.model.errors import MailsliceError
+from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.mail import EnqueueId
 from mailslice.model.names import HEADER_FAILURES
 from mailslice.stores.rabbitmq.consumer import Message
@@ -62,6 +62,13 @@ class Lease:
     def is_lost(self) -> bool:
         """Whether the broker has the mail back, and hands it out again."""
         return not self.is_out and not self.message.link.is_open
+
+    async def is_over(self) -> bool:
+        """Whether it was deleted, or closed as stuck. False if unknown: its next delivery asks."""
+        try:
+            return self.is_closed or await self._context.is_marked(self._enqueue_id)
+        except StoreUnavailable:
+            return False
 
     def adopt(self, message: Message) -> bool:
         """Replaces the lost message, or the copy, by this one. False: this one may not do so."""
@@ -131,7 +138,7 @@ class Lease:
         loop = asyncio.get_running_loop()
         self._due = loop.time() + RETRY_SECONDS
         try:
-            if await self._context.is_marked(self._enqueue_id) or await self._is_taken():
+            if await self.is_over() or await self._is_taken():
                 self._due = math.inf  # its message is not needed any more
                 self.is_closed = True
             else:

@@ -42,7 +42,7 @@ class Reporter:
     async def report(
         self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None = None
     ) -> bool:
-        """Enqueues one report of these recipients. `content` None: loads the mail's header.
+        """Enqueues one report of these recipients. Without `content` loads the mail's header.
 
         False when no report is possible: the sender is null, none can be made of the mail (logged),
         or the bounce queue was deleted (mails that wait for it would occupy every handler). Raises
@@ -78,7 +78,7 @@ class Reporter:
     async def _enqueued(
         self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None
     ) -> QueuedMail | None:
-        header = content
+        header = content or None
         if header is None and item.mail.sender:
             with suppress(ContentMissing):
                 header = await self._blobs.get(item.header_blob_id)
