@@ -10,7 +10,8 @@ broker in alarm takes no copy the message stays here.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from mailslice.codec.headers import count_in
@@ -36,6 +37,7 @@ FAULT_ROUNDS = 5
 """Rounds that end in a fault, while others succeed, after which a mail is a dead letter."""
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 5.0
+_REMEMBERED_SECONDS = 1800.0
 _ON_ITS_WAY = 5.0
 """Seconds by which a parked mail may come back late."""
 
@@ -134,6 +136,54 @@ class RetryPauses:
     def pause(self) -> float:
         longest, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
         return longest * random.uniform(0.7, 1.0)
+
+
+class Turns:
+    """Tries of parked messages that are back. A try may be as slow as a time-out, so at most a
+    quarter of the window is tried at once. Other messages wait for their turn.
+
+    While tries fail, they wait only if a third of the window is free. A message whose own try has
+    failed then lets the others go first: it rests for as long as a try of each such message takes.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._turns = max(1, window // 4)
+        self._free = asyncio.Semaphore(self._turns)
+        self._away_until = self._seconds = 0.0
+        """Until when the stores count as away; seconds of the last try that failed."""
+        self._failed: dict[int, float] = {}
+        """Hash of a body -> loop time of its last try, if that failed. The oldest comes first."""
+
+    async def tried(
+        self, message: Message, taken: int, attempt: Callable[[], Awaitable[MailsliceError | None]]
+    ) -> MailsliceError | None:
+        """Awaits `attempt()`. Raises TimeoutError if the message has no turn now. `taken`: messages
+        in the window, those in handlers included.
+        """
+        loop, key = asyncio.get_running_loop(), hash(message.body)
+        is_away = loop.time() < self._away_until
+        if is_away and (self._rests(key, loop.time()) or 3 * taken > 2 * self._window):
+            raise TimeoutError
+        async with asyncio.timeout(SECONDS_IN_THE_WAY if is_away else SECONDS_FOR_A_TURN):
+            await self._free.acquire()
+        with ExitStack() as turn:
+            turn.callback(self._free.release)  # soon: a try also waits for workers and for memory
+            turn.callback(loop.call_later(RETRY_SECONDS, turn.close).cancel)
+            began = loop.time()
+            why = await attempt()
+        self._failed.pop(key, None)
+        self._away_until = 0.0
+        if why is not None:
+            self._failed[key] = now = loop.time()
+            self._seconds, self._away_until = now - began, now + RETRY_SECONDS
+            while next(iter(self._failed.values())) < now - _REMEMBERED_SECONDS:
+                del self._failed[next(iter(self._failed))]
+        return why
+
+    def _rests(self, key: int, now: float) -> bool:
+        rest = len(self._failed) * self._seconds / self._turns
+        return key in self._failed and now < self._failed[key] + rest
 
 
 class Park:
