@@ -9,6 +9,7 @@ broker in alarm takes no copy the message stays here.
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
@@ -161,11 +162,13 @@ class Turns:
         """Awaits `attempt()`. Raises TimeoutError if the message has no turn now. `taken`: messages
         in the window, those in handlers included.
         """
-        loop, key = asyncio.get_running_loop(), hash(message.body)
-        is_away = loop.time() < self._away_until
-        if is_away and (self._rests(key, loop.time()) or 3 * taken > 2 * self._window):
-            raise TimeoutError
-        async with asyncio.timeout(SECONDS_IN_THE_WAY if is_away else SECONDS_FOR_A_TURN):
+        loop, key, seconds = asyncio.get_running_loop(), hash(message.body), SECONDS_FOR_A_TURN
+        if (now := loop.time()) < self._away_until:
+            rest = len(self._failed) * self._seconds / self._turns
+            if now < self._failed.get(key, -math.inf) + rest:
+                raise TimeoutError
+            seconds = SECONDS_IN_THE_WAY if 3 * taken <= 2 * self._window else 0.0
+        async with asyncio.timeout(seconds):
             await self._free.acquire()
         with ExitStack() as turn:
             turn.callback(self._free.release)  # soon: a try also waits for workers and for memory
@@ -180,10 +183,6 @@ class Turns:
             while next(iter(self._failed.values())) < now - _REMEMBERED_SECONDS:
                 del self._failed[next(iter(self._failed))]
         return why
-
-    def _rests(self, key: int, now: float) -> bool:
-        rest = len(self._failed) * self._seconds / self._turns
-        return key in self._failed and now < self._failed[key] + rest
 
 
 class Park:
