@@ -31,8 +31,8 @@ class Stores:
     async def _unmarked(self, _one: object) -> bool:
         return False
 
-    async def schedule(self, *_: object, leased: bool, has_message: bool) -> None:
-        assert leased
+    async def schedule(self, *_: object, leased: bool, done: bool, has_message: bool) -> None:
+        assert (leased, done) == (True, False)
         assert has_message
         self.asked.append("row, and perhaps a copy")
         raise Unconfirmed("nobody confirms")
@@ -129,7 +129,7 @@ async def test_a_mail_whose_mark_cannot_be_looked_up_gets_its_lease() -> None:
     delays: Any = SimpleNamespace(schedule=schedule)
     lease = Lease(context, delays, message, uuid4())  # type: ignore[arg-type]
     await lease.replace_message()
-    assert scheduled == [{"leased": True, "has_message": True}]
+    assert scheduled == [{"leased": True, "done": False, "has_message": True}]
     assert (lease.is_out, lease.is_closed) == (True, False)
 
 
@@ -175,7 +175,7 @@ async def test_a_parked_mail_is_anothers_by_a_row_that_is_younger_than_its_messa
     is_away = False
     await lease._extend()
     assert lease.is_closed == taken
-    assert scheduled == ([] if taken else [{"leased": True, "has_message": False}])
+    assert scheduled == ([] if taken else [{"leased": True, "done": False, "has_message": False}])
 
 
 async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
@@ -195,3 +195,34 @@ async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
     with pytest.raises(StoreUnavailable):
         await rows.exist()
     assert await rows.exist()
+
+
+async def test_a_lease_is_written_again_when_its_mail_is_done() -> None:
+    """If the worker ended before the mark is written, its handler would get the mail again."""
+    scheduled: list[tuple[object, object]] = []
+
+    async def unmarked(_: object) -> bool:
+        return False
+
+    async def schedule(*_: object, **how: object) -> None:
+        scheduled.append((how["done"], how["has_message"]))
+
+    context: Any = SimpleNamespace(is_marked=unmarked, clock=lambda: datetime.now(UTC))
+    message: Any = SimpleNamespace(
+        arrived=asyncio.get_running_loop().time(),
+        headers={},
+        body=b"m",
+        timestamp=None,
+        link=SimpleNamespace(is_open=True),
+        ack=lambda: True,
+    )
+    rows = SimpleNamespace(load=lambda _: asyncio.sleep(0))
+    delays: Any = SimpleNamespace(schedule=schedule, rows=rows)
+    lease = Lease(context, delays, message, uuid4())  # type: ignore[arg-type]
+    await lease.replace_message()
+    await lease.replace_message()
+    lease.is_done = True
+    for _ in range(2):
+        await lease.replace_message()
+    assert scheduled == [(False, True), (True, False)]
+    assert lease.says_done

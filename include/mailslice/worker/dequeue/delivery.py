@@ -384,6 +384,7 @@ class Delivery:
         return await self._end(self.lease.ack, Disposition.DROPPED)
 
     async def _done(self, disposition: Disposition) -> Disposition:
+        self.lease.is_done = True
         await self._context.mark(self.item.enqueue_id)
         crash.point("complete:marked")
         await self.lease.end()

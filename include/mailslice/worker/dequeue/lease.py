@@ -46,12 +46,15 @@ class Lease:
         self._due = message.arrived + LONGEST_UNACKNOWLEDGED
         self._extending: asyncio.Task[None] | None = None
         self._settling = asyncio.Lock()
-        self._has_row = False
+        self._has_row = self.says_done = False
+        """Whether the row may be open; whether it says that only the deleted mark is missing."""
         self.message = message
         self.is_out = False
         """Whether a copy has replaced the message, which is acknowledged."""
         self.is_closed = False
         """Whether its handler lost the mail: it was deleted, or another worker took it."""
+        self.is_done = False
+        """Whether its handler is done with it, and nothing but the deleted mark is missing."""
 
     @property
     def has_message(self) -> bool:
@@ -118,7 +121,7 @@ class Lease:
 
     async def replace_message(self) -> None:
         """Replaces the message now, within a settlement that a store does not take."""
-        if self.has_message:
+        if self.has_message or (self.is_out and self.is_done and not self.says_done):
             await self._extend()
 
     def extend_when_due(self) -> None:
@@ -144,8 +147,9 @@ class Lease:
             else:
                 self._has_row = True
                 copy, due = MessageCopy.of(self.message), self._context.clock() + LENGTH
-                has_message, schedule = not self.is_out, self._delays.schedule
-                await schedule(self._enqueue_id, copy, due, leased=True, has_message=has_message)
+                how = {"leased": True, "done": self.is_done, "has_message": not self.is_out}
+                await self._delays.schedule(self._enqueue_id, copy, due, **how)
+                self.says_done = how["done"]
                 self._due = loop.time() + LENGTH.total_seconds() / 2
             crash.point("lease:copied")
         except MailsliceError as error:

@@ -164,6 +164,7 @@ class Delays:
         due: datetime,
         *,
         leased: bool = False,
+        done: bool = False,
         held: bool = False,
         has_message: bool = True,
         answer: str = "",
@@ -171,7 +172,8 @@ class Delays:
         """Writes the row, then publishes the copy. The copy of an older row is dropped later.
 
         The caller does not acknowledge its message, or report an enqueue, before this returns.
-        `leased`: a handler has the mail (`lease`). `held`: a domain of the mail is held.
+        `leased`: a handler has the mail (`lease`), or is `done` with it: then only its mark is
+        missing. `held`: a domain of the mail is held.
         `has_message` False: the caller's message is gone. Then, and if the older row is open, a
         copy precedes the row: the copy of the older row may be the only one, as another worker may
         have got the message and acknowledged it (`is_overtaken`). `answer`: that of the failed
@@ -197,6 +199,7 @@ class Delays:
             enqueued=copy.timestamp,
             throttled=bool(copy.headers.get(HEADER_THROTTLED)),
             leased=leased,
+            done=done,
             held=held,
             answer=answer or (before.answer if before else ""),
         )
@@ -228,6 +231,9 @@ class Delays:
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:
             return False
+        if row.done:
+            await self._context.mark(enqueue_id)
+            return True
         failures = count_in(message.headers, HEADER_FAILURES)
         is_from_it = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
         is_later = row.failures > failures or not (row.leased or is_from_it)
@@ -259,6 +265,10 @@ class Delays:
         marked = await self._context.is_marked(item.enqueue_id)
         crash.point("hop:checked")
         copy = MessageCopy.of(message)
+        is_true = row is not None and str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
+        if row is not None and row.done and is_true and not (marked or row.published):
+            await self._context.mark(item.enqueue_id)  # the worker that handled it is gone
+            marked = True
         if marked:
             if row is not None and not row.published:
                 await self.rows.close(row)
@@ -269,7 +279,6 @@ class Delays:
             log.warning(text, extra=about("delay_row_lost", item.enqueue_id))
             await self._context.publish(copy)
             return _NO_WAIT
-        is_true = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
         if row.published or row.due is None or not is_true:
             return _NO_WAIT
         remaining = row.due - self._context.clock()

@@ -128,6 +128,9 @@ async def _end_deliveries(deliveries: Deliveries, handed: Iterable[Delivery]) ->
 
 async def _return_to_queue(delivery: Delivery) -> None:
     """A mail left in hand would adopt all later messages of it, and keep its memory."""
+    if delivery.lease.says_done:  # its copy writes the mark
+        delivery.abandon()
+        return
     try:
         await delivery.retry()
     except MailsliceError:  # its stage marks cannot be written now

@@ -36,8 +36,9 @@ class DelayedMail:
     `written_us` is the row's write time when it was read. `failures`, `redrives` and `enqueued` are
     those of its message (headers, timestamp), to publish it without a copy. `throttled`: it waits
     for a destination's rate limit. `leased`: a handler has it, and it is delivered again when the
-    worker dies. `held`: one of its domains is held. `answer`: the server's answer to the last
-    attempt, redacted. A closed row keeps `failures` and `answer`.
+    worker dies. `done`: its handler is done with it, and only its deleted mark is missing. `held`:
+    one of its domains is held. `answer`: the server's answer to the last attempt, redacted. A
+    closed row keeps `failures` and `answer`.
     """
 
     enqueue_id: EnqueueId
@@ -52,6 +53,7 @@ class DelayedMail:
     enqueued: datetime | None = None
     throttled: bool = False
     leased: bool = False
+    done: bool = False
     held: bool = False
     answer: str = ""
 
@@ -88,8 +90,8 @@ class DelayedMails(OwnTable):
     SCHEMA = """
         queuename text, shard int, enqueueid uuid, due timestamp, copy_token uuid,
         published boolean, slicestart timestamp, bucketid int, message blob, failures int,
-        redrives int, enqueued timestamp, throttled boolean, leased boolean, held boolean,
-        answer text,
+        redrives int, enqueued timestamp, throttled boolean, leased boolean, done boolean,
+        held boolean, answer text,
         PRIMARY KEY ((queuename, shard), enqueueid)
     """
 
