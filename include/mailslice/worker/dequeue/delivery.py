@@ -201,9 +201,8 @@ class Delivery:
         `recipients` None means all of them; an empty sequence completes the mail. A delayed retry
         is a failed attempt, unless `counted` is False or it is `throttled` (waits for a
         destination). A retry at once for the same recipients is a requeue, as in James. Any other
-        retry publishes a new message, awaits its confirm and then acknowledges the old one; a crash
-        in between leaves both. A mail that was deleted meanwhile is dropped. With stage marks the
-        next attempt's record is written first, and recipients in doubt (begun, no answer) fail.
+        retry publishes a new message, then acknowledges the old one. A mail that was deleted
+        meanwhile is dropped. With stage marks recipients in doubt (begun, no answer) fail.
         """
         delay = checked_delay(after)
         remaining = self.item.mail.recipients if recipients is None else tuple(recipients)

@@ -1,9 +1,7 @@
-"""The lease of a mail in a handler: a delayed copy that replaces its message at the broker.
+"""The lease of a mail in a handler (ADR 50): a delayed copy that replaces its message.
 
-RabbitMQ closes the channel of a consumer that leaves a message unacknowledged for too long. So a
-mail that is long in a handler gets a lease: a delayed copy, due in ten minutes, with a row in
-delayed_mails. The worker renews it while the handler runs. A deleted mark drops the copy, a retry
-voids it. If the process dies, the copy expires and the mail is delivered again.
+The worker renews it while the handler runs. A deleted mark drops the copy, a retry voids it. If the
+process dies, the copy expires and the mail is delivered again.
 """
 
 import asyncio

@@ -1,10 +1,7 @@
-"""Parks messages that wait for a store: a confirmed copy into the park queue, then the ack.
+"""Parks messages that wait for a store (ADR 49): a confirmed copy into a TTL queue, then the ack.
 
-A waiting message occupies the prefetch window, and RabbitMQ closes the channel of a consumer that
-does not acknowledge it in time. So a message is retried for half a minute, then parked. It is
-parked after one try if it was parked before, or the broker counts its returns; earlier, if it keeps
-others out of the window. The park queue has a TTL and dead-letters into the mail exchange. While a
-broker in alarm takes no copy the message stays here.
+A message is retried for half a minute before; once if it was parked before, or the broker counts
+its returns. While a broker in alarm takes no copy the message stays here.
 """
 
 import asyncio
@@ -140,11 +137,9 @@ class RetryPauses:
 
 
 class Turns:
-    """Tries of parked messages that are back. A try may be as slow as a time-out, so at most a
-    quarter of the window is tried at once. Other messages wait for their turn.
-
-    While tries fail, they wait only if a third of the window is free. A message whose own try has
-    failed then lets the others go first: it rests for as long as a try of each such message takes.
+    """Tries of parked messages that are back: a quarter of the window at once, as a try may be as
+    slow as a time-out. While tries fail, others wait for a turn only if a third of the window is
+    free, and a message whose try failed rests for as long as a try of each such message takes.
     """
 
     def __init__(self, window: int) -> None:
@@ -153,15 +148,12 @@ class Turns:
         self._free = asyncio.Semaphore(self._turns)
         self._away_until = self._seconds = 0.0
         """Until when the stores count as away; seconds of the last try that failed."""
-        self._failed: dict[int, float] = {}
-        """Hash of a body -> loop time of its last try, if that failed. The oldest comes first."""
+        self._failed: dict[int, float] = {}  # hash of a body -> loop time of its last, failed try
 
     async def tried(
         self, message: Message, taken: int, attempt: Callable[[], Awaitable[MailsliceError | None]]
     ) -> MailsliceError | None:
-        """Awaits `attempt()`. Raises TimeoutError if the message has no turn now. `taken`: messages
-        in the window, those in handlers included.
-        """
+        """Awaits `attempt()`. Raises TimeoutError: no turn now. `taken`: messages in the window."""
         loop, key, seconds = asyncio.get_running_loop(), hash(message.body), SECONDS_FOR_A_TURN
         if (now := loop.time()) < self._away_until:
             rest = len(self._failed) * self._seconds / self._turns

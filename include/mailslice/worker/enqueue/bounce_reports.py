@@ -45,9 +45,8 @@ class Reporter:
         """Enqueues one report of these recipients. Without `content` loads the mail's header.
 
         False when no report is possible: the sender is null, none can be made of the mail (logged),
-        or the bounce queue was deleted (mails that wait for it would occupy every handler). Raises
-        StoreUnavailable, or BadSetting for a changed password: call it again. After a crash before
-        the record a sender gets two reports rather than none.
+        or the bounce queue was deleted. Raises StoreUnavailable, or BadSetting for a changed
+        password: call it again. After a crash a sender gets two reports rather than none.
         """
         try:
             queued = await self._enqueued(item, failures, content)

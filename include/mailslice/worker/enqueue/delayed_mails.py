@@ -172,12 +172,10 @@ class Delays:
         """Writes the row, then publishes the copy. The copy of an older row is dropped later.
 
         The caller does not acknowledge its message, or report an enqueue, before this returns.
-        `leased`: a handler has the mail (`lease`), or is `done` with it: then only its mark is
-        missing. `held`: a domain of the mail is held.
+        `leased`: a handler has the mail, or is `done` with it (`lease`). `held`: a domain of it is
+        held. `answer`: that of the failed attempt; empty: the row keeps the earlier one.
         `has_message` False: the caller's message is gone. Then, and if the older row is open, a
-        copy precedes the row: the copy of the older row may be the only one, as another worker may
-        have got the message and acknowledged it (`is_overtaken`). `answer`: that of the failed
-        attempt; if it is empty, the row keeps the earlier one.
+        copy precedes the row: the older row's copy may be all there is (`is_overtaken`).
         """
         wait, token = due - self._context.clock(), uuid4()
         await self.declare(level_for(wait))
@@ -222,11 +220,10 @@ class Delays:
     async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
         """Whether a later attempt waits in delayed_mails. This older message is not delivered then.
 
-        An open row is a later attempt if it is held (ADR 86), or if it is not due and has more
-        failures than the message. With as many failures it is one, too, unless it is a lease or the
-        message comes from that delay (token). A message of a held row is delayed anew: the row's
-        publisher may still close the row. For another message the row's copy is published first:
-        the row's writer may have been killed before it published one.
+        An open row is a later attempt if it is held (ADR 86), or is not due and has more failures
+        than the message, or as many, unless it is a lease or the message comes from that delay
+        (token). A message of a held row is delayed anew: its publisher may still close the row. For
+        another one the row's copy is published first: the row's writer may have died before that.
         """
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:
@@ -348,9 +345,8 @@ class Delays:
     async def bring_forward(self, row: DelayedMail, lock: LeasedLock | None = None) -> bool:
         """Makes a delayed mail that `is_far` due now. False: no longer far, or delayed anew.
 
-        The hop consumers publish it, by the copy with the row's token. This publishes no mail
-        itself, so it may be repeated after a kill anywhere (ADR 87). A row that is due soon is left
-        alone: a worker may have read it already, and may publish its mail.
+        The hop consumers publish it, by the copy with the row's token: so this may be repeated
+        after a kill (ADR 87). Not a row that is due soon: a worker may be about to publish it.
         """
         now, token, copy = self._context.clock(), uuid4(), _copy_of(row)
         wait = timedelta(seconds=self._context.tuning.copy_before_row)

@@ -1,8 +1,7 @@
 """delayed_mails: when a delayed mail is due, and which copy on the broker is valid (token).
 
 A writer reads the row first, and writes USING TIMESTAMP max(now, the write time read + 1). By its
-clock alone, the write of a worker whose clock is behind would be lost. Then the row would not have
-the token of the worker's copy, and the copy would be dropped.
+clock alone, the write of a worker whose clock is behind would be lost, and its copy be dropped.
 """
 
 import time
@@ -35,10 +34,9 @@ class DelayedMail:
     `published`: it was published to the mail exchange; copies that still arrive are obsolete.
     `written_us` is the row's write time when it was read. `failures`, `redrives` and `enqueued` are
     those of its message (headers, timestamp), to publish it without a copy. `throttled`: it waits
-    for a destination's rate limit. `leased`: a handler has it, and it is delivered again when the
-    worker dies. `done`: its handler is done with it, and only its deleted mark is missing. `held`:
-    one of its domains is held. `answer`: the server's answer to the last attempt, redacted. A
-    closed row keeps `failures` and `answer`.
+    for a destination's rate limit. `leased`: a handler has it, or is `done` with it: then only its
+    deleted mark is missing. `held`: one of its domains is held. `answer`: the server's answer to
+    the last attempt, redacted. A closed row keeps `failures` and `answer`.
     """
 
     enqueue_id: EnqueueId
