@@ -171,7 +171,8 @@ class Turns:
         self._away_until = 0.0
         if why is not None:
             self._failed[key] = now = loop.time()
-            self._seconds, self._away_until = now - began, now + RETRY_SECONDS
+            self._seconds = min(now - began, RETRY_SECONDS)
+            self._away_until = now + RETRY_SECONDS
             while next(iter(self._failed.values())) < now - _REMEMBERED_SECONDS:
                 del self._failed[next(iter(self._failed))]
         return why
