@@ -10,6 +10,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 
 from mailslice.codec.headers import count_in
 from mailslice.model import crash
@@ -44,15 +45,14 @@ class Lease:
         self._due = message.arrived + LONGEST_UNACKNOWLEDGED
         self._extending: asyncio.Task[None] | None = None
         self._settling = asyncio.Lock()
-        self._has_row = self.says_done = False
-        """Whether the row may be open; whether it says that only the deleted mark is missing."""
+        self._has_row = False
         self.message = message
         self.is_out = False
         """Whether a copy has replaced the message, which is acknowledged."""
         self.is_closed = False
         """Whether its handler lost the mail: it was deleted, or another worker took it."""
-        self.is_done = False
-        """Whether its handler is done with it, and nothing but the deleted mark is missing."""
+        self.is_done = self.says_done = False
+        """Whether its handler is done with it but for the deleted mark; whether the row says so."""
 
     @property
     def has_message(self) -> bool:
@@ -145,9 +145,9 @@ class Lease:
             else:
                 self._has_row = True
                 copy, due = MessageCopy.of(self.message), self._context.clock() + LENGTH
-                how = {"leased": True, "done": self.is_done, "has_message": not self.is_out}
-                await self._delays.schedule(self._enqueue_id, copy, due, **how)
-                self.says_done = how["done"]
+                done, leased = self.is_done, partial(self._delays.schedule, leased=True)
+                await leased(self._enqueue_id, copy, due, done=done, has_message=not self.is_out)
+                self.says_done = done
                 self._due = loop.time() + LENGTH.total_seconds() / 2
             crash.point("lease:copied")
         except MailsliceError as error:
