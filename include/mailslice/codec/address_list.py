@@ -1,8 +1,7 @@
 """Parses the address lists of headers: RFC 5322 3.4 with its obsolete forms, and common deviations.
 
 Needs one pass, whatever the length and nesting of the value. The standard library's parser needs
-time quadratic in the length and a stack frame a comment, and makes addresses that nobody wrote from
-text that it does not understand (`Foo a@b` -> `"Foo a"@b`).
+quadratic time and a stack frame a comment, and makes up addresses (`Foo a@b` -> `"Foo a"@b`).
 """
 
 import re

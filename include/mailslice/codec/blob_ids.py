@@ -70,8 +70,7 @@ def content_hash(content: Buffer, encoding: HashEncoding = HashEncoding.BASE64) 
     """SHA-256 of the content, by default in standard base64 with padding.
 
     S3 servers that keep files refuse or change a key with an empty path segment (`/` first, or
-    `//`; one hash in 38). Such a hash is spelled in base64url, which James reads like any id. The
-    only loss: mailslice and James do not share that one object.
+    `//`; one hash in 38). Such a hash is spelled in base64url, which James reads like any id.
     """
     digest = hashlib.sha256(content).digest()
     match encoding:

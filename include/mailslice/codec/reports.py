@@ -1,8 +1,7 @@
 """The delivery status notification that tells a sender which recipients failed (RFC 3464, in a
 multipart/report of RFC 6522). Pure: callers enqueue it.
 
-It has the mail's header and not its body: a report must not be larger than the mail, and must not
-return content that a server refused.
+It has the mail's header and not its body, which a server may have refused.
 """
 
 import email.policy

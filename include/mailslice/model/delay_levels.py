@@ -1,8 +1,7 @@
 """The delay levels, and which of them a mail takes (ADR 7). Pure.
 
-A delay is split into multiples of two days, of four hours, and of a quarter of an hour. Each
-multiple is a level, so three hops reach every due time within 30 days but for the last quarter of
-an hour, for which a worker waits.
+A delay is split into multiples of two days, of four hours, and of a quarter of an hour. Each is a
+level, so three hops reach every due time but for the last quarter, for which a worker waits.
 """
 
 from bisect import bisect

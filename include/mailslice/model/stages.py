@@ -1,10 +1,9 @@
 """Stage marks: how far a mail has come for each recipient, and what a delivery does with it (ADR
 20). Pure. The worker asks at each delivery; stuck_mails asks for mails whose holder hangs.
 
-A mail without a record was never begun. `received` and `loaded` get no write of their own: they are
-in the worker's periodic record, and mean the same as no record. The worker writes `sending` before
-the first step that cannot be undone, and `sent` right after it. After a death in between the
-recipient is in doubt: it may have the mail or not. It fails and is never tried again.
+A mail without a record was never begun: `received` and `loaded` are in the worker's periodic record
+alone. The worker writes `sending` before the first step that cannot be undone, and `sent` right
+after it. After a death in between the recipient is in doubt, fails and is never tried again.
 """
 
 from collections.abc import Iterable, Mapping

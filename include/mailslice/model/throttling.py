@@ -2,10 +2,9 @@
 Pure: no clock, no store.
 
 A destination is a recipient domain. All workers of a queue share its book (a Load) and change it
-by compare-and-set, so each permission is granted once. The book has two times. `next_us` grants:
-when the next message is due at the agreed pace (GCRA, the virtual scheduling of ATM). `line_us` is
-the last slot of the mails that were put off, and only says when to try again. Slots are one pace
-apart, so that a returning mail is granted. If its mail does not return, a slot is lost to all.
+by compare-and-set, so each permission is granted once. `next_us` grants: when the next message is
+due at the agreed pace (GCRA, the virtual scheduling of ATM). `line_us` is the last slot of the
+mails that were put off: when to try again. Slots are one pace apart. An unused one is lost.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,6 @@
 """The worker's record, one row: its mails in hand, since when, its counts and processing times.
 
-A task writes it every few seconds. If a store is away, a record is lost, never a mail. An idle
-worker writes one a minute, but the first a second after it began to consume.
+A task writes it every few seconds; in an idle worker once a minute, but the first after a second.
 """
 
 import asyncio

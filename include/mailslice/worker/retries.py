@@ -27,9 +27,8 @@ _DELIVERY_TIMEOUT_S = 30.0
 class Retried:
     """What became of the requested delayed mails, filled as the retry goes on.
 
-    `retried`: due now (with a dry run: would be). `soon`: due by themselves within a minute, and
-    left. `overdue`: did not come when they were due, and left, too. `in_handler`: a worker has
-    them. `deleted`: they have a mark, or were cleaned.
+    `retried`: due now (with a dry run: would be). Left: `soon`, due by themselves within a minute;
+    `overdue`, late; `in_handler`, a worker has them; `deleted`, they have a mark, or were cleaned.
     """
 
     retried: list[EnqueueId] = field(default_factory=list)

@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ from mailslice.model.errors import QueueMissing
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import shows_no_messages
 from mailslice.worker import QueueWorker, consume, open_worker
-from mailslice.worker.dequeue import park
+from mailslice.worker.dequeue import lease, park
 from tests.services.worker.conftest import Place4Queue, at, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 from tests.services.worker.marks_away import Away, MarksAway
@@ -173,6 +174,46 @@ async def without_writes(spool: Place4Queue, worker: QueueWorker, proxy: MarksAw
     run.stop.set()
     await asyncio.wait_for(running, 60)
     assert set(run.handed.values()) == {1}
+
+
+async def test_a_mail_that_was_done_when_its_worker_ended_is_not_handed_out_again(
+    fresh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No store took its mark. The next worker gets the lease's copy, and writes it."""
+    monkeypatch.setattr(lease, "LENGTH", timedelta(seconds=5))
+    cassandra = fresh.settings.cassandra
+    host, port = cassandra.contact_points[0], cassandra.port
+    async with MarksAway(host, port, Away.UNAVAILABLE, writes=True) as proxy:
+        proxied = fresh.but(
+            MAILSLICE_CASSANDRA_CONTACT_POINTS="127.0.0.1", MAILSLICE_CASSANDRA_PORT=str(proxy.port)
+        ).settings
+        for spool in at(fresh.settings):
+            async with open_worker(proxied, spool.queue) as worker:
+                proxy.ids.add((await worker.enqueue(mail(), CONTENT)).enqueue_id)
+                assert await handed_until(worker, lambda: says_done(worker), cancel=True) == 1
+            proxy.ids.clear()
+            async with open_worker(fresh.settings, spool.queue) as worker:
+                assert await handed_until(worker, lambda at=spool: not at.live()) == 0
+            assert await asyncio.to_thread(spool.ready, spool.names.work_queue) == 0
+
+
+def says_done(worker: QueueWorker) -> bool:
+    """Whether the lease of its mail says that only the deleted mark is missing."""
+    return any(delivery.lease.says_done for delivery in list(worker.state.in_hand.values()))
+
+
+async def handed_until(
+    worker: QueueWorker, condition: Callable[[], bool], *, cancel: bool = False
+) -> int:
+    """Consumes until the condition is true. Returns how many mails were handed out."""
+    run = Run(worker)
+    running = asyncio.create_task(run.consume())
+    await until(condition, 60)
+    if cancel:
+        running.cancel()
+    run.stop.set()
+    await asyncio.wait({running}, timeout=60)
+    return run.handed.total()
 
 
 async def test_a_mail_is_parked_after_its_time_in_place_and_comes_back_by_itself(

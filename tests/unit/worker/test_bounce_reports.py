@@ -13,7 +13,7 @@ import pytest
 from mailslice.codec.reports import Failure
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import StoreUnavailable
-from mailslice.model.mail import EnqueueId, Mail
+from mailslice.model.mail import BlobId, EnqueueId, Mail
 from mailslice.model.names import queue_name
 from mailslice.model.settings import load_settings
 from mailslice.worker.enqueue import bounce_reports
@@ -25,12 +25,13 @@ ITEM: Any = SimpleNamespace(
 )
 
 
-def reporter_of(broker: SimpleNamespace) -> Reporter:
-    """All of its stores but the broker do nothing."""
+def reporter_of(broker: SimpleNamespace, blobs: Any = None) -> Reporter:
+    """All of its stores but these do nothing."""
     none: Any = SimpleNamespace(deleted=None, rows=None, rabbitmq=broker)
     needed = {one.name for one in fields(QueueContext) if one.default is one.default_factory}
     given: dict[str, Any] = dict.fromkeys(needed - {"events", "checks"}, none)
     given |= {"settings": load_settings({}), "queue": queue_name("spool"), "clock": system_clock}
+    given |= {} if blobs is None else {"blobs": blobs}
     return Reporter(QueueContext(**given), queue_name("bounces"))
 
 
@@ -48,6 +49,23 @@ async def test_a_report_of_many_recipients_is_built_in_a_thread(
     failures = [Failure(f"r{number}@d.example", "5.1.1", "no") for number in range(recipients)]
     assert await reporter.report(ITEM, failures, b"A: b\r\n\r\n") is False
     assert (built == [threading.current_thread()]) is on_the_loop
+
+
+async def test_a_report_of_a_mail_whose_content_was_dropped_has_its_stored_header(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    headers: list[bytes | None] = []
+
+    async def get(_: object) -> bytes:
+        return b"A: b\r\n\r\n"
+
+    monkeypatch.setattr(bounce_reports, "report_of", lambda *given, **_: headers.append(given[2]))
+    reporter = reporter_of(SimpleNamespace(), SimpleNamespace(get=get))
+    item: Any = SimpleNamespace(
+        mail=ITEM.mail, enqueue_id=ITEM.enqueue_id, header_blob_id=BlobId("h")
+    )
+    assert not await reporter.report(item, [Failure("c@d.example", "5.1.1", "no")], b"")
+    assert headers == [b"A: b\r\n\r\n"]
 
 
 @pytest.mark.parametrize("exists", [True, False])

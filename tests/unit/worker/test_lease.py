@@ -31,8 +31,8 @@ class Stores:
     async def _unmarked(self, _one: object) -> bool:
         return False
 
-    async def schedule(self, *_: object, leased: bool, has_message: bool) -> None:
-        assert leased
+    async def schedule(self, *_: object, leased: bool, done: bool, has_message: bool) -> None:
+        assert (leased, done) == (True, False)
         assert has_message
         self.asked.append("row, and perhaps a copy")
         raise Unconfirmed("nobody confirms")
@@ -93,19 +93,44 @@ async def test_a_message_that_is_adopted_while_the_lost_one_is_parked_is_acknowl
 
     again = message("again", is_open=True, arrived=now)
 
-    async def away(_: object) -> bool:
+    async def away(*_: object, **__: object) -> bool:
         raise StoreUnavailable("Cassandra at x")
 
     async def put(*_: object) -> None:
         assert lease.adopt(again)
 
-    context: Any = SimpleNamespace(is_marked=away, statistics=WorkerStatistics())
+    context: Any = SimpleNamespace(
+        is_marked=away, statistics=WorkerStatistics(), clock=lambda: datetime.now(UTC)
+    )
     lost = message("lost", is_open=False, arrived=now - 2 * LAST_RESORT)
-    delays: Any = SimpleNamespace(put=put)
+    delays: Any = SimpleNamespace(put=put, schedule=away)
     lease = Lease(context, delays, lost, uuid4())  # type: ignore[arg-type]
     await lease._extend()
     assert lease.ack()
     assert acknowledged == ["lost", "again"], "it would stay unacknowledged until RabbitMQ closes"
+
+
+async def test_a_mail_whose_mark_cannot_be_looked_up_gets_its_lease() -> None:
+    """Two of three replicas of the mark are away: neither would its completion be stored."""
+    scheduled: list[object] = []
+
+    async def away(_: object) -> bool:
+        raise StoreUnavailable("too few replicas")
+
+    async def schedule(*_: object, **how: object) -> None:
+        scheduled.append(how)
+
+    context: Any = SimpleNamespace(is_marked=away, clock=lambda: datetime.now(UTC))
+    link = SimpleNamespace(is_open=True)
+    now = asyncio.get_running_loop().time()
+    message: Any = SimpleNamespace(
+        arrived=now, headers={}, body=b"m", timestamp=None, link=link, ack=lambda: True
+    )
+    delays: Any = SimpleNamespace(schedule=schedule)
+    lease = Lease(context, delays, message, uuid4())  # type: ignore[arg-type]
+    await lease.replace_message()
+    assert scheduled == [{"leased": True, "done": False, "has_message": True}]
+    assert (lease.is_out, lease.is_closed) == (True, False)
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -114,12 +139,10 @@ async def test_a_parked_mail_is_anothers_by_a_row_that_is_younger_than_its_messa
 ) -> None:
     """An older row is that of a delay that ended: Cassandra was away when it was to be closed."""
     loop, scheduled = asyncio.get_running_loop(), []
-    answers = iter([StoreUnavailable("Cassandra at x"), False])
+    is_away = True
 
     async def is_marked(_: object) -> bool:
-        if isinstance(answer := next(answers), Exception):
-            raise answer
-        return bool(answer)
+        return False
 
     async def put(*_: object) -> None:
         pass
@@ -130,6 +153,8 @@ async def test_a_parked_mail_is_anothers_by_a_row_that_is_younger_than_its_messa
         return SimpleNamespace(leased=False, published=False, due=due)
 
     async def schedule(*_: object, **how: object) -> None:
+        if is_away:
+            raise StoreUnavailable("Cassandra at x")
         scheduled.append(how)
 
     context: Any = SimpleNamespace(
@@ -147,9 +172,10 @@ async def test_a_parked_mail_is_anothers_by_a_row_that_is_younger_than_its_messa
     lease = Lease(context, delays, message, uuid4())  # type: ignore[arg-type]
     await lease._extend()
     assert lease.is_out
+    is_away = False
     await lease._extend()
     assert lease.is_closed == taken
-    assert scheduled == ([] if taken else [{"leased": True, "has_message": False}])
+    assert scheduled == ([] if taken else [{"leased": True, "done": False, "has_message": False}])
 
 
 async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
@@ -169,3 +195,34 @@ async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
     with pytest.raises(StoreUnavailable):
         await rows.exist()
     assert await rows.exist()
+
+
+async def test_a_lease_is_written_again_when_its_mail_is_done() -> None:
+    """If the worker ended before the mark is written, its handler would get the mail again."""
+    scheduled: list[tuple[object, object]] = []
+
+    async def unmarked(_: object) -> bool:
+        return False
+
+    async def schedule(*_: object, **how: object) -> None:
+        scheduled.append((how["done"], how["has_message"]))
+
+    context: Any = SimpleNamespace(is_marked=unmarked, clock=lambda: datetime.now(UTC))
+    message: Any = SimpleNamespace(
+        arrived=asyncio.get_running_loop().time(),
+        headers={},
+        body=b"m",
+        timestamp=None,
+        link=SimpleNamespace(is_open=True),
+        ack=lambda: True,
+    )
+    rows = SimpleNamespace(load=lambda _: asyncio.sleep(0))
+    delays: Any = SimpleNamespace(schedule=schedule, rows=rows)
+    lease = Lease(context, delays, message, uuid4())  # type: ignore[arg-type]
+    await lease.replace_message()
+    await lease.replace_message()
+    lease.is_done = True
+    for _ in range(2):
+        await lease.replace_message()
+    assert scheduled == [(False, True), (True, False)]
+    assert lease.says_done

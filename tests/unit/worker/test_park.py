@@ -271,7 +271,7 @@ async def test_tries_of_what_was_parked_before_have_a_quarter_of_the_window(
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-    assert made.preparer._turns._value == 4
+    assert made.preparer._turns._free._value == 4
 
 
 async def test_a_mail_that_gets_no_turn_keeps_its_doubt_and_is_no_trouble_of_a_store(

@@ -139,6 +139,9 @@ class Outage:
             slot = self.slots.arrived(message)
             slot.task = asyncio.create_task(self.preparer.prepare(slot))
 
+    def is_away(self, number: int) -> bool:
+        return number % 5 == 0 and self.now < self.lasts
+
     def _acknowledged(self) -> bool:
         self.unacknowledged -= 1
         asyncio.get_running_loop().call_soon(self._deliver)
@@ -150,7 +153,7 @@ class Outage:
         self._returned += is_returned
         self.most_returned = max(self.most_returned, self._returned)
         try:
-            if number % 5 == 0 and self.now < self.lasts:
+            if self.is_away(number):
                 await asyncio.sleep(self.refusal)
                 raise StoreUnavailable("a shard of Cassandra does not answer")
             await asyncio.sleep(0.005)
@@ -214,3 +217,29 @@ def test_mails_that_come_back_together_are_handled_at_once_if_their_store_answer
     assert len(outage.late) == 500
     assert max(outage.late.values()) < 5
     assert outage.state.context.statistics.parked == 0
+
+
+class PartlyBack(Outage):
+    """Parked mails come back together. The stores of every second one answer again."""
+
+    def is_away(self, number: int) -> bool:
+        return number % 2 == 0
+
+    async def _run(self) -> None:
+        clearing = asyncio.create_task(self._clear_out())
+        for number in range(self.burst):
+            self.sent[number] = self.now
+            self._queue(number, {HEADER_PARKED: 1})
+        while len(self.late) < self.burst // 2:
+            await asyncio.sleep(1)
+            assert self.now < self.lasts, f"{self.burst // 2 - len(self.late)} mails still wait"
+        clearing.cancel()
+
+
+@pytest.mark.parametrize("burst", [180, 450])
+def test_parked_mails_whose_stores_are_back_come_although_those_of_others_time_out(
+    burst: int,
+) -> None:
+    """Of messages that took turns by chance, the last one came after 83 and 78 minutes."""
+    outage = PartlyBack(TIME_OUT, rate=1, lasts=60.0 * 30, burst=burst).run()
+    assert outage.most_returned == PREFETCH // 4

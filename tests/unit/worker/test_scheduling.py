@@ -69,6 +69,7 @@ class Stores:
             stores=SimpleNamespace(rabbitmq=SimpleNamespace(declare_delays=self._declare)),
             publish=self._publish,
             is_marked=self._is_marked,
+            mark=self._mark,
             discarder=SimpleNamespace(add=self._is_marked),
         )
         self._context = context
@@ -101,6 +102,10 @@ class Stores:
 
     async def _is_marked(self, _: EnqueueId) -> bool:
         return self.is_done
+
+    async def _mark(self, _: EnqueueId) -> None:
+        self._ask("mark")
+        self.is_done = True
 
     async def _publish(self, copy: MessageCopy, queue: str | None = None) -> None:
         self._ask("publish")
@@ -173,6 +178,41 @@ async def test_a_repetition_leaves_the_row_whose_copy_may_be_all_there_is(*, lea
     await stores.schedule(leased=leased)
     assert stores.has_true_copy
     assert len(stores.tokens) == 2
+
+
+@pytest.mark.parametrize("how", ["copy", "old copy", "message"])
+async def test_a_mail_that_was_done_when_its_worker_died_is_marked_and_not_delivered_again(
+    how: str,
+) -> None:
+    """Its mark could not be written then. The message came back if it was not acknowledged yet."""
+    stores = Stores()
+    due = NOW + timedelta(minutes=10)
+    await stores.delays.schedule(MAIL, COPY, due, leased=True, done=True)
+    stores.now = due
+    copy = COPY.with_headers({HEADER_DELAY_TOKEN: stores.tokens[0]})
+    message = handed_out(copy if how == "copy" else COPY, again=how == "message")
+    if how == "old copy":
+        await stores.delays.on_expired(message)
+        assert not stores.is_done, "the true copy writes it: one write each ten minutes"
+        return
+    stores.away = {"mark"}
+    for away in (True, False):
+        if how == "message":
+            done = stores.delays.is_overtaken(MAIL, message)
+        else:
+            done = stores.delays.on_expired(message)  # type: ignore[assignment]
+        if away:
+            with pytest.raises(StoreUnavailable, match="mark"):
+                await done
+            stores.away = set()
+        else:
+            assert await done is (True if how == "message" else None)
+    assert stores.is_done
+    assert (stores.published, len(stores.copies)) == ([], 1)
+    await stores.expire()
+    assert stores.row is not None
+    assert stores.row.published
+    assert stores.published == []
 
 
 @pytest.mark.parametrize(

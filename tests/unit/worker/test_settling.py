@@ -28,9 +28,10 @@ from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.events import EventLog, MailEvents
 from mailslice.worker.heartbeat import Recorder
+from mailslice.worker.io.content_loader import ContentBudget
 from mailslice.worker.io.message_copy import MessageCopy
 from mailslice.worker.io.statistics import WorkerStatistics
-from mailslice.worker.outcome import Disposition
+from mailslice.worker.outcome import Bounce, Disposition, Reject, Retry
 from mailslice.worker.process.consume_loop import Consumed
 from mailslice.worker.process.handler_pool import HandlerPool, Policy
 from mailslice.worker.process.handler_spec import checked_handler
@@ -82,7 +83,7 @@ class Stores:
         self.asked.append("ack")
         return True
 
-    def delivery(self, item: QueuedMail = ITEM) -> Delivery:
+    def delivery(self, item: QueuedMail = ITEM, **given: Any) -> Delivery:
         link = SimpleNamespace(is_open=True, flushed=lambda: asyncio.sleep(0))
         message: Any = SimpleNamespace(
             headers={},
@@ -99,7 +100,7 @@ class Stores:
         if self.state.in_doubt is not None:
             recipients, now = item.mail.recipients, system_clock()
             record = decide(None, item.enqueue_id, recipients, by="me", now=now).record
-        how: Any = {"content": b"", "reservation": reservation, "record": record}
+        how: Any = {"content": b"", "reservation": reservation, "record": record, **given}
         return Delivery(self.state, message, item, **how)
 
 
@@ -452,7 +453,8 @@ async def test_a_completion_that_no_store_takes_has_its_message_replaced_by_a_le
     if mails == 1000:
         assert (leased, acknowledged) == ([], [])
         return
-    assert (leased, acknowledged) == ([{"leased": True, "has_message": True}], [7])
+    row = {"leased": True, "done": True, "has_message": True}
+    assert (leased, acknowledged) == ([row], [7])
     assert not delivery.settled.is_set()
     assert stores.state.in_hand == {ITEM.enqueue_id: delivery}
 
@@ -501,6 +503,57 @@ async def test_eight_mails_whose_marks_no_store_takes_hold_up_no_others(
         assert await pool.drain(5) == 0
     assert (consumed.completed, leased) == (40, set())
     assert handled == acknowledged == Counter(range(1, 41))
+
+
+@pytest.mark.parametrize("how", ["retry", "reject", "bounce"])
+async def test_an_outcome_whose_stage_record_no_store_takes_frees_its_handler(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """While a node joins, its ranges are read and take no conditional write: the window would fill
+    with such mails. Their content is not needed any more.
+    """
+    stores, acknowledged, leased = Stores(), [], []
+    staged(stores, answered)
+
+    async def away(*_: object) -> bool:
+        raise StoreUnavailable("too few replicas")
+
+    async def schedule(*_: object, **how: bool) -> None:
+        leased.append(how)
+
+    advance = stores.state.in_doubt.stages.advance  # type: ignore[union-attr]
+    stores.state.in_doubt.stages.advance = away  # type: ignore[union-attr,method-assign]
+    stores.state.reporter = reporter_of_none()
+    stores.state.context.clock = lambda: datetime.now(UTC)
+    rows: Any = SimpleNamespace(schedule=schedule, close_row=answered)
+    stores.state.delays = rows
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.UNSTORED_SECONDS", 0.1)
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", answered)
+    outcome = {
+        "retry": Retry(after=timedelta(seconds=30)),
+        "reject": Reject("no"),
+        "bounce": Bounce("no such user", tuple(FAILURES)),
+    }[how]
+    budget = ContentBudget(8)
+    reservation = await budget.acquire(8)
+    delivery = stores.delivery(content=b"8 bytes.", reservation=reservation)
+    channel = SimpleNamespace(basic_ack=acknowledged.append)
+    link: Any = SimpleNamespace(is_open=True, flushed=lambda: asyncio.sleep(0), channel=channel)
+    delivery.lease.message = Message(link, 7, b"m", {}, None, redelivered=False, arrived=0.0)
+    consumed = Consumed()
+    handler = checked_handler(lambda _mail, _content: outcome)
+    pool = HandlerPool(handler, 1, consumed, Policy(settle_pauses=(0.1,)))
+    async with asyncio.timeout(5):
+        await pool.start(delivery)
+        await pool._permits.acquire()
+        row = {"leased": True, "done": False, "has_message": True}
+        assert (leased, acknowledged) == ([row], [7]), "the next attempt is not written yet"
+        (await budget.acquire(8)).release()
+        assert (consumed.total, delivery.content) == (0, b"")
+        stores.state.in_doubt.stages.advance = advance  # type: ignore[union-attr,method-assign]
+        assert await pool.drain(5) == 0
+    assert consumed.total == 1
+    assert acknowledged == [7]
 
 
 @pytest.mark.parametrize("marks", [False, True])

@@ -37,6 +37,9 @@ class Held(FakeDelivery):
             raise StoreUnavailable("Cassandra at c:9042 does not answer")
         return await super().complete()
 
+    def abandon(self) -> None:
+        self.told.append(("abandoned",))
+
     async def retry(self, *_: Any, **__: Any) -> Disposition:
         self.told.append(("given back",))
         self.settled.set()
@@ -154,6 +157,17 @@ async def test_what_cannot_be_retried_at_the_end_goes_back_as_it_is(
     consuming_ = consume(worker(Given(delivery)), lambda *_: None, most=1, policy=IMPATIENT)
     await asyncio.wait_for(consuming_, SOON)
     assert delivery.told == [("given back",)], "it would stay in hand, and be handed out no more"
+
+
+async def test_a_mail_that_is_done_is_left_to_its_lease_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its copy writes the mark that no store took here."""
+    monkeypatch.setattr(handling, "DRAIN_SECONDS", 0.1)
+    delivery = Held(away=1, lease=SimpleNamespace(is_out=True, says_done=True))
+    consuming_ = consume(worker(Given(delivery)), lambda *_: None, most=1, policy=IMPATIENT)
+    await asyncio.wait_for(consuming_, SOON)
+    assert delivery.told == [("abandoned",)]
 
 
 async def test_the_last_of_so_many_mails_is_not_told_of_an_end() -> None:

@@ -56,7 +56,7 @@ class FakeDelivery:
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     explained: tuple[str, str] | None = None
     stage: str = "loaded"
-    lease: Any = field(default_factory=lambda: SimpleNamespace(is_out=False))
+    lease: Any = field(default_factory=lambda: SimpleNamespace(is_out=False, says_done=False))
     became: Disposition | None = None
     """What becomes of it, whatever is asked."""
 
@@ -78,6 +78,9 @@ class FakeDelivery:
             BlobId("h"),
             BlobId("b"),
         )
+
+    def drop_content(self) -> None:
+        self.content = b""
 
     def _take(self, became: Disposition, *what: Any) -> Disposition:
         if self.away:

@@ -1,8 +1,5 @@
-"""Enqueue ids as the native protocol packs them, both in a page of rows and in a bound list: 4
-bytes of length and 16 of the id.
-
-Looking up the marks of a million rows then makes no million UUIDs: the bytes of a page go into the
-next request unchanged.
+"""Enqueue ids as the native protocol packs them, in a page of rows and in a bound list: 4 bytes of
+length and 16 of the id. The bytes of a page go into the next request without a UUID made of each.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,16 +1,11 @@
 """Reads a RabbitMQ queue by checking its messages out on one channel.
 
-Messages that are not acknowledged go back when the channel closes, also after a kill.
+Messages that are not acknowledged go back when the channel closes, also after a kill: into their
+old order on a classic queue. A quorum queue appends them and counts each return: with a delivery
+limit it is refused. Never nack one by one.
 
-A classic queue (James' dead letter queues by default) takes messages back in their old order and
-sets `redelivered`. A quorum queue appends them and counts each return. With a
-delivery limit it would drop messages that are checked out too often, so it is refused. Never nack
-one by one.
-
-Messages come a window at a time. A consumer with a prefetch count is cancelled once it has got that
-many, and another follows on the same channel. pika reads all that the broker has sent whenever the
-connection is served (a publish, a pause). Without windows a whole queue would come into memory
-while its first letters are processed. Windows also lift the limit of a prefetch count (16 bits).
+Messages come a window at a time: a consumer is cancelled once it has its prefetch count, and
+another follows on the same channel. Else pika would read a whole queue into memory.
 """
 
 import time

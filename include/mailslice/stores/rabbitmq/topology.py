@@ -1,9 +1,8 @@
 """Declares James' exchanges, queues and bindings of a mail queue, and mailslice's own for delays,
 where they are missing.
 
-RabbitMQ refuses (406) a declaration with other arguments than the existing queue's, which would
-break a live James. So everything is declared passively first. A passive declare compares no
-arguments: `check` reads them from the management API.
+RabbitMQ refuses (406) a declaration with other arguments than the existing queue's. So everything
+is declared passively first, which compares none: `check` reads them from the management API.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -74,11 +73,9 @@ def park_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[st
 
 
 def own_queue_arguments(settings: QueueSettings) -> dict[str, Any]:
-    """The arguments of a queue of our own. The type is always given: the vhost's default may be
-    quorum, and such a queue would dead-letter at most once.
-
-    The delivery limit is out of reach: the hop queue has no dead letter exchange, so RabbitMQ 4
-    would drop a message over which workers were killed 21 times (ADR 81).
+    """The arguments of a queue of our own. The type is always given: with the vhost's default,
+    quorum, it would dead-letter at most once. The delivery limit is out of reach: RabbitMQ 4 would
+    drop a message of the hop queue over which workers were killed 21 times (ADR 81).
     """
     if not settings.quorum:
         return {"x-queue-type": "classic"}

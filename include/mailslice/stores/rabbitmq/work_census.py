@@ -1,12 +1,10 @@
 """A census of the work queue: which mails it holds. A channel of its own takes every ready message,
 beside the queue's consumers, and is closed at the end.
 
-The census acknowledges and returns nothing one by one. However it ends, even by a kill, the broker
-takes all messages back. A classic queue puts them in their old place and sets `redelivered`; a
-quorum queue appends them (reference/rabbitmq.md). The census has a higher priority than any
-consumer. So it also gets what consumers give back meanwhile, and what a delay or a redrive puts in.
-A message that it does not get is with a consumer that took it before the census, or in no work
-queue.
+However the census ends, even by a kill, the broker takes all messages back, as after a `checkout`.
+It has a higher priority than any consumer. So it also gets what consumers give back meanwhile, and
+what a delay or a redrive puts in. A message that it does not get is with a consumer that took it
+before the census, or in no work queue.
 """
 
 import time
@@ -55,12 +53,10 @@ class WorkQueueCensus:
         self._tag = f"mailslice-census-{uuid4()}"
 
     def drain(self) -> None:
-        """Takes ready messages until none is left. Raises StoreUnavailable if that does not happen:
-        the census then proves nothing.
+        """Takes ready messages until none is left. Raises StoreUnavailable if that does not happen.
 
-        On a busy queue mails keep coming. There it is enough that several readings in a row show
-        nothing ready: on one channel, each answer follows all messages that the broker handed out
-        before the question.
+        On a busy queue several readings in a row that show nothing ready are enough: on one
+        channel, each answer follows all messages that the broker handed out before the question.
         """
         deadline = time.monotonic() + _DRAIN_SECONDS
         empty_readings = 0

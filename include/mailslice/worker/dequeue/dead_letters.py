@@ -26,9 +26,8 @@ async def dead_letter(
 ) -> None:
     """Publishes a confirmed copy to the dead letter exchange, then acknowledges the message.
 
-    An AMQP reject is never answered, and the broker silently drops what it cannot route. `settle`
-    is called in place of the ack when the copy is confirmed. `facts` are fields of the mail event.
-    `item`: the mail, None if it is no mail. Raises StoreUnavailable before the ack.
+    An AMQP reject is never answered (ADR 53). `settle` is called in place of the ack. `facts` are
+    fields of the mail event. `item` None: it is no mail. Raises StoreUnavailable before the ack.
     """
     subject = "a message that is no mail" if item is None else str(item.enqueue_id)
     text = "dead letter: %s: %s"

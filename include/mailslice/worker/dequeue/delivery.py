@@ -38,7 +38,7 @@ from mailslice.worker.stages.stage_log import StageMarks
 log = logging.getLogger(__name__)
 _LATER = timedelta(seconds=PARK_SECONDS)
 UNSTORED_SECONDS, _MAX_UNSTORED = 5.0, 1000
-"""A completion that no store took for so long gets a lease, in a worker with fewer mails."""
+"""An outcome that no store took for so long gets a lease, in a worker with fewer mails."""
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class Delivery:
                 in_doubt.stages,
                 record,
                 self._staged,
-                lambda known, failed: in_doubt.notify(self.item, known, failed, content),
+                lambda known, failed: in_doubt.notify(self.item, known, failed, self.content),
                 lambda known, sent: in_doubt.sent_after_all(self.item, known, sent),
             )
             item = narrowed(item, record.remaining)
@@ -111,7 +111,7 @@ class Delivery:
         self.item = item
         """The mail, its enqueue id, its blob ids."""
         self.content = content
-        """Header and body, byte for byte as they were enqueued."""
+        """Header and body, byte for byte as they were enqueued. Empty after `drop_content`."""
         self.settled = asyncio.Event()
         """Set when this worker has released the mail."""
         self.handed: float | None = None
@@ -201,9 +201,8 @@ class Delivery:
         `recipients` None means all of them; an empty sequence completes the mail. A delayed retry
         is a failed attempt, unless `counted` is False or it is `throttled` (waits for a
         destination). A retry at once for the same recipients is a requeue, as in James. Any other
-        retry publishes a new message, awaits its confirm and then acknowledges the old one; a crash
-        in between leaves both. A mail that was deleted meanwhile is dropped. With stage marks the
-        next attempt's record is written first, and recipients in doubt (begun, no answer) fail.
+        retry publishes a new message, then acknowledges the old one. A mail that was deleted
+        meanwhile is dropped. With stage marks recipients in doubt (begun, no answer) fail.
         """
         delay = checked_delay(after)
         remaining = self.item.mail.recipients if recipients is None else tuple(recipients)
@@ -225,7 +224,7 @@ class Delivery:
             disposition = await self._requeue(Disposition.RETRIED)
             self._emit_retry(to_serve, None)
             return disposition
-        if await self._is_closed():
+        if await self.lease.is_over():
             return await self._drop()
         counts = counted and delay is not None and not throttled
         last_answer = self._explanation.get("why") or self._explanation.get("answer") or ""
@@ -280,7 +279,7 @@ class Delivery:
         return await self._settled(lambda: self._reject(reason))
 
     async def _reject(self, reason: str) -> Disposition:
-        if await self._is_closed():
+        if await self.lease.is_over():
             return await self._drop()
         remaining = await self._begin_next_attempt(self.item.mail.recipients)
         if isinstance(remaining, Disposition):
@@ -323,7 +322,7 @@ class Delivery:
         if marks is not None and (marks.doubtful or marks.next_record is not None):
             # The retry fails recipients in doubt and tries the others. It may have begun already.
             return await self._retry(remaining, None, counted=False, throttled=False)
-        if not self._bounce_sent and await self._is_closed():
+        if not self._bounce_sent and await self.lease.is_over():
             return await self._drop()
         try:
             sent = self._bounce_sent or await reporter.report(self.item, failures, self.content)
@@ -353,14 +352,18 @@ class Delivery:
     async def _settled(self, settle: Callable[[], Awaitable[Disposition]]) -> Disposition:
         """Settles once. Concurrent and later callers get the same result."""
         async with self.lease.settling():
-            return self._disposition or await settle()
+            try:
+                return self._disposition or await settle()
+            except StoreUnavailable:
+                is_long = self._refused_seconds() >= UNSTORED_SECONDS
+                if is_long and len(self._state.in_hand) < _MAX_UNSTORED:
+                    await self.lease.replace_message()
+                raise
 
-    async def _is_closed(self) -> bool:
-        """Whether it was deleted, or closed as stuck. False if unknown: its next delivery asks."""
-        try:
-            return self.lease.is_closed or await self._context.is_marked(self.item.enqueue_id)
-        except StoreUnavailable:
-            return False
+    def drop_content(self) -> None:
+        """Frees the memory of the content. A report is made of the stored header then."""
+        self.content = b""
+        self._reservation.release()
 
     def abandon(self) -> None:
         """Releases a delivery that was not handed out and whose message is gone."""
@@ -374,17 +377,13 @@ class Delivery:
             return await self._done(disposition)
         except TakenOver:
             return await self._requeue(Disposition.GIVEN_BACK)
-        except StoreUnavailable:
-            is_long = self._refused_seconds() >= UNSTORED_SECONDS
-            if is_long and len(self._state.in_hand) < _MAX_UNSTORED:
-                await self.lease.replace_message()
-            raise
 
     async def _drop(self) -> Disposition:
         self._explanation = {"why": "it was deleted, or closed, while a handler had it"}
         return await self._end(self.lease.ack, Disposition.DROPPED)
 
     async def _done(self, disposition: Disposition) -> Disposition:
+        self.lease.is_done = True
         await self._context.mark(self.item.enqueue_id)
         crash.point("complete:marked")
         await self.lease.end()

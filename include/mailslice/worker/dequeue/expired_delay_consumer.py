@@ -114,11 +114,9 @@ class ExpiredDelayConsumer:
     async def _park_or_dead_letter(
         self, message: Message, why: MailsliceError, trial: park.Trial, since: float
     ) -> bool:
-        """Puts the copy into a delay level, or dead-letters it after faults of its own.
-
-        `since`: when its errors began. Returns False if the copy stays here. A copy whose mail this
-        worker published while its row is still open stays as long as possible: another worker would
-        publish the mail again.
+        """Puts the copy into a delay level, or dead-letters it after faults of its own. False: it
+        stays here. `since`: when its errors began. A copy whose mail this worker published while
+        its row is open stays as long as possible: another worker would publish the mail again.
         """
         seconds = asyncio.get_running_loop().time() - since
         if self._delays.has_published(message) and seconds < park.LONGEST_UNACKNOWLEDGED:

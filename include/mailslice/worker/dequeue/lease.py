@@ -1,9 +1,7 @@
-"""The lease of a mail in a handler: a delayed copy that replaces its message at the broker.
+"""The lease of a mail in a handler (ADR 50): a delayed copy that replaces its message.
 
-RabbitMQ closes the channel of a consumer that leaves a message unacknowledged for too long. So a
-mail that is long in a handler gets a lease: a delayed copy, due in ten minutes, with a row in
-delayed_mails. The worker renews it while the handler runs. A deleted mark drops the copy, a retry
-voids it. If the process dies, the copy expires and the mail is delivered again.
+The worker renews it while the handler runs. A deleted mark drops the copy, a retry voids it. If the
+process dies, the copy expires and the mail is delivered again.
 """
 
 import asyncio
@@ -12,10 +10,11 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 
 from mailslice.codec.headers import count_in
 from mailslice.model import crash
-from mailslice.model.errors import MailsliceError
+from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.mail import EnqueueId
 from mailslice.model.names import HEADER_FAILURES
 from mailslice.stores.rabbitmq.consumer import Message
@@ -52,6 +51,8 @@ class Lease:
         """Whether a copy has replaced the message, which is acknowledged."""
         self.is_closed = False
         """Whether its handler lost the mail: it was deleted, or another worker took it."""
+        self.is_done = self.says_done = False
+        """Whether its handler is done with it but for the deleted mark; whether the row says so."""
 
     @property
     def has_message(self) -> bool:
@@ -62,6 +63,13 @@ class Lease:
     def is_lost(self) -> bool:
         """Whether the broker has the mail back, and hands it out again."""
         return not self.is_out and not self.message.link.is_open
+
+    async def is_over(self) -> bool:
+        """Whether it was deleted, or closed as stuck. False if unknown: its next delivery asks."""
+        try:
+            return self.is_closed or await self._context.is_marked(self._enqueue_id)
+        except StoreUnavailable:
+            return False
 
     def adopt(self, message: Message) -> bool:
         """Replaces the lost message, or the copy, by this one. False: this one may not do so."""
@@ -111,7 +119,7 @@ class Lease:
 
     async def replace_message(self) -> None:
         """Replaces the message now, within a settlement that a store does not take."""
-        if self.has_message:
+        if self.has_message or (self.is_out and self.is_done and not self.says_done):
             await self._extend()
 
     def extend_when_due(self) -> None:
@@ -131,14 +139,15 @@ class Lease:
         loop = asyncio.get_running_loop()
         self._due = loop.time() + RETRY_SECONDS
         try:
-            if await self._context.is_marked(self._enqueue_id) or await self._is_taken():
+            if await self.is_over() or await self._is_taken():
                 self._due = math.inf  # its message is not needed any more
                 self.is_closed = True
             else:
                 self._has_row = True
                 copy, due = MessageCopy.of(self.message), self._context.clock() + LENGTH
-                has_message, schedule = not self.is_out, self._delays.schedule
-                await schedule(self._enqueue_id, copy, due, leased=True, has_message=has_message)
+                done, leased = self.is_done, partial(self._delays.schedule, leased=True)
+                await leased(self._enqueue_id, copy, due, done=done, has_message=not self.is_out)
+                self.says_done = done
                 self._due = loop.time() + LENGTH.total_seconds() / 2
             crash.point("lease:copied")
         except MailsliceError as error:

@@ -1,16 +1,15 @@
-"""Parks messages that wait for a store: a confirmed copy into the park queue, then the ack.
+"""Parks messages that wait for a store (ADR 49): a confirmed copy into a TTL queue, then the ack.
 
-A waiting message occupies the prefetch window, and RabbitMQ closes the channel of a consumer that
-does not acknowledge it in time. So a message is retried for half a minute, then parked. It is
-parked after one try if it was parked before, or the broker counts its returns; earlier, if it keeps
-others out of the window. The park queue has a TTL and dead-letters into the mail exchange. While a
-broker in alarm takes no copy the message stays here.
+A message is retried for half a minute before; once if it was parked before, or the broker counts
+its returns. While a broker in alarm takes no copy the message stays here.
 """
 
 import asyncio
 import logging
+import math
 import random
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from mailslice.codec.headers import count_in
@@ -36,6 +35,7 @@ FAULT_ROUNDS = 5
 """Rounds that end in a fault, while others succeed, after which a mail is a dead letter."""
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 5.0
+_REMEMBERED_SECONDS = 1800.0
 _ON_ITS_WAY = 5.0
 """Seconds by which a parked mail may come back late."""
 
@@ -134,6 +134,48 @@ class RetryPauses:
     def pause(self) -> float:
         longest, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
         return longest * random.uniform(0.7, 1.0)
+
+
+class Turns:
+    """Tries of parked messages that are back: a quarter of the window at once, as a try may be as
+    slow as a time-out. While tries fail, others wait for a turn only if a third of the window is
+    free, and a message whose try failed rests for as long as a try of each such message takes.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._turns = max(1, window // 4)
+        self._free = asyncio.Semaphore(self._turns)
+        self._away_until = self._seconds = 0.0
+        """Until when the stores count as away; seconds of the last try that failed."""
+        self._failed: dict[int, float] = {}  # hash of a body -> loop time of its last, failed try
+
+    async def tried(
+        self, message: Message, taken: int, attempt: Callable[[], Awaitable[MailsliceError | None]]
+    ) -> MailsliceError | None:
+        """Awaits `attempt()`. Raises TimeoutError: no turn now. `taken`: messages in the window."""
+        loop, key, seconds = asyncio.get_running_loop(), hash(message.body), SECONDS_FOR_A_TURN
+        if (now := loop.time()) < self._away_until:
+            rest = len(self._failed) * self._seconds / self._turns
+            if now < self._failed.get(key, -math.inf) + rest:
+                raise TimeoutError
+            seconds = SECONDS_IN_THE_WAY if 3 * taken <= 2 * self._window else 0.0
+        async with asyncio.timeout(seconds):
+            await self._free.acquire()
+        with ExitStack() as turn:
+            turn.callback(self._free.release)  # soon: a try also waits for workers and for memory
+            turn.callback(loop.call_later(RETRY_SECONDS, turn.close).cancel)
+            began = loop.time()
+            why = await attempt()
+        self._failed.pop(key, None)
+        self._away_until = 0.0
+        if why is not None:
+            self._failed[key] = now = loop.time()
+            self._seconds = min(now - began, RETRY_SECONDS)
+            self._away_until = now + RETRY_SECONDS
+            while next(iter(self._failed.values())) < now - _REMEMBERED_SECONDS:
+                del self._failed[next(iter(self._failed))]
+        return why
 
 
 class Park:

@@ -8,7 +8,7 @@ budget bounds the loaded content.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -58,8 +58,7 @@ class Preparer:
         self._on_fine = on_fine
         self._attempt = attempt or self._prepare_once
         self._rounds = park.FaultRounds(state.context.statistics, prefetch)
-        self._turns = asyncio.Semaphore(max(1, prefetch // 4))
-        self._away_until = 0.0
+        self._turns = park.Turns(prefetch)
         self._at_work: dict[EnqueueId, asyncio.Event] = {}
         self.park = park.Park(state.context, state.delays)
 
@@ -76,9 +75,7 @@ class Preparer:
         try:
             pauses = park.RetryPauses(slot.message, slot.trial, self._rounds, through)
             while why is not None and slot in self._slots:
-                hands = self._state.in_hand.values()
-                in_handlers = sum(one.handed is not None and one.lease.has_message for one in hands)
-                over = pauses.is_over(len(self._slots) + in_handlers)
+                over = pauses.is_over(self._taken)
                 if over and slot.trial.may_park() and await self._park_or_dead_letter(slot, why):
                     return
                 await asyncio.sleep(pauses.pause())
@@ -98,26 +95,21 @@ class Preparer:
         return why
 
     async def _tried_in_turn(self, slot: Slot) -> MailsliceError | None:
-        """As `_tried`, for parked messages that are back. Their tries, which may be as slow as a
-        time-out, take a quarter of the window. Others wait for a turn, unless a try has failed.
-        """
+        """As `_tried`, for parked messages that are back, which take turns."""
         if slot.doubt is None and HEADER_DOUBT in slot.message.headers:
             slot.doubt = Doubt.of(slot.message.headers[HEADER_DOUBT], self._context.clock())
-        loop = asyncio.get_running_loop()
-        is_away = loop.time() < self._away_until
         try:
-            async with asyncio.timeout(0 if is_away else park.SECONDS_FOR_A_TURN):
-                await self._turns.acquire()
+            return await self._turns.tried(slot.message, self._taken, partial(self._tried, slot))
         except TimeoutError:
             with suppress(Exception):  # its event names the mail; a try reports what is wrong
                 slot.item = codec.decode(slot.message.body)
             return StoreUnavailable("parked mails before it are still tried")
-        with ExitStack() as turn:
-            turn.callback(self._turns.release)  # soon: a try also waits for workers and for memory
-            turn.callback(loop.call_later(park.RETRY_SECONDS, turn.close).cancel)
-            why = await self._tried(slot)
-        self._away_until = loop.time() + park.RETRY_SECONDS if why else 0.0
-        return why
+
+    @property
+    def _taken(self) -> int:
+        """Messages in the window, those in handlers included."""
+        hands = self._state.in_hand.values()
+        return len(self._slots) + sum(d.handed is not None and d.lease.has_message for d in hands)
 
     def clear_out(self) -> None:
         """Parks what has been in the window for too long: longer in each round while it loads."""

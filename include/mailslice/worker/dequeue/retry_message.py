@@ -41,10 +41,10 @@ async def publish_retry(
 ) -> None:
     """Publishes `message` for the recipients of `item`, at once or `after` a delay.
 
-    A delayed message names the partition of its row. At its due time that row shows whether the
-    mail was deleted and cleaned. A missing row is written again while no cleanup can have dropped
-    it. After that the message names no partition: a shared queue delivers its mail, a queue of
-    mailslice alone treats it as cleaned. `has_message`, `held`, `answer`: as in `Delays.schedule`.
+    A delayed message names the partition of its row, which shows later if the mail was cleaned. A
+    missing row is written again while no cleanup can have dropped it. After that the message names
+    no partition: a queue of mailslice alone treats its mail as cleaned. `has_message`, `held`,
+    `answer`: as in `Delays.schedule`.
     """
     now, alone = context.clock(), not context.settings.queue.shared
     # A message of James has no timestamp: the mail's age counts from its first retry.

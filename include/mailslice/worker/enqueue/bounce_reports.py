@@ -42,12 +42,11 @@ class Reporter:
     async def report(
         self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None = None
     ) -> bool:
-        """Enqueues one report of these recipients. `content` None: loads the mail's header.
+        """Enqueues one report of these recipients. Without `content` loads the mail's header.
 
         False when no report is possible: the sender is null, none can be made of the mail (logged),
-        or the bounce queue was deleted (mails that wait for it would occupy every handler). Raises
-        StoreUnavailable, or BadSetting for a changed password: call it again. After a crash before
-        the record a sender gets two reports rather than none.
+        or the bounce queue was deleted. Raises StoreUnavailable, or BadSetting for a changed
+        password: call it again. After a crash a sender gets two reports rather than none.
         """
         try:
             queued = await self._enqueued(item, failures, content)
@@ -78,7 +77,7 @@ class Reporter:
     async def _enqueued(
         self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None
     ) -> QueuedMail | None:
-        header = content
+        header = content or None
         if header is None and item.mail.sender:
             with suppress(ContentMissing):
                 header = await self._blobs.get(item.header_blob_id)

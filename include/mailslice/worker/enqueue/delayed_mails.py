@@ -164,6 +164,7 @@ class Delays:
         due: datetime,
         *,
         leased: bool = False,
+        done: bool = False,
         held: bool = False,
         has_message: bool = True,
         answer: str = "",
@@ -171,11 +172,10 @@ class Delays:
         """Writes the row, then publishes the copy. The copy of an older row is dropped later.
 
         The caller does not acknowledge its message, or report an enqueue, before this returns.
-        `leased`: a handler has the mail (`lease`). `held`: a domain of the mail is held.
+        `leased`: a handler has the mail, or is `done` with it (`lease`). `held`: a domain of it is
+        held. `answer`: that of the failed attempt; empty: the row keeps the earlier one.
         `has_message` False: the caller's message is gone. Then, and if the older row is open, a
-        copy precedes the row: the copy of the older row may be the only one, as another worker may
-        have got the message and acknowledged it (`is_overtaken`). `answer`: that of the failed
-        attempt; if it is empty, the row keeps the earlier one.
+        copy precedes the row: the older row's copy may be all there is (`is_overtaken`).
         """
         wait, token = due - self._context.clock(), uuid4()
         await self.declare(level_for(wait))
@@ -197,6 +197,7 @@ class Delays:
             enqueued=copy.timestamp,
             throttled=bool(copy.headers.get(HEADER_THROTTLED)),
             leased=leased,
+            done=done,
             held=held,
             answer=answer or (before.answer if before else ""),
         )
@@ -219,15 +220,17 @@ class Delays:
     async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
         """Whether a later attempt waits in delayed_mails. This older message is not delivered then.
 
-        An open row is a later attempt if it is held (ADR 86), or if it is not due and has more
-        failures than the message. With as many failures it is one, too, unless it is a lease or the
-        message comes from that delay (token). A message of a held row is delayed anew: the row's
-        publisher may still close the row. For another message the row's copy is published first:
-        the row's writer may have been killed before it published one.
+        An open row is a later attempt if it is held (ADR 86), or is not due and has more failures
+        than the message, or as many, unless it is a lease or the message comes from that delay
+        (token). A message of a held row is delayed anew: its publisher may still close the row. For
+        another one the row's copy is published first: the row's writer may have died before that.
         """
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:
             return False
+        if row.done:
+            await self._context.mark(enqueue_id)
+            return True
         failures = count_in(message.headers, HEADER_FAILURES)
         is_from_it = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
         is_later = row.failures > failures or not (row.leased or is_from_it)
@@ -259,6 +262,10 @@ class Delays:
         marked = await self._context.is_marked(item.enqueue_id)
         crash.point("hop:checked")
         copy = MessageCopy.of(message)
+        is_true = row is not None and str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
+        if row is not None and row.done and is_true and not (marked or row.published):
+            await self._context.mark(item.enqueue_id)  # the worker that handled it is gone
+            marked = True
         if marked:
             if row is not None and not row.published:
                 await self.rows.close(row)
@@ -269,7 +276,6 @@ class Delays:
             log.warning(text, extra=about("delay_row_lost", item.enqueue_id))
             await self._context.publish(copy)
             return _NO_WAIT
-        is_true = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
         if row.published or row.due is None or not is_true:
             return _NO_WAIT
         remaining = row.due - self._context.clock()
@@ -339,9 +345,8 @@ class Delays:
     async def bring_forward(self, row: DelayedMail, lock: LeasedLock | None = None) -> bool:
         """Makes a delayed mail that `is_far` due now. False: no longer far, or delayed anew.
 
-        The hop consumers publish it, by the copy with the row's token. This publishes no mail
-        itself, so it may be repeated after a kill anywhere (ADR 87). A row that is due soon is left
-        alone: a worker may have read it already, and may publish its mail.
+        The hop consumers publish it, by the copy with the row's token: so this may be repeated
+        after a kill (ADR 87). Not a row that is due soon: a worker may be about to publish it.
         """
         now, token, copy = self._context.clock(), uuid4(), _copy_of(row)
         wait = timedelta(seconds=self._context.tuning.copy_before_row)

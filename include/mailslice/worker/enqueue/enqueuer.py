@@ -1,8 +1,7 @@
 """Enqueue: header and body blob together -> view row -> confirmed publish -> return.
 
-The row comes first: a message that RabbitMQ delivers before a failed insert could not be taken
-back. A failed enqueue is undone: deleted mark, then its own blobs (`enqueue_undo`). An error of the
-broker is not "not sent": the message may be delivered before its mark. The error says so.
+The row comes first: a message that is delivered before a failed insert could not be taken back. A
+failed enqueue is undone (`enqueue_undo`). After an error of the broker it may be delivered.
 """
 
 import asyncio

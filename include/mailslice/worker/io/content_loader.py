@@ -87,11 +87,9 @@ class ContentBudget:
 
 @cache
 def return_large_blocks() -> bool:
-    """Makes glibc return the memory of large contents at once: fixes its mmap threshold at 2 MiB,
-    once a process. False where the C library has no mallopt.
-
-    Else glibc raises it to the size of each freed block. Mails of 25 MB then come from its arenas,
-    one a thread, which keep freed memory: 64 mails ended at 390 MiB resident, not at 210.
+    """Makes glibc return the memory of large contents at once: fixes its mmap threshold at 2 MiB.
+    Else it rises, and the arenas of threads keep freed memory: 64 mails of 25 MB ended at 390 MiB
+    resident, not at 210. False where the C library has no mallopt.
     """
     try:
         return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK))
@@ -106,8 +104,8 @@ _LARGE = 16
 class Loader:
     """Loads contents for one event loop.
 
-    It reads at most 16 large contents at once, which does not lower the rate: an open answer holds
-    half a megabyte unread. Small ones come with the first answer; the window before S3 bounds them.
+    It reads at most 16 large contents at once: an open answer holds half a megabyte unread. Small
+    ones come with the first answer.
     """
 
     def __init__(self, blobs: AsyncBlobStore, budget: ContentBudget) -> None:

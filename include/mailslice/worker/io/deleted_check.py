@@ -1,11 +1,9 @@
 """The status of a mail at its delivery: live, done (marked), or cleaned away.
 
 On queues that are mailslice's alone (MAILSLICE_QUEUE_SHARED=false) a cleanup drops deleted marks
-with their rows. A message that is delivered after that has neither row nor mark, at quorum: it
-becomes a dead letter, "cleaned". On shared queues marks stay until the broker was seen drained.
-
-On every queue, delayed mails are checked before they are published (`was_cleaned`): James' own
-cleanup drops rows and marks, also of mails that wait in mailslice's delay levels.
+with their rows. A message that is delivered after that becomes a dead letter, "cleaned". On shared
+queues marks stay until the broker was seen drained. On every queue, delayed mails are checked
+before they are published (`was_cleaned`): James' own cleanup drops their rows and marks, too.
 """
 
 import asyncio
@@ -40,9 +38,8 @@ async def delivery_status(
 ) -> DeliveryStatus:
     """Reads the deleted mark. Where marks may have been dropped, it also searches for the row.
 
-    A slice that is open by the current window needs no search. A cleanup uses a new window once all
-    workers were restarted (`--restarted`). A worker that was not writes into the slice until the
-    largest window ends. The search waits longer till then.
+    A slice that is open by the current window needs no search. The search waits longer until the
+    largest window ends: a worker that was not restarted writes into the slice till then.
     """
     if await context.is_marked(item.enqueue_id):
         return DeliveryStatus.DONE

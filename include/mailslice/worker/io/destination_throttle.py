@@ -1,8 +1,7 @@
 """Throttling by destination: the workers of a queue share one book a domain (`model.throttling`).
 
 A handler asks before it connects: `with throttle.entering(domains) as waits:`. Recipients at
-domains in `waits` get nothing now: `Retry(after=..., throttled=True)` puts them into delay levels.
-A process joins claims and releases into one conditional write. Unlimited domains cost nothing.
+domains in `waits` get nothing now: `Retry(after=..., throttled=True)`. Unlimited domains are free.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """The copy that replaces a message: its body, the headers that stay, and the mail's timestamp.
 
-Every replacement (retry, delay, park, lease, dead letter) has one order: the copy is published, the
-broker confirms it, and only then the message is acknowledged. A crash in between leaves both, and
-the deleted check drops one of them.
+Every replacement has one order: the copy is published and confirmed, then the message is
+acknowledged. A crash in between leaves both, and the deleted check drops one of them.
 """
 
 from collections.abc import Mapping

@@ -23,8 +23,7 @@ class Consumed:
     """What became of the mails that were handed to a handler.
 
     `given_back`: another worker had taken the mail (stage marks). `dropped`: it was deleted or
-    closed meanwhile, or all its remaining recipients are in doubt. `failures`: attempts that ended
-    in an exception; those mails are among the retried.
+    closed meanwhile, or all its recipients are in doubt. `failures`: retried after an exception.
     """
 
     completed: int = 0
@@ -73,10 +72,9 @@ async def consume(
     `policy` (default: MAILSLICE_WORKER_BACK_OFF_*, MAILSLICE_WORKER_ATTEMPTS): an exception is a
     retry with a growing pause, and ends the mail after this many attempts. A `DeadLetter` is a
     reject. Ends when `stop` is set, when the queue gave nothing for `idle`, or after `most` mails.
-    Running handlers may then finish; an outcome that no store takes for 30 s is given up, and its
-    mail is handed out again. A cancellation cancels async handlers and gives back unsettled mails.
-    Raises BadSetting, or StoreUnavailable after `give_up_after` without a store (plus 30 s for
-    handlers).
+    Running handlers may then finish; an outcome that no store takes for 30 s is given up. A
+    cancellation cancels async handlers and gives back unsettled mails. Raises BadSetting, or
+    StoreUnavailable after `give_up_after` without a store (plus 30 s for handlers).
     """
     if most is not None:
         check_count("most", most)
@@ -128,6 +126,9 @@ async def _end_deliveries(deliveries: Deliveries, handed: Iterable[Delivery]) ->
 
 async def _return_to_queue(delivery: Delivery) -> None:
     """A mail left in hand would adopt all later messages of it, and keep its memory."""
+    if delivery.lease.says_done:  # its copy writes the mark
+        delivery.abandon()
+        return
     try:
         await delivery.retry()
     except MailsliceError:  # its stage marks cannot be written now

@@ -190,10 +190,8 @@ class HandlerPool:
         on_taken: Callable[[Delivery], None] = lambda _delivery: None,
     ) -> None:
         """Starts the handler for each delivery, until there is no more, none came for `idle`, or
-        `limit` were taken. It may be cancelled while it waits.
-
-        It takes a delivery only when a handler can start: a mail that is handed out counts as
-        begun, and stuck_mails would close it if it waited.
+        `limit` were taken. It may be cancelled while it waits. It takes a delivery only when a
+        handler can start: stuck_mails would close a mail that is handed out and waits.
         """
         taken = 0
         while taken != limit:
@@ -354,6 +352,7 @@ class HandlerPool:
             self._metrics.store_failed()
             if delivery.lease.is_out:  # it occupies no window, and other mails can be stored
                 permit.close()
+                delivery.drop_content()
             remaining = DRAIN_SECONDS + max(began, self._ending_since) - time.monotonic()
             if remaining <= 0:
                 text = "outcome given up at the end: no store took it for %d s; the mail goes back"

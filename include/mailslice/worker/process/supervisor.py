@@ -1,8 +1,7 @@
 """`mailslice worker run`: the consumer process for containers.
 
-The parent starts and watches the processes that consume, restarts with back-off those that die,
-passes signals on, and serves liveness and metrics of all on one port. It consumes nothing itself.
-Each process ends by itself when the parent is gone.
+The parent starts the processes that consume, restarts with back-off those that die, passes signals
+on, and serves liveness and metrics on one port. A process ends by itself when the parent is gone.
 """
 
 import logging
@@ -71,9 +70,8 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
 
     Each of the `processes` has up to `prefetch` mails, `concurrency` of them in handlers. On a
     signal running handlers may finish for `drain` (default: `drain_for`), the rest goes back to the
-    broker. `health_port` (default: the setting) serves /livez, /readyz and /metrics; 0 = none.
-    Raises BadInput for a number, and MailsliceError with text and exit code of a process that
-    cannot start if none ever began to consume. After that a fault only restarts its process.
+    broker. `health_port` (default: the setting): 0 = none. Raises BadInput for a number, and
+    MailsliceError with text and exit code of a process that cannot start, if none ever consumed.
     """
     numbers = {"--processes": processes, "--prefetch": prefetch, "--concurrency": concurrency}
     for name, value in numbers.items():

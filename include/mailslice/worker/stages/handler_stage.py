@@ -3,10 +3,9 @@
 A handler calls `stage.sending(recipients)` before the first step that cannot be taken back: it is
 durable when it returns. Right after the step it calls `stage.sent(recipients)`, or
 `stage.not_sent(recipients)` if the step surely did not happen. If the worker dies, or the handler
-ends, in between, these recipients fail and are reported; they are never sent to twice. Without
-recipients each call means all possible ones. `sending` raises TakenOver if another worker has the
-mail. Without stage marks on the queue all calls do nothing. A plain handler gets a BlockingStage,
-an async one an AsyncStage, whose methods are awaited.
+ends, in between, these recipients fail and are reported. Without recipients each call means all
+possible ones. Without stage marks on the queue all calls do nothing. A plain handler gets a
+BlockingStage, an async one an AsyncStage, whose methods are awaited.
 """
 
 import asyncio

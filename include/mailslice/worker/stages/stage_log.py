@@ -1,8 +1,7 @@
 """Stage marks: read at each delivery, written conditionally by the worker that has the mail.
 
-`sending` is durable before the first irreversible step; `sent` follows it. A delivery
-(`StageMarks`) knows at least what the table has. If a `sent` cannot be written, the next mark, or
-the end of the delivery, writes it.
+`sending` is durable before the first irreversible step; `sent` follows it. If a `sent` cannot be
+written, the next mark, or the end of the delivery, writes it.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """delayed_mails: when a delayed mail is due, and which copy on the broker is valid (token).
 
 A writer reads the row first, and writes USING TIMESTAMP max(now, the write time read + 1). By its
-clock alone, the write of a worker whose clock is behind would be lost. Then the row would not have
-the token of the worker's copy, and the copy would be dropped.
+clock alone, the write of a worker whose clock is behind would be lost, and its copy be dropped.
 """
 
 import time
@@ -35,9 +34,9 @@ class DelayedMail:
     `published`: it was published to the mail exchange; copies that still arrive are obsolete.
     `written_us` is the row's write time when it was read. `failures`, `redrives` and `enqueued` are
     those of its message (headers, timestamp), to publish it without a copy. `throttled`: it waits
-    for a destination's rate limit. `leased`: a handler has it, and it is delivered again when the
-    worker dies. `held`: one of its domains is held. `answer`: the server's answer to the last
-    attempt, redacted. A closed row keeps `failures` and `answer`.
+    for a destination's rate limit. `leased`: a handler has it, or is `done` with it: then only its
+    deleted mark is missing. `held`: one of its domains is held. `answer`: the server's answer to
+    the last attempt, redacted. A closed row keeps `failures` and `answer`.
     """
 
     enqueue_id: EnqueueId
@@ -52,6 +51,7 @@ class DelayedMail:
     enqueued: datetime | None = None
     throttled: bool = False
     leased: bool = False
+    done: bool = False
     held: bool = False
     answer: str = ""
 
@@ -88,8 +88,8 @@ class DelayedMails(OwnTable):
     SCHEMA = """
         queuename text, shard int, enqueueid uuid, due timestamp, copy_token uuid,
         published boolean, slicestart timestamp, bucketid int, message blob, failures int,
-        redrives int, enqueued timestamp, throttled boolean, leased boolean, held boolean,
-        answer text,
+        redrives int, enqueued timestamp, throttled boolean, leased boolean, done boolean,
+        held boolean, answer text,
         PRIMARY KEY ((queuename, shard), enqueueid)
     """
 

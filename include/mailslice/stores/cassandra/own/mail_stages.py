@@ -1,8 +1,7 @@
 """mail_stages: the stage of a mail for each recipient (`model.stages`).
 
-Only queues with stage marks have rows here. Every write is conditional on the record that it
-replaces (owner, attempt and step): of two holders of a mail one is refused. All writes are LWT, so
-that no clock decides. A record expires by TTL after its last write.
+Only queues with stage marks have rows here. Every write is an LWT on the record that it replaces
+(owner, attempt and step): of two holders of a mail one is refused, and no clock decides.
 """
 
 from collections.abc import Iterable, Sequence
