@@ -313,8 +313,11 @@ def test_many_recipients_are_named_in_flights_that_the_network_can_hold() -> Non
     assert done.stage.marks == [("sending", to), ("sent", to)]
 
 
-def test_after_a_refusal_the_next_transaction_begins_with_rset() -> None:
-    first = talk(OK, b"550 no\r\n")
+@pytest.mark.parametrize(
+    "answers", [[OK, b"550 no\r\n"], [OK, OK, b"554 no\r\n"], [OK, OK, GO, b"552 too large\r\n"]]
+)
+def test_after_a_refusal_the_next_transaction_begins_with_rset(answers: list[bytes]) -> None:
+    first = talk(*answers)
     again = talk(OK, OK, OK, GO, OK, after=first)
     assert again.commands[:2] == ["RSET", "MAIL FROM:<s@x>"]
     third = talk(OK, OK, GO, OK, after=first)

@@ -75,8 +75,7 @@ class Intake:
     ) -> list[str]:
         """AUTH is announced only where it can succeed."""
         session.host_name = hostname
-        offered = self.policy.offers_auth
-        announced = [line for line in responses if offered or not line.startswith("250-AUTH")]
+        announced = [r for r in responses if self.policy.offers_auth or r[:8] != "250-AUTH"]
         return [*announced[:-1], "250-PIPELINING", "250-ENHANCEDSTATUSCODES", announced[-1]]
 
     async def handle_MAIL(
