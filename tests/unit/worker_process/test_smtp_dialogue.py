@@ -491,6 +491,12 @@ def test_a_connection_that_ends_after_the_second_mail_was_begun_is_its_failure()
     assert (second.broken, second.refused.for_now) == (True, {A: 421})
 
 
+@pytest.mark.parametrize("to", [(A, B), (A, A)])
+def test_a_connection_on_which_a_command_cannot_be_sent_is_closed(to: tuple[str, ...]) -> None:
+    done = talk(OK, b"550 no\r\n", socket=FakeSocket(fails_at=2), to=to)
+    assert (done.refused.for_good, done.connection.is_open) == ({A: 550}, False)
+
+
 def test_the_end_of_the_worker_stops_a_mail_before_its_final_dot() -> None:
     stopping = threading.Event()
 

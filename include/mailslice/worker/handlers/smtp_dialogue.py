@@ -116,6 +116,7 @@ def send(
     try:
         envelope.exchange(mail, timeouts)
     except smtplib.SMTPServerDisconnected as error:
+        connection.close()
         rest = refused.unanswered(recipients)
         if len(rest) == len(recipients) or timeouts.is_late or timeouts.stopping.is_set():
             raise
@@ -176,8 +177,7 @@ class _Envelope:
 
     def _on_rset_reply(self, _: tuple[str, ...]) -> None:
         """The reply to RSET: a server that refuses it would refuse MAIL, too."""
-        code, _words = self._connection.reply()
-        if code // 100 != 2:
+        if (code := self._connection.reply()[0]) // 100 != 2:
             raise self._connection.out_of_step(code)
 
     def _on_mail_reply(self, recipients: tuple[str, ...]) -> None:
