@@ -118,8 +118,10 @@ class Intake:
         try:
             mail = self._mail(session, envelope)
             content = await receiving(reservation, self._trace(session, envelope, mail.name))
-            if isinstance(content, bytes) and _hops(content) > _MAX_HOPS:
-                content = "554 5.4.6 Too many hops: the mail goes round in circles"
+            if isinstance(content, bytes):
+                received = _HOP.findall(content, 0, header_end(content[:_TRACE]))
+                if len(received) - 1 > _MAX_HOPS:  # without the line of this server
+                    content = "554 5.4.6 Too many hops: the mail goes round in circles"
         except BaseException:
             reservation.release()
             raise
@@ -219,11 +221,6 @@ class Intake:
             f"\t{format_datetime(self.clock())}",
         )
         return "".join(f"{line}\r\n" for line in lines).encode("ascii", "replace")
-
-
-def _hops(content: bytes) -> int:
-    """Received lines without the one of this server."""
-    return len(_HOP.findall(content, 0, header_end(content[:_TRACE]))) - 1
 
 
 def _string_attribute(text: str) -> bytes:
