@@ -61,7 +61,7 @@ class FilterCommand(ExampleCommand):
     """Refuses an option that selects, or a duty's, given twice, except --id: the last would win."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        params = self.make_parser(ctx).parse_args(args=[*args])[2]
+        params: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
         for param in (param for param in params if params.count(param) > 1):
             selects = param.name in _ONCE or not param.expose_value
             if selects and not (param.multiple or param.is_flag):
