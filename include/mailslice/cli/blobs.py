@@ -11,6 +11,7 @@ from mailslice.cli.arguments import DryRun, Limit, Reason, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_stores, record
+from mailslice.cli.selection import FilterCommand
 from mailslice.duties.blob_gc.trash import NO_COPY, PRESENT, RESTORED, Trash, Trashed
 from mailslice.model.batches import batches
 from mailslice.model.errors import BadInput, SomeFailed
@@ -31,7 +32,7 @@ def list_trashed(out: Output, *, run: Run = None, limit: Limit = None) -> None:
         out.rows((_as_row(copy) for copy in islice(trashed, limit)), empty=empty)
 
 
-@command(app, "restore")
+@command(app, "restore", FilterCommand)
 def restore(
     out: Output,
     *,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mailslice.cli.arguments import check_text
-from mailslice.cli.examples import ExampleCommand
+from mailslice.cli.selection import FilterCommand
 from mailslice.maintenance import registry
 from mailslice.maintenance.params import DutyParams, ParamShape, param_shapes
 from mailslice.model.errors import BadInput
@@ -22,7 +22,7 @@ _SWITCHES = {"--dry-run", "--json", "--debug", "--help"}
 _METAVARS = {timedelta: "DURATION", datetime: "TIME", int: "N", float: "NUMBER"}
 
 
-class DutyCommand(ExampleCommand):
+class DutyCommand(FilterCommand):
     """A command with the options of the duty that its arguments name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.cli.output import Output
-from mailslice.cli.shapes import LOST
+from mailslice.cli.shapes import LOST, envelope
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, ContentMissing, MailsliceError, SomeFailed
 from mailslice.model.mail import ViewRow
@@ -60,16 +60,8 @@ def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
     path = folder / f"{row.enqueue_id}.eml"
     content = Digested(queue.pieces(row))
     keep_file(path, content)
-    mail = row.item.mail
-    return {
-        "enqueueId": row.enqueue_id,
-        "name": mail.name,
-        "sender": mail.sender,
-        "recipients": list(mail.recipients),
-        "path": str(path),
-        "bytes": content.size,
-        "sha256": content.sha256.hexdigest(),
-    }
+    facts = {"path": str(path), "bytes": content.size, "sha256": content.sha256.hexdigest()}
+    return envelope(row.enqueue_id, row.item.mail) | facts
 
 
 def keep_file(path: Path, content: "Digested") -> None:

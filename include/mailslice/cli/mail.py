@@ -210,10 +210,9 @@ def _content(queue: "MailQueue", row: "ViewRow", *, as_json: bool) -> dict[str, 
     try:
         content = queue.content(row)
     except ContentMissing as error:
-        missing = dict.fromkeys(("bytes", "sha256", "headers"))
-        return {"content": LOST, "contentError": str(error), **missing}
-    header, _ = split(content)
-    headers = bytes(header).decode("utf-8", "replace")
+        lost = {"content": LOST, "contentError": str(error)}
+        return lost | dict.fromkeys(("bytes", "sha256", "headers"))
+    headers = bytes(split(content)[0]).decode("utf-8", "replace")
     return {
         "content": PRESENT,
         "bytes": len(content),

@@ -171,7 +171,7 @@ def _failed(error: BaseException, debug: bool) -> int:
 
 
 def _usage_error(error: TyperException) -> int:
-    message = error.format_message()
+    message = error.format_message().replace("Value error, ", "")
     if message.startswith("Usage:"):  # a group without a command: its help
         print(message, file=sys.stderr)
         return 2

@@ -13,7 +13,7 @@ from mailslice.model.mail import EnqueueId, parse_enqueue_id
 
 STDIN = "-"
 _LONGEST_LINE = 200
-_ONCE = {"sender", "recipient", "domain", "name", "older_than"}
+_ONCE = {"sender", "recipient", "domain", "name", "older_than", "run", "queue"}
 _WILDCARDS = "* is any text, ? one character"
 
 
@@ -58,12 +58,13 @@ class MailOptions:
 
 
 class FilterCommand(ExampleCommand):
-    """A command with `MailOptions`. Refuses one given twice, except --id: the last would win."""
+    """Refuses an option that selects, or a duty's, given twice, except --id: the last would win."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        params = self.make_parser(ctx).parse_args(args=[*args])[2]
-        for param in params:
-            if param.name in _ONCE and params.count(param) > 1:
+        params: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
+        for param in (param for param in params if params.count(param) > 1):
+            selects = param.name in _ONCE or not param.expose_value
+            if selects and not (param.multiple or param.is_flag):
                 raise BadInput(f"{param.opts[0]}: given twice; allowed: once")
         return super().parse_args(ctx, args)
 

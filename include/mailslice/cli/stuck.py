@@ -8,6 +8,7 @@ from mailslice.cli.arguments import Queue, Reason, Yes, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import OpenQueue, confirm, may_ask, open_queue, record, who
+from mailslice.cli.selection import FilterCommand
 from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
 from mailslice.model.command_line import command_line
@@ -42,7 +43,7 @@ def list_(out: Output, queue: Queue) -> None:
         out.rows(iter(rows), _COLUMNS, empty=f"no mail of {queue} is stuck")
 
 
-@command(app, "release")
+@command(app, "release", FilterCommand)
 def release(out: Output, queue: Queue, *, options: DecisionOptions) -> None:
     """Enqueue mails of the quarantine anew, each once, with a new id and fresh content.
 
@@ -51,7 +52,7 @@ def release(out: Output, queue: Queue, *, options: DecisionOptions) -> None:
     _decide(out, queue, "release", options)
 
 
-@command(app, "discard")
+@command(app, "discard", FilterCommand)
 def discard(out: Output, queue: Queue, *, options: DecisionOptions) -> None:
     """Remove mails and their content from the quarantine. They cannot be brought back.
 

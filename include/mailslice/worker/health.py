@@ -121,9 +121,10 @@ class HealthServer:
         def handler(*args: object) -> _Handler:
             return _Handler(answers, *args)
 
-        listener = _IPv6Server if ":" in host else ThreadingHTTPServer
+        family = {"address_family": socket.AF_INET6 if ":" in host else socket.AF_INET}
+        listener = type("Listener", (ThreadingHTTPServer,), family)  # on `::` also for IPv4
         try:
-            self._server = listener((host, port), handler)
+            self._server: ThreadingHTTPServer = listener((host, port), handler)
         except (OSError, TypeError) as error:  # TypeError: not a host name
             raise BadSetting(
                 f"health port {host_port(host, port)} cannot be opened: "
@@ -144,12 +145,6 @@ class HealthServer:
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()
-
-
-class _IPv6Server(ThreadingHTTPServer):
-    """On `::` it listens to IPv4, too."""
-
-    address_family = socket.AF_INET6
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -129,6 +129,13 @@ WRONG = {
     ),
     "queue delete spool --name a --older-than 1h --older-than 2h --yes": "--older-than: given tw",
     "queue export spool . --sender a@b.example --sender <>": "--sender: given twice",
+    "queue undelete spool --run a --run b --yes": "--run: given twice; allowed: once",
+    "blobs restore --run a --run b": "--run: given twice; allowed: once",
+    "stuck release spool --name a --name b": "--name: given twice; allowed: once",
+    "stuck discard spool --name a --name b --yes": "--name: given twice; allowed: once",
+    "duty run queue_cleanup --queue a --queue b": "--queue: given twice; allowed: once",
+    "duty apply blob_gc --run a --run b": "--run: given twice; allowed: once",
+    "duty plan blob_gc --grace 1h --grace 2h": "--grace: given twice; allowed: once",
     "queue browse spool --older-than yesterday": (
         "--older-than: 'yesterday' is not a duration; allowed: a number with ms, s, m, h, d or w"
     ),
@@ -199,7 +206,7 @@ WRONG = {
     "bench hotpath --size 3G": "--size: '3G' is not allowed; a size from 1",
     "report list --limit 0": "--limit: '0' is not allowed",
     "worker drain spool --max 0": "--max: '0' is not allowed",
-    "worker drain spool --outcome maybe": "maybe",
+    "worker drain spool --outcome maybe": "Invalid value for '--outcome': 'maybe' is not one of",
     "worker drain spool --idle soon": "--idle: 'soon' is not a duration",
     "worker drain spool --prefetch 70000": (
         "--prefetch: '70000' is not allowed; a whole number from 1 to 65535"

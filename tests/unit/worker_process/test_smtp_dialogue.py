@@ -313,8 +313,11 @@ def test_many_recipients_are_named_in_flights_that_the_network_can_hold() -> Non
     assert done.stage.marks == [("sending", to), ("sent", to)]
 
 
-def test_after_a_refusal_the_next_transaction_begins_with_rset() -> None:
-    first = talk(OK, b"550 no\r\n")
+@pytest.mark.parametrize(
+    "answers", [[OK, b"550 no\r\n"], [OK, OK, b"554 no\r\n"], [OK, OK, GO, b"552 too large\r\n"]]
+)
+def test_after_a_refusal_the_next_transaction_begins_with_rset(answers: list[bytes]) -> None:
+    first = talk(*answers)
     again = talk(OK, OK, OK, GO, OK, after=first)
     assert again.commands[:2] == ["RSET", "MAIL FROM:<s@x>"]
     third = talk(OK, OK, GO, OK, after=first)
@@ -486,6 +489,12 @@ def test_a_connection_that_ends_after_the_second_mail_was_begun_is_its_failure()
     first = talk(OK, OK, GO, OK)
     second = talk(OK, b"421 closing\r\n", after=first)
     assert (second.broken, second.refused.for_now) == (True, {A: 421})
+
+
+@pytest.mark.parametrize("to", [(A, B), (A, A)])
+def test_a_connection_on_which_a_command_cannot_be_sent_is_closed(to: tuple[str, ...]) -> None:
+    done = talk(OK, b"550 no\r\n", socket=FakeSocket(fails_at=2), to=to)
+    assert (done.refused.for_good, done.connection.is_open) == ({A: 550}, False)
 
 
 def test_the_end_of_the_worker_stops_a_mail_before_its_final_dot() -> None:

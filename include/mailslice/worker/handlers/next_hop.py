@@ -87,6 +87,21 @@ class Connection:
     def is_open(self) -> bool:
         return self._server.sock is not None
 
+    def is_silent(self) -> bool:
+        """Whether nothing came after the last reply: no other one, and not the connection's end."""
+        sock: Any = self._server.sock
+        replies: Any = self._server.file
+        seconds, replies.raw.room = sock.gettimeout(), 0  # so that `peek` shows the buffer alone
+        try:
+            if not replies.peek():
+                sock.settimeout(0)
+                sock.recv(1)
+        except OSError as error:  # a session ticket of TLS is no reply
+            return isinstance(error, BlockingIOError | ssl.SSLWantReadError)
+        finally:
+            sock.settimeout(seconds)
+        return False
+
     def offers(self, extension: str) -> bool:
         return self._server.has_extn(extension)
 
@@ -107,12 +122,15 @@ class Connection:
         self.send("".join(f"{command}\r\n" for command in commands).encode())
 
     def send(self, piece: bytes) -> None:
-        """Sends it within the time-out, which is for the whole piece."""
+        """Sends it within the time-out, which is for the whole piece. Replies can be read after a
+        failure: smtplib's `send` would close the socket.
+        """
+        sock: Any = self._server.sock
         try:
-            self._server.send(piece)
-        except (OSError, smtplib.SMTPException) as error:
+            sock.sendall(piece)
+        except OSError as error:
             self._check_fresh(error)
-            raise
+            raise smtplib.SMTPServerDisconnected("Server not connected") from error
 
     def reply(self) -> tuple[int, str]:
         """(code, text); code -1 for a malformed reply. Raises when the connection has ended."""
@@ -170,8 +188,10 @@ class NextHop:
     def connection(self, *, fresh: bool = False) -> Connection:
         """The idle one used last, or a new one. Raises OSError, SMTPException, LoginRefused."""
         with self._lock:
-            if self._idle and not fresh:
-                return self._idle.pop()
+            while self._idle and not fresh:
+                if (idle := self._idle.pop()).is_silent():
+                    return idle
+                idle.close()
         try:
             return Connection(self._opened(self.tls.context()))
         except ssl.SSLError as error:

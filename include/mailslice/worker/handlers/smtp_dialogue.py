@@ -13,6 +13,7 @@ import smtplib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event
 
@@ -115,6 +116,7 @@ def send(
     try:
         envelope.exchange(mail, timeouts)
     except smtplib.SMTPServerDisconnected as error:
+        connection.close()
         rest = refused.unanswered(recipients)
         if len(rest) == len(recipients) or timeouts.is_late or timeouts.stopping.is_set():
             raise
@@ -128,10 +130,10 @@ def send(
         connection.is_unclean = False
     elif code == _GO_ON:
         stage.sending(accepted)
-        _send_content(connection, data(head, body.content), accepted, stage, timeouts)
-        code, words = _result(connection, timeouts)
-        connection.is_unclean = False
+        pieces = data(head, body.content)
+        code, words = _send_content(connection, pieces, accepted, stage, timeouts)
         if code // 100 == 2:
+            connection.is_unclean = False  # after a refusal RSET finds replies to unread lines
             stage.sent(accepted)
             refused.accepted = f"{code} {words}"
             return
@@ -175,8 +177,7 @@ class _Envelope:
 
     def _on_rset_reply(self, _: tuple[str, ...]) -> None:
         """The reply to RSET: a server that refuses it would refuse MAIL, too."""
-        code, _words = self._connection.reply()
-        if code // 100 != 2:
+        if (code := self._connection.reply()[0]) // 100 != 2:
             raise self._connection.out_of_step(code)
 
     def _on_mail_reply(self, recipients: tuple[str, ...]) -> None:
@@ -206,19 +207,26 @@ def _send_content(
     recipients: list[str],
     stage: BlockingStage,
     timeouts: Timeouts,
-) -> None:
-    """Sends the pieces. A failure before the last byte has gone raises after `stage.not_sent`."""
+) -> tuple[int, str]:
+    """Sends the pieces. The answer to the mail, or a refusal before its last byte has gone.
+
+    Any other failure before the last byte raises after `stage.not_sent`, a missing answer without.
+    """
     try:
         for piece in pieces:
             timeouts.check()
             connection.send(piece)
-    except BaseException:
+    except BaseException as error:
+        code, words = NO_ANSWER, ""
+        if isinstance(error, smtplib.SMTPServerDisconnected):
+            with suppress(OSError):
+                connection.set_timeout(1)
+                code, words = connection.reply()
+        connection.close()
+        if code // 100 in {4, 5}:
+            return code, words
         stage.not_sent(recipients)
         raise
-
-
-def _result(connection: Connection, timeouts: Timeouts) -> tuple[int, str]:
-    """The answer to the mail itself. Raises when there is none."""
     connection.set_timeout(timeouts.answer)
     code, words = connection.reply()
     if code // 100 not in {2, 4, 5}:

@@ -75,8 +75,7 @@ class Intake:
     ) -> list[str]:
         """AUTH is announced only where it can succeed."""
         session.host_name = hostname
-        offered = self.policy.offers_auth
-        announced = [line for line in responses if offered or not line.startswith("250-AUTH")]
+        announced = [r for r in responses if self.policy.offers_auth or r[:8] != "250-AUTH"]
         return [*announced[:-1], "250-PIPELINING", "250-ENHANCEDSTATUSCODES", announced[-1]]
 
     async def handle_MAIL(
@@ -119,8 +118,10 @@ class Intake:
         try:
             mail = self._mail(session, envelope)
             content = await receiving(reservation, self._trace(session, envelope, mail.name))
-            if isinstance(content, bytes) and _hops(content) > _MAX_HOPS:
-                content = "554 5.4.6 Too many hops: the mail goes round in circles"
+            if isinstance(content, bytes):
+                received = _HOP.findall(content, 0, header_end(content[:_TRACE]))
+                if len(received) - 1 > _MAX_HOPS:  # without the line of this server
+                    content = "554 5.4.6 Too many hops: the mail goes round in circles"
         except BaseException:
             reservation.release()
             raise
@@ -220,11 +221,6 @@ class Intake:
             f"\t{format_datetime(self.clock())}",
         )
         return "".join(f"{line}\r\n" for line in lines).encode("ascii", "replace")
-
-
-def _hops(content: bytes) -> int:
-    """Received lines without the one of this server."""
-    return len(_HOP.findall(content, 0, header_end(content[:_TRACE]))) - 1
 
 
 def _string_attribute(text: str) -> bytes:
