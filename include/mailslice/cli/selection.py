@@ -58,13 +58,12 @@ class MailOptions:
 
 
 class FilterCommand(ExampleCommand):
-    """Refuses an option that selects, or a duty's, given twice, except --id: the last would win."""
+    """Refuses an option that selects, given twice, except --id: the last would win."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         params: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
-        for param in (param for param in params if params.count(param) > 1):
-            selects = param.name in _ONCE or not param.expose_value
-            if selects and not (param.multiple or param.is_flag):
+        for param in params:
+            if param.name in _ONCE and not param.multiple and params.count(param) > 1:
                 raise BadInput(f"{param.opts[0]}: given twice; allowed: once")
         return super().parse_args(ctx, args)
 

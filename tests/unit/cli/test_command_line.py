@@ -135,7 +135,6 @@ WRONG = {
     "stuck discard spool --name a --name b --yes": "--name: given twice; allowed: once",
     "duty run queue_cleanup --queue a --queue b": "--queue: given twice; allowed: once",
     "duty apply blob_gc --run a --run b": "--run: given twice; allowed: once",
-    "duty plan blob_gc --grace 1h --grace 2h": "--grace: given twice; allowed: once",
     "queue browse spool --older-than yesterday": (
         "--older-than: 'yesterday' is not a duration; allowed: a number with ms, s, m, h, d or w"
     ),
