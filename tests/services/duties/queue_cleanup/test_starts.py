@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from mailslice.admin.enqueue import add_rows
-from mailslice.duties.queue_cleanup import duty
+from mailslice.duties.queue_cleanup import view as views
 from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.starts import BrowseStarts
 from mailslice.view.configuration import view_shape
@@ -155,14 +155,14 @@ def test_a_browse_start_that_james_lowers_after_our_write_keeps_content_start_be
     view.start_at(2, content=0)
     view.insert(0, dead=True)
     view.insert(2, dead=True)
-    moved = duty.move_browse_start
+    moved = views.move_browse_start
 
     def then_james(stores, queue, *wanted):
         found = moved(stores, queue, *wanted)
         view.james_writes_browse_start(view.at(1))
         return replace(found, after=stores.tables.browse_starts.get(queue).value)
 
-    monkeypatch.setattr(duty, "move_browse_start", then_james)
+    monkeypatch.setattr(views, "move_browse_start", then_james)
     view.clean()
     assert view.browse_start == view.at(1)
     assert view.content_start == view.at(1)
