@@ -6,18 +6,8 @@ from functools import partial
 from itertools import islice
 from typing import Annotated
 
-from mailslice.cli import shapes
-from mailslice.cli.arguments import (
-    DryRun,
-    Folder,
-    Limit,
-    Queue,
-    Reason,
-    Yes,
-    count,
-    moment,
-    option,
-)
+from mailslice.cli import arguments, shapes
+from mailslice.cli.arguments import DryRun, Folder, Limit, Queue, Reason, Yes
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import (
@@ -106,7 +96,7 @@ def browse(
     mails: MailOptions,
     after: Annotated[
         EnqueueId | None,
-        option(
+        arguments.option(
             "--after ID",
             "The mails behind this one: the last of the page before. It may be done by now.",
             parse_enqueue_id,
@@ -114,15 +104,15 @@ def browse(
     ] = None,
     due_before: Annotated[
         datetime | None,
-        option(
+        arguments.option(
             "--due-before TIME",
             "Delayed mails that are due before a time, or within 2h, 30d.",
-            partial(moment, ahead=True),
+            partial(arguments.moment, ahead=True),
         ),
     ] = None,
     content: Annotated[
         bool,
-        option(
+        arguments.option(
             "--content",
             "Also say whether each mail's content is there, or lost: two requests of S3 a mail.",
         ),
@@ -148,10 +138,10 @@ def shape(
     queue: Queue,
     limit: Annotated[
         int | None,
-        option(
+        arguments.option(
             "--limit N",
             "Name this many domains, the fullest; the rest is one line, (others).",
-            count,
+            arguments.count,
         ),
     ] = None,
 ) -> None:
@@ -221,7 +211,7 @@ class DeleteOptions:
     yes: Yes = False
     dry_run: DryRun = False
     no_undo: Annotated[
-        bool, option("--no-undo", "Keep no copy: what is deleted cannot be brought back.")
+        bool, arguments.option("--no-undo", "Keep no copy: what is deleted cannot be brought back.")
     ] = False
     reason: Reason = None
 

@@ -26,15 +26,7 @@ from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable, T
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own import (
-    Decisions,
-    DelayedMails,
-    MailStages,
-    MovingMails,
-    QuarantinedMail,
-    QuarantineTable,
-    RepublishedMails,
-)
+from mailslice.stores.cassandra import own
 from mailslice.stores.cassandra.own.quarantine import State
 
 CASSANDRA, RABBITMQ, ARTIFACTS, BUCKET = "Cassandra", "RabbitMQ", "artifacts", "own bucket"
@@ -229,7 +221,7 @@ class Trace:
                 yield SourceAnswer(f"completed by worker {record.worker}", record.heartbeat, done)
 
     def _delayed(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
-        table = DelayedMails.existing(self._stores.cassandra, self._stores.settings)
+        table = own.DelayedMails.existing(self._stores.cassandra, self._stores.settings)
         for enqueue_id in traced.ids if table is not None else ():
             mail = table.get(queue, enqueue_id) if table is not None else None
             if mail is None:
@@ -243,14 +235,14 @@ class Trace:
             yield SourceAnswer(says, mail.enqueued, enqueue_id)
 
     def _stages(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
-        table = MailStages.existing(self._stores.cassandra, self._stores.settings)
+        table = own.MailStages.existing(self._stores.cassandra, self._stores.settings)
         records = {} if table is None else table.by_ids(queue, traced.ids)
         for one, record in records.items():
             says = f"{record.stage.value} in attempt {record.attempt} by {record.owner}"
             yield SourceAnswer(f"{says}; {len(record.remaining)} not begun", record.updated, one)
 
     def _republished(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
-        table = RepublishedMails.existing(self._stores.cassandra, self._stores.settings)
+        table = own.RepublishedMails.existing(self._stores.cassandra, self._stores.settings)
         mails = {} if table is None else table.by_ids(queue, traced.ids)
         for one, mail in mails.items():
             yield SourceAnswer(
@@ -260,7 +252,7 @@ class Trace:
     def _quarantine(
         self, queue: QueueName, traced: TracedMail, *, moving: bool = False
     ) -> Iterator[SourceAnswer]:
-        kind = MovingMails if moving else QuarantineTable
+        kind = own.MovingMails if moving else own.QuarantineTable
         table = kind.existing(self._stores.cassandra, self._stores.settings)
         for mail in table.list(queue) if table is not None else ():
             if traced.matches(mail.enqueue_id, mail.name) or mail.released_as in traced.ids:
@@ -295,7 +287,7 @@ class Trace:
 
     def _decisions(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
         stores = self._stores
-        if (table := Decisions.existing(stores.cassandra, stores.settings)) is None:
+        if (table := own.Decisions.existing(stores.cassandra, stores.settings)) is None:
             return
         now = system_clock()
         since = now - stores.settings.duty.retention
@@ -337,7 +329,7 @@ class Trace:
                 yield SourceAnswer(says, audit.made_at, enqueue_id, mail.name)
 
 
-def _move_of(queue: QueueName, mail: QuarantinedMail) -> str:
+def _move_of(queue: QueueName, mail: own.QuarantinedMail) -> str:
     """How far a move has come, and the command that finishes it for this mail alone."""
     delays = mail.moved_to in {"", queue}
     where = f"a delay within {queue}" if delays else f"a move to {mail.moved_to}"
