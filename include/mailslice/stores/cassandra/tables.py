@@ -7,7 +7,7 @@ from functools import cached_property
 from mailslice.model import crash
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import QueueName
-from mailslice.model.names import CONTENT_START, EVENT_STORE, QueueTable
+from mailslice.model.names import BROWSE_START, CONTENT_START, EVENT_STORE, QueueTable
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.ddl import (
     create_queue_tables,
@@ -18,7 +18,7 @@ from mailslice.stores.cassandra.ddl import (
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.session import CassandraSession
-from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts, Start
+from mailslice.stores.cassandra.starts import Start, StartTable
 from mailslice.stores.cassandra.table import Statement, Table, applied, insert
 
 
@@ -52,8 +52,8 @@ class QueueTables:
         self.v4 = EnqueuedMails(session, QueueTable.V4)
         self.written = self.v3 if settings.queue.table is QueueTable.V3 else self.v4
         self.deleted = DeletedMails(session)
-        self.browse_starts = BrowseStarts(session)
-        self.content_starts = ContentStarts(session)
+        self.browse_starts = StartTable(session, BROWSE_START)
+        self.content_starts = StartTable(session, CONTENT_START)
         self.event_store = EventStore(session)
 
     @cached_property
