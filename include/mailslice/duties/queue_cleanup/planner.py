@@ -160,7 +160,7 @@ def _read(run: Run, grace: timedelta) -> _Reading:
         swept, needed = view.slices_before(stores, queue, slices[0])
         slices, buckets = [*swept, *slices], max(buckets, needed)
     location, folder = run.folder.artifacts, run.folder.file(PLAN_FOLDER)
-    spec = Scan(run.settings, queue, tables, buckets, location, folder, epoch_us(now))
+    spec = Scan(run.settings, queue, location, folder, tables, buckets, epoch_us(now))
     keys = [
         (epoch_ms(start), decide.closed(start, open_for, now=now, grace=grace)) for start in slices
     ]
