@@ -87,23 +87,6 @@ class Trace:
         """Store -> why it does not answer. Such a store is not asked again."""
         self.entries: list[dict[str, object]] = []
 
-    @property
-    def is_known(self) -> bool:
-        return any(entry["answer"] == YES for entry in self.entries)
-
-    @property
-    def has_silent_store(self) -> bool:
-        """Whether a store did not answer at all."""
-        return bool(self._away)
-
-    @property
-    def unanswered(self) -> list[str]:
-        return [
-            f"{entry['source']}: {entry['says']}"
-            for entry in self.entries
-            if entry["answer"] == UNKNOWN
-        ]
-
     def run(self, events: Iterable[Mapping[str, Any]] = ()) -> list[dict[str, object]]:
         """All answers, oldest first; those without a time come last."""
         self._add_events(events)
@@ -132,6 +115,24 @@ class Trace:
                     says = "it has enqueue ids only, and none is known for this name"
                     self._add(queue, source, NOT_ASKED, SourceAnswer(says))
         return in_order(self.entries)
+
+    def raise_for(self, text: str) -> None:
+        """Raises StoreUnavailable if a source that may know it is away, BadInput if none knows it.
+
+        `text`: what was looked for.
+        """
+        is_known = any(entry["answer"] == YES for entry in self.entries)
+        unknown = [entry for entry in self.entries if entry["answer"] == UNKNOWN]
+        if self._away or (unknown and not is_known):
+            raise StoreUnavailable(
+                f"mail trace: {len(unknown)} places did not answer, so what they know is unknown; "
+                f"the first: {unknown[0]['source']}: {unknown[0]['says']}"
+            )
+        if not is_known:
+            raise BadInput(
+                f"mail trace: no store knows {text[:200]!r}; a mail that was delivered and cleaned "
+                "is in no store any more: give a log by --log FILE"
+            )
 
     def _known_queues(self) -> list[QueueName]:
         try:
@@ -403,21 +404,6 @@ def events_in(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
             event = json.loads(line[start:])
             if isinstance(event, dict):
                 yield event
-
-
-def raise_for(trace: Trace, text: str) -> None:
-    """Raises StoreUnavailable if a source that may know it is away, BadInput if none knows it."""
-    unanswered = trace.unanswered
-    if trace.has_silent_store or (unanswered and not trace.is_known):
-        raise StoreUnavailable(
-            f"mail trace: {len(unanswered)} places did not answer, so what they know is unknown; "
-            f"the first: {unanswered[0]}"
-        )
-    if not trace.is_known:
-        raise BadInput(
-            f"mail trace: no store knows {text[:200]!r}; a mail that was delivered and cleaned is "
-            "in no store any more: give a log by --log FILE"
-        )
 
 
 def _enqueue_id(text: object) -> EnqueueId | None:
