@@ -16,6 +16,7 @@ from typing import TypeVar
 from mailslice.admin.deletions import packs
 from mailslice.admin.deletions.packs import KeptContent, KeptMail
 from mailslice.model import crash, errors
+from mailslice.model.batches import batches_by_weight
 from mailslice.model.clock import Clock
 from mailslice.model.mail import BlobId, EnqueueId, QueueName, ViewRow
 from mailslice.stores import Stores
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 _MAILS = 500
 _PACK_BYTES = 16 * 1024 * 1024
 _ROW_BYTES = 4 * 1024 * 1024
-"""Bytes of attributes in one batch."""
+"""Bytes of attributes in one batch, at most; one mail may have more."""
 _AT_ONCE = 64
 
 
@@ -105,7 +106,7 @@ class _Deleter:
         blobs = AsyncBlobStore(self._stores.settings.s3, self._stores.settings.s3.bucket)
         try:
             ahead = None
-            for batch in _batches(rows):
+            for batch in batches_by_weight(rows, _MAILS, _attribute_bytes, _ROW_BYTES):
                 fetching = loop.submit(_fetched(blobs, batch))
                 if ahead is not None:
                     self._finish(ahead.result())
@@ -207,18 +208,8 @@ def _of_copies(
     return replace(mail, header=numbers[header], body=numbers[body])
 
 
-def _batches(rows: Iterable[ViewRow]) -> Iterator[list[ViewRow]]:
-    """Lists of at most 500 rows, or fewer when attributes reach 4 MiB."""
-    batch: list[ViewRow] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += sum(map(len, row.item.mail.attributes.values()))
-        if len(batch) >= _MAILS or size >= _ROW_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _attribute_bytes(row: ViewRow) -> int:
+    return sum(map(len, row.item.mail.attributes.values()))
 
 
 async def _fetched(blobs: AsyncBlobStore, rows: Sequence[ViewRow]) -> _Fetched:
