@@ -6,20 +6,11 @@ from functools import partial
 from itertools import islice
 from typing import Annotated
 
-from mailslice.cli import arguments, shapes
+from mailslice.cli import arguments, queue_session, shapes
 from mailslice.cli.arguments import DryRun, Folder, Limit, Queue, Reason, Yes
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
-from mailslice.cli.queue_session import (
-    OpenQueue,
-    confirm,
-    need_yes,
-    open_queue,
-    open_stores,
-    record,
-    run,
-    who,
-)
+from mailslice.cli.queue_session import OpenQueue, open_queue
 from mailslice.cli.selection import FilterCommand, MailOptions
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.clock import system_clock
@@ -47,9 +38,9 @@ def create(out: Output, queue: Queue, reason: Reason = None) -> None:
     """
     from mailslice.admin import queues
 
-    with open_stores() as stores:
+    with queue_session.open_stores() as stores:
         queues.create(stores, queue)
-        record(stores.settings, "queue create", queue, reason)
+        queue_session.record(stores.settings, "queue create", queue, reason)
         out.one(_summary(stores, queue))
 
 
@@ -62,7 +53,7 @@ def list_(out: Output) -> None:
     """
     from mailslice.maintenance.overview import as_json, overview
 
-    with open_stores() as stores:
+    with queue_session.open_stores() as stores:
         overviews = overview(stores, system_clock)
         out.rows(
             ({**as_json(entry), "table": stores.settings.queue.table} for entry in overviews),
@@ -245,9 +236,11 @@ def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
     settings = load_settings()
 
     def record_flush(flushed: int) -> None:
-        record(settings, "queue flush", queue, reason, flushed=flushed)
+        queue_session.record(settings, "queue flush", queue, reason, flushed=flushed)
 
-    out.one({"queue": queue, "flushed": run(retries.flush(settings, queue, record_flush))})
+    out.one(
+        {"queue": queue, "flushed": queue_session.run(retries.flush(settings, queue, record_flush))}
+    )
 
 
 @command(app, "export", FilterCommand)
@@ -268,9 +261,9 @@ def _delete(
     from mailslice.admin.deletions import Deletion
 
     action = "queue clear" if mails is None else "queue delete"
-    need_yes(options.yes or options.dry_run, action)
+    queue_session.need_yes(options.yes or options.dry_run, action)
     mail_filter = None if mails is None else mails.parsed()
-    deletion = Deletion(who(), options.reason or "", undo=not options.no_undo)
+    deletion = Deletion(queue_session.who(), options.reason or "", undo=not options.no_undo)
     with open_queue(queue) as opened:
         view = opened.queue
         if options.dry_run or not options.yes:
@@ -279,7 +272,7 @@ def _delete(
             if options.dry_run:
                 out.one({"queue": queue, "deleted": matching, "dryRun": True})
                 return
-            confirm(f"Delete {'all ' if every else ''}{matching} mails of {queue}?")
+            queue_session.confirm(f"Delete {'all ' if every else ''}{matching} mails of {queue}?")
         filter_facts = {"filter": mail_filter.as_json()} if mail_filter else {}
         try:
             if mail_filter:
@@ -288,7 +281,7 @@ def _delete(
                 view.clear(deletion)
         finally:
             facts = {**deletion.as_json(), **filter_facts}
-            record(opened.settings, action, queue, options.reason or None, **facts)
+            queue_session.record(opened.settings, action, queue, options.reason or None, **facts)
     done = deletion.as_json()
     out.one({"queue": queue, **{key: done[key] for key in done if out.as_json or key in _SHOWN}})
     if deletion.until:

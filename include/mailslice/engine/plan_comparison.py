@@ -13,17 +13,10 @@ from typing import Self
 
 import numpy as np
 
-from mailslice.engine import id_arrays, row_files
+from mailslice.engine import id_arrays, partition_scan, row_files
 from mailslice.engine.frames import R, Session, run_on_keys
 from mailslice.engine.id_arrays import Ids, Times
-from mailslice.engine.partition_scan import (
-    Marks,
-    P,
-    PartitionKey,
-    Survivors,
-    pages_by_partition,
-    written_ids,
-)
+from mailslice.engine.partition_scan import Marks, P, PartitionKey, Survivors
 from mailslice.engine.row_files import Digest, PlanFiles, PlanPart, PlanReader
 from mailslice.engine.worker_stores import stores_of
 from mailslice.model.mail import Partition
@@ -94,7 +87,9 @@ def _on_partitions(
                     if not of_table:  # the table may not exist
                         continue
                     partitions = [key.partition for key in of_table]
-                    read_pages = pages_by_partition(method(rows), spec.queue, partitions)
+                    read_pages = partition_scan.pages_by_partition(
+                        method(rows), spec.queue, partitions
+                    )
                     for key, (_, pages) in zip(of_table, read_pages, strict=True):
                         yield count(key, pages, marks, reader)
 
@@ -134,7 +129,7 @@ def read_after(
     def count(
         key: PlanKey, pages: Iterator[PackedPage], marks: Marks, reader: PlanReader
     ) -> UnmarkedPartition:
-        return _after(key, written_ids(pages), marks, reader, spec.made_us)
+        return _after(key, partition_scan.written_ids(pages), marks, reader, spec.made_us)
 
     return _on_partitions(session, spec, keys, lambda rows: rows.packed_written_ids_of, count)
 

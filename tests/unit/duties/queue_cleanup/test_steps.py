@@ -125,8 +125,7 @@ def view(tmp_path, monkeypatch):
     view = View(tmp_path)
     for module in (partition_scan, plan_comparison, spark_marks):
         monkeypatch.setattr(module, "stores_of", lambda _: view.stores)
-    for module in (partition_scan, plan_comparison):
-        monkeypatch.setattr(module, "written_ids", _written_ids)
+    monkeypatch.setattr(partition_scan, "written_ids", _written_ids)
     read = vars(MemoryEnqueuedMails)["written_rows_of"]
     monkeypatch.setattr(MemoryEnqueuedMails, "packed_written_ids_of", read, raising=False)
     monkeypatch.setattr(sharing, "stored", lambda _: False)
