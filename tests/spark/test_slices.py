@@ -23,7 +23,7 @@ PLACE = Partition(instant(0), 0)
 def count(live, dead, *, latest_us=10, written=5):
     deleted, ids = MemoryDeletedMails(), [uuid.uuid4() for _ in range(live + dead)]
     deleted.mark_many("spool", ids[live:])
-    spec = Scan(None, "spool", (), 1, None, "", latest_us)
+    spec = Scan(None, "spool", None, "", (), 1, latest_us)
     found = _Count(spec, QueueTable.V4, PLACE)
     pages = [of_packed(pack(ids[at : at + 700])) for at in range(0, len(ids), 700)]
     times = [np.full(len(page), written, np.int64) for page in pages]
@@ -121,7 +121,7 @@ def test_a_slice_has_one_file_of_planned_rows_until_one_of_its_rows_is_live(monk
     deleted, parts = MemoryDeletedMails(), Parts()
     deleted.mark_many("spool", [one for many in ids.values() for one in many if one != live])
     keys = [(start, start < 2000) for start in starts]
-    spec = Scan(None, "spool", (), 7, None, "", 100)
+    spec = Scan(None, "spool", None, "", (), 7, 100)
     read = list(_slices(spec, [Table(ids)], keys, Marks(deleted, "spool"), parts))
     assert parts.rows == {
         (0, bucket): [(each, bucket + 1) for each in ids[instant(0), bucket]]

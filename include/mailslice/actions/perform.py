@@ -18,6 +18,7 @@ from mailslice.maintenance.artifacts import folder_of, iso
 from mailslice.maintenance.decision_files import SHOWN_IDS, write_decision
 from mailslice.maintenance.report import BAD
 from mailslice.maintenance.result import Summaries
+from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.clock import Clock
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import MailsliceError, Refused, TryAgain
@@ -232,7 +233,6 @@ class _Act:
         self.failed = next((of["message"] for of in (audit, report) if of["status"] in BAD), None)
 
     def _run(self, duty: str, run: str, age: str | None, **params: object) -> dict[str, Any]:
-        from mailslice.maintenance.run_request import RunRequest
         from mailslice.maintenance.runner import run_all
 
         params |= {"reason": self.why} | ({} if age is None else {"older_than": age})

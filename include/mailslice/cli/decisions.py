@@ -19,10 +19,10 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 from mailslice.stores import Stores, has_cassandra
+from mailslice.stores.own.postal_decisions import POSTAL_DECISIONS, PostalDecision, PostalDecisions
 
 if TYPE_CHECKING:
     from mailslice.stores.cassandra.own import DecisionRow
-    from mailslice.stores.own.postal_decisions import PostalDecision
 
 app = group("Decisions: who did what to which mails, and why.")
 _COLUMNS = ("time", "queue", "action", "who", "reason", "mails", "enqueueId", "name")
@@ -122,8 +122,6 @@ def _by_duties(
 
 def _of_postal(stores: Stores, since: datetime, until: datetime) -> Iterator[Line]:
     """Decisions about messages of Postal, which are in no mail queue."""
-    from mailslice.stores.own.postal_decisions import POSTAL_DECISIONS, PostalDecisions
-
     records = stores.existing_records(POSTAL_DECISIONS)
     rows = PostalDecisions(records).list(since, until) if records is not None else ()
     return map(partial(_line_of_row, None), rows)

@@ -117,7 +117,7 @@ def trace(
             entries = tracing.run(events)
         lines = [one for one in entries if out.as_json or one["answer"] != mail_trace.NO]
         out.rows(lines, empty="no place has anything of this mail")
-        mail_trace.raise_for(tracing, mail)
+        tracing.raise_for(mail)
 
 
 @command(app, "enqueue")

@@ -8,7 +8,7 @@ from mailslice.cli.arguments import duration, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_stores
-from mailslice.model.clock import utc_text
+from mailslice.model.clock import system_clock, utc_text
 from mailslice.model.durations import format_duration
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ def health(out: Output) -> None:
     Postal itself is not asked. Where the ledger does not answer it is UNKNOWN, and the exit code 4.
     """
     from mailslice.maintenance.postal_health import as_json, postal_overview
-    from mailslice.model.clock import system_clock
 
     with open_stores() as stores:
         stores.postal  # noqa: B018 - names the setting where it is missing

@@ -6,30 +6,11 @@ from functools import partial
 from itertools import islice
 from typing import Annotated
 
-from mailslice.cli import shapes
-from mailslice.cli.arguments import (
-    DryRun,
-    Folder,
-    Limit,
-    Queue,
-    Reason,
-    Yes,
-    count,
-    moment,
-    option,
-)
+from mailslice.cli import arguments, queue_session, shapes
+from mailslice.cli.arguments import DryRun, Folder, Limit, Queue, Reason, Yes
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
-from mailslice.cli.queue_session import (
-    OpenQueue,
-    confirm,
-    need_yes,
-    open_queue,
-    open_stores,
-    record,
-    run,
-    who,
-)
+from mailslice.cli.queue_session import OpenQueue, open_queue
 from mailslice.cli.selection import FilterCommand, MailOptions
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.clock import system_clock
@@ -57,9 +38,9 @@ def create(out: Output, queue: Queue, reason: Reason = None) -> None:
     """
     from mailslice.admin import queues
 
-    with open_stores() as stores:
+    with queue_session.open_stores() as stores:
         queues.create(stores, queue)
-        record(stores.settings, "queue create", queue, reason)
+        queue_session.record(stores.settings, "queue create", queue, reason)
         out.one(_summary(stores, queue))
 
 
@@ -72,7 +53,7 @@ def list_(out: Output) -> None:
     """
     from mailslice.maintenance.overview import as_json, overview
 
-    with open_stores() as stores:
+    with queue_session.open_stores() as stores:
         overviews = overview(stores, system_clock)
         out.rows(
             ({**as_json(entry), "table": stores.settings.queue.table} for entry in overviews),
@@ -106,7 +87,7 @@ def browse(
     mails: MailOptions,
     after: Annotated[
         EnqueueId | None,
-        option(
+        arguments.option(
             "--after ID",
             "The mails behind this one: the last of the page before. It may be done by now.",
             parse_enqueue_id,
@@ -114,15 +95,15 @@ def browse(
     ] = None,
     due_before: Annotated[
         datetime | None,
-        option(
+        arguments.option(
             "--due-before TIME",
             "Delayed mails that are due before a time, or within 2h, 30d.",
-            partial(moment, ahead=True),
+            partial(arguments.moment, ahead=True),
         ),
     ] = None,
     content: Annotated[
         bool,
-        option(
+        arguments.option(
             "--content",
             "Also say whether each mail's content is there, or lost: two requests of S3 a mail.",
         ),
@@ -148,10 +129,10 @@ def shape(
     queue: Queue,
     limit: Annotated[
         int | None,
-        option(
+        arguments.option(
             "--limit N",
             "Name this many domains, the fullest; the rest is one line, (others).",
-            count,
+            arguments.count,
         ),
     ] = None,
 ) -> None:
@@ -221,7 +202,7 @@ class DeleteOptions:
     yes: Yes = False
     dry_run: DryRun = False
     no_undo: Annotated[
-        bool, option("--no-undo", "Keep no copy: what is deleted cannot be brought back.")
+        bool, arguments.option("--no-undo", "Keep no copy: what is deleted cannot be brought back.")
     ] = False
     reason: Reason = None
 
@@ -255,9 +236,11 @@ def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
     settings = load_settings()
 
     def record_flush(flushed: int) -> None:
-        record(settings, "queue flush", queue, reason, flushed=flushed)
+        queue_session.record(settings, "queue flush", queue, reason, flushed=flushed)
 
-    out.one({"queue": queue, "flushed": run(retries.flush(settings, queue, record_flush))})
+    out.one(
+        {"queue": queue, "flushed": queue_session.run(retries.flush(settings, queue, record_flush))}
+    )
 
 
 @command(app, "export", FilterCommand)
@@ -278,9 +261,9 @@ def _delete(
     from mailslice.admin.deletions import Deletion
 
     action = "queue clear" if mails is None else "queue delete"
-    need_yes(options.yes or options.dry_run, action)
+    queue_session.need_yes(options.yes or options.dry_run, action)
     mail_filter = None if mails is None else mails.parsed()
-    deletion = Deletion(who(), options.reason or "", undo=not options.no_undo)
+    deletion = Deletion(queue_session.who(), options.reason or "", undo=not options.no_undo)
     with open_queue(queue) as opened:
         view = opened.queue
         if options.dry_run or not options.yes:
@@ -289,7 +272,7 @@ def _delete(
             if options.dry_run:
                 out.one({"queue": queue, "deleted": matching, "dryRun": True})
                 return
-            confirm(f"Delete {'all ' if every else ''}{matching} mails of {queue}?")
+            queue_session.confirm(f"Delete {'all ' if every else ''}{matching} mails of {queue}?")
         filter_facts = {"filter": mail_filter.as_json()} if mail_filter else {}
         try:
             if mail_filter:
@@ -298,7 +281,7 @@ def _delete(
                 view.clear(deletion)
         finally:
             facts = {**deletion.as_json(), **filter_facts}
-            record(opened.settings, action, queue, options.reason or None, **facts)
+            queue_session.record(opened.settings, action, queue, options.reason or None, **facts)
     done = deletion.as_json()
     out.one({"queue": queue, **{key: done[key] for key in done if out.as_json or key in _SHOWN}})
     if deletion.until:

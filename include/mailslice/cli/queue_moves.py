@@ -6,16 +6,8 @@ from functools import partial
 from typing import Annotated
 
 from mailslice.admin.filters import MailFilter
-from mailslice.cli.arguments import (
-    DryRun,
-    Limit,
-    Queue,
-    Reason,
-    Yes,
-    duration,
-    option,
-    queue_argument,
-)
+from mailslice.cli import arguments
+from mailslice.cli.arguments import DryRun, Limit, Queue, Reason, Yes
 from mailslice.cli.command import command
 from mailslice.cli.output import Output
 from mailslice.cli.queue import app
@@ -38,7 +30,7 @@ class MoveOptions:
     limit: Limit = None
     accept_duplicates: Annotated[
         bool,
-        option(
+        arguments.option(
             "--accept-duplicates",
             "Move mails, too, that an earlier move took out of the queue and that may have "
             "been delivered since.",
@@ -79,8 +71,8 @@ def retry(
 @command(app, "move", FilterCommand)
 def move(
     out: Output,
-    queue: Annotated[QueueName, queue_argument("FROM", "Queue that has them.")],
-    into: Annotated[QueueName, queue_argument("TO", "Queue that gets them.")],
+    queue: Annotated[QueueName, arguments.queue_argument("FROM", "Queue that has them.")],
+    into: Annotated[QueueName, arguments.queue_argument("TO", "Queue that gets them.")],
     *,
     mails: MailOptions,
     options: MoveOptions,
@@ -103,10 +95,10 @@ def delay(
     *,
     lasts: Annotated[
         timedelta,
-        option(
+        arguments.option(
             "--for DURATION",
             "How long they wait from now: 30m, 2h. At least 1m, at most 30d.",
-            partial(duration, maximum=LONGEST_DELAY, minimum=timedelta(minutes=1)),
+            partial(arguments.duration, maximum=LONGEST_DELAY, minimum=timedelta(minutes=1)),
         ),
     ],
     mails: MailOptions,

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from mailslice.codec.addresses import NULL_SENDER
 from mailslice.codec.shown import shown
 from mailslice.model.batches import batches
-from mailslice.model.mail import Mail, Partition, ViewRow
+from mailslice.model.mail import EnqueueId, Mail, Partition, QueueName, ViewRow
 
 if TYPE_CHECKING:
     from mailslice.admin.dead_letters import ClassifiedLetter
     from mailslice.admin.mail_queue import MailQueue
     from mailslice.model.configuration import ViewConfiguration
-    from mailslice.model.mail import EnqueueId, QueueName
     from mailslice.stores import Stores
     from mailslice.stores.cassandra.own import DelayState
     from mailslice.stores.rabbitmq.delivery_limits import QueueLimit

@@ -13,7 +13,10 @@ def shown(text: str) -> str:
     r"""`text` with control, bidi and invisible characters escaped as `\x1b`, `\u202e`..."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_escaped(one) if unicodedata.category(one) in _HIDDEN else one for one in text)
+    return "".join(
+        one.encode("unicode_escape").decode() if unicodedata.category(one) in _HIDDEN else one
+        for one in text
+    )
 
 
 def shortened(text: object, limit: int) -> str:
@@ -36,7 +39,3 @@ class ShownFormatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return "\n".join(map(shown, super().formatException(ei).split("\n")))
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")

@@ -13,17 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from mailslice.engine import row_files
 from mailslice.engine.frames import Session, run_on_keys, shared
 from mailslice.engine.id_arrays import Ids, among, low_halves, of_packed, of_texts, pack
 from mailslice.engine.partition_scan import READS_IN_FLIGHT, Marks
-from mailslice.engine.row_files import (
-    PlanFiles,
-    PlanPart,
-    PlanReader,
-    RowGroup,
-    RowWriter,
-    read_groups,
-)
+from mailslice.engine.row_files import PlanFiles, PlanPart, PlanReader, RowGroup, RowWriter
 from mailslice.engine.worker_stores import stores_of
 from mailslice.stores.cassandra.ids import id_batches
 from mailslice.stores.cassandra.ranges import TokenRange
@@ -149,7 +143,7 @@ def _listed(spec: DropSpec, batches: Iterator[Sequence[RowGroup]]) -> Iterator[I
     """The ids that are still marked: a sweep that was killed here may have dropped some marks."""
     marks = Marks(stores_of(spec.settings).tables.deleted, spec.queue)
     for batch in batches:
-        for _, table in read_groups(spec.location, spec.folder, batch):
+        for _, table in row_files.read_groups(spec.location, spec.folder, batch):
             column = pa.concat_arrays(table.column(_COLUMN).chunks)
             first, end = 16 * column.offset, 16 * (column.offset + len(column))
             ids = np.frombuffer(column.buffers()[1], np.uint8)[first:end].reshape(-1, 16)

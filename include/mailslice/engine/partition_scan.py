@@ -23,14 +23,13 @@ import numpy.typing as npt
 
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.engine import id_arrays as ids_
-from mailslice.engine import page_decoder
+from mailslice.engine import page_decoder, row_files
 from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.id_arrays import Ids, Times
-from mailslice.engine.row_files import NO_PART, ROWS_A_GROUP, Digest, Location, PlanPart, PlanWriter
+from mailslice.engine.row_files import Digest, PlanFiles, PlanPart, PlanWriter
 from mailslice.engine.worker_stores import stores_of
 from mailslice.model.mail import Partition, QueueName
 from mailslice.model.names import QueueTable
-from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, id_batches, id_list
@@ -67,8 +66,8 @@ class Spool:
         """The rows from `first` up to `end`, in chunks of at most ROWS_A_GROUP."""
         end = self.count if end is None else end
         self._file.seek(_ROW.size * first)
-        for at in range(first, end, ROWS_A_GROUP):
-            data = self._file.read(_ROW.size * min(ROWS_A_GROUP, end - at))
+        for at in range(first, end, row_files.ROWS_A_GROUP):
+            data = self._file.read(_ROW.size * min(row_files.ROWS_A_GROUP, end - at))
             rows = np.frombuffer(data, np.uint8).reshape(-1, _ROW.size)
             times = np.ascontiguousarray(rows[:, 16:]).view(">i8")[:, 0]
             yield rows[:, :16], times.astype(np.int64)
@@ -129,7 +128,7 @@ class PartitionScan(PartitionKey):
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(PlanFiles):
     """What to read (queue, tables, buckets of each slice), and where to write planned rows.
 
     A row that was written after `latest_us` (microseconds since the epoch) is not planned: its
@@ -137,12 +136,8 @@ class Scan:
     inserted late today.
     """
 
-    settings: Settings
-    queue: QueueName
     tables: tuple[QueueTable, ...]
     buckets: int
-    location: Location
-    folder: str
     latest_us: int
 
 
@@ -282,7 +277,7 @@ class _Count:
 
     def finish(self, writer: PlanWriter, spool: Spool | None) -> PartitionScan:
         """The summary. With a `spool` all rows are planned."""
-        part, digest = NO_PART, Digest()
+        part, digest = row_files.NO_PART, Digest()
         if spool and self._rows:
             rows = spool.chunks(self._first, self._first + self._rows)
             part, digest = writer.add(*self._name, rows)

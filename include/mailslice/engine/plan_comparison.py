@@ -13,32 +13,11 @@ from typing import Self
 
 import numpy as np
 
+from mailslice.engine import id_arrays, partition_scan, row_files
 from mailslice.engine.frames import R, Session, run_on_keys
-from mailslice.engine.id_arrays import (
-    Ids,
-    Times,
-    among,
-    as_values,
-    low_halves,
-    of_packed,
-    of_texts,
-)
-from mailslice.engine.partition_scan import (
-    Marks,
-    P,
-    PartitionKey,
-    Survivors,
-    pages_by_partition,
-    written_ids,
-)
-from mailslice.engine.row_files import (
-    NO_PART,
-    Digest,
-    PlanFiles,
-    PlanPart,
-    PlanReader,
-    digest_of,
-)
+from mailslice.engine.id_arrays import Ids, Times
+from mailslice.engine.partition_scan import Marks, P, PartitionKey, Survivors
+from mailslice.engine.row_files import Digest, PlanFiles, PlanPart, PlanReader
 from mailslice.engine.worker_stores import stores_of
 from mailslice.model.mail import Partition
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
@@ -49,7 +28,7 @@ from mailslice.stores.cassandra.packed import PackedPage
 class PlanKey(PartitionKey):
     """A partition and its planned rows. A `part` without groups means that none are planned."""
 
-    part: PlanPart = NO_PART
+    part: PlanPart = row_files.NO_PART
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +50,10 @@ class PartitionNow(PartitionKey):
     @classmethod
     def of(cls, key: PlanKey, pages: Iterator[bytes], marks: Marks, reader: PlanReader) -> Self:
         planned, digest = _planned(reader, key.part)
-        known = np.sort(as_values(planned))
+        known = np.sort(id_arrays.as_values(planned))
         rows = matched = unmarked = unmarked_planned = 0
-        for ids in map(of_packed, pages):
-            is_planned, live = among(as_values(ids), known), ~marks.of(ids)
+        for ids in map(id_arrays.of_packed, pages):
+            is_planned, live = id_arrays.among(id_arrays.as_values(ids), known), ~marks.of(ids)
             rows += len(ids)
             matched += int(is_planned.sum())
             unmarked += int(live.sum())
@@ -108,7 +87,9 @@ def _on_partitions(
                     if not of_table:  # the table may not exist
                         continue
                     partitions = [key.partition for key in of_table]
-                    read_pages = pages_by_partition(method(rows), spec.queue, partitions)
+                    read_pages = partition_scan.pages_by_partition(
+                        method(rows), spec.queue, partitions
+                    )
                     for key, (_, pages) in zip(of_table, read_pages, strict=True):
                         yield count(key, pages, marks, reader)
 
@@ -148,7 +129,7 @@ def read_after(
     def count(
         key: PlanKey, pages: Iterator[PackedPage], marks: Marks, reader: PlanReader
     ) -> UnmarkedPartition:
-        return _after(key, written_ids(pages), marks, reader, spec.made_us)
+        return _after(key, partition_scan.written_ids(pages), marks, reader, spec.made_us)
 
     return _on_partitions(session, spec, keys, lambda rows: rows.packed_written_ids_of, count)
 
@@ -160,14 +141,14 @@ def _after(
     survivors, early = Survivors(), 0
     for ids, written in pages:
         unmarked = ~marks.of(ids)
-        halves.append(low_halves(ids))
+        halves.append(id_arrays.low_halves(ids))
         live.append(unmarked)
         survivors.add(ids[unmarked])
         early += int((unmarked & (written > 0) & (written <= made_us)).sum())
     halves_read, alive = np.concatenate(halves), np.concatenate(live)
     count, planned = len(halves_read), np.empty(0, np.bool_)
     if count:  # for an empty partition the plan is not read
-        planned = np.isin(halves_read, low_halves(_planned(reader, key.part)[0]))
+        planned = np.isin(halves_read, id_arrays.low_halves(_planned(reader, key.part)[0]))
     where, counts = key.name, (count, int(alive.sum()), early)
     matched = (int(planned.sum()), int((planned & alive).sum()))
     packed = halves_read.astype(">u8").tobytes()
@@ -178,6 +159,6 @@ def _planned(reader: PlanReader, part: PlanPart) -> tuple[Ids, Digest]:
     """The planned ids of a partition, and the digest of all its planned rows."""
     ids, digest = [np.empty((0, 16), np.uint8)], Digest()
     for table in reader.groups(part):
-        ids.append(of_texts(table.column("enqueue_id")))
-        digest += digest_of(table)
+        ids.append(id_arrays.of_texts(table.column("enqueue_id")))
+        digest += row_files.digest_of(table)
     return np.concatenate(ids), digest

@@ -9,12 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mailslice.engine.frames import InProcess, Session, frame_of_keys
-from mailslice.engine.row_files import unreadable_file
+from mailslice.engine.row_files import Location, unreadable_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from mailslice.engine.row_files import Location
 
 Derive: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch]"
 _ROWS_A_BATCH = 50_000

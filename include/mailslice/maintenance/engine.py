@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mailslice.engine.frames import InProcess, Session, SmallFirst
+from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from mailslice.model.settings import Settings
 
 PROCESS, SPARK = "process", "Spark"
 """The field `engine` of plan.json."""

@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from mailslice.checks.data_docs import Docs
-from mailslice.checks.expectations import Expectation, Frame
+from mailslice.checks.expectations import Expectation, Fact, Frame, Rows
 from mailslice.checks.gate import run_gate
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.report import DONE
@@ -28,7 +28,6 @@ from mailslice.maintenance.slice_range import limited_to_slices
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mailslice.checks.expectations import Fact, Rows
     from mailslice.engine.plan_rows import Derive
 
 

@@ -26,15 +26,7 @@ from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable, T
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own import (
-    Decisions,
-    DelayedMails,
-    MailStages,
-    MovingMails,
-    QuarantinedMail,
-    QuarantineTable,
-    RepublishedMails,
-)
+from mailslice.stores.cassandra import own
 from mailslice.stores.cassandra.own.quarantine import State
 
 CASSANDRA, RABBITMQ, ARTIFACTS, BUCKET = "Cassandra", "RabbitMQ", "artifacts", "own bucket"
@@ -95,23 +87,6 @@ class Trace:
         """Store -> why it does not answer. Such a store is not asked again."""
         self.entries: list[dict[str, object]] = []
 
-    @property
-    def is_known(self) -> bool:
-        return any(entry["answer"] == YES for entry in self.entries)
-
-    @property
-    def has_silent_store(self) -> bool:
-        """Whether a store did not answer at all."""
-        return bool(self._away)
-
-    @property
-    def unanswered(self) -> list[str]:
-        return [
-            f"{entry['source']}: {entry['says']}"
-            for entry in self.entries
-            if entry["answer"] == UNKNOWN
-        ]
-
     def run(self, events: Iterable[Mapping[str, Any]] = ()) -> list[dict[str, object]]:
         """All answers, oldest first; those without a time come last."""
         self._add_events(events)
@@ -140,6 +115,24 @@ class Trace:
                     says = "it has enqueue ids only, and none is known for this name"
                     self._add(queue, source, NOT_ASKED, SourceAnswer(says))
         return in_order(self.entries)
+
+    def raise_for(self, text: str) -> None:
+        """Raises StoreUnavailable if a source that may know it is away, BadInput if none knows it.
+
+        `text`: what was looked for.
+        """
+        is_known = any(entry["answer"] == YES for entry in self.entries)
+        unknown = [entry for entry in self.entries if entry["answer"] == UNKNOWN]
+        if self._away or (unknown and not is_known):
+            raise StoreUnavailable(
+                f"mail trace: {len(unknown)} places did not answer, so what they know is unknown; "
+                f"the first: {unknown[0]['source']}: {unknown[0]['says']}"
+            )
+        if not is_known:
+            raise BadInput(
+                f"mail trace: no store knows {text[:200]!r}; a mail that was delivered and cleaned "
+                "is in no store any more: give a log by --log FILE"
+            )
 
     def _known_queues(self) -> list[QueueName]:
         try:
@@ -220,7 +213,7 @@ class Trace:
                 yield SourceAnswer(f"completed by worker {record.worker}", record.heartbeat, done)
 
     def _delayed(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
-        table = DelayedMails.existing(self._stores.cassandra, self._stores.settings)
+        table = own.DelayedMails.existing(self._stores.cassandra, self._stores.settings)
         for enqueue_id in traced.ids if table is not None else ():
             mail = table.get(queue, enqueue_id) if table is not None else None
             if mail is None:
@@ -234,14 +227,14 @@ class Trace:
             yield SourceAnswer(says, mail.enqueued, enqueue_id)
 
     def _stages(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
-        table = MailStages.existing(self._stores.cassandra, self._stores.settings)
+        table = own.MailStages.existing(self._stores.cassandra, self._stores.settings)
         records = {} if table is None else table.by_ids(queue, traced.ids)
         for one, record in records.items():
             says = f"{record.stage.value} in attempt {record.attempt} by {record.owner}"
             yield SourceAnswer(f"{says}; {len(record.remaining)} not begun", record.updated, one)
 
     def _republished(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
-        table = RepublishedMails.existing(self._stores.cassandra, self._stores.settings)
+        table = own.RepublishedMails.existing(self._stores.cassandra, self._stores.settings)
         mails = {} if table is None else table.by_ids(queue, traced.ids)
         for one, mail in mails.items():
             yield SourceAnswer(
@@ -251,7 +244,7 @@ class Trace:
     def _quarantine(
         self, queue: QueueName, traced: TracedMail, *, moving: bool = False
     ) -> Iterator[SourceAnswer]:
-        kind = MovingMails if moving else QuarantineTable
+        kind = own.MovingMails if moving else own.QuarantineTable
         table = kind.existing(self._stores.cassandra, self._stores.settings)
         for mail in table.list(queue) if table is not None else ():
             if traced.matches(mail.enqueue_id, mail.name) or mail.released_as in traced.ids:
@@ -286,7 +279,7 @@ class Trace:
 
     def _decisions(self, queue: QueueName, traced: TracedMail) -> Iterator[SourceAnswer]:
         stores = self._stores
-        if (table := Decisions.existing(stores.cassandra, stores.settings)) is None:
+        if (table := own.Decisions.existing(stores.cassandra, stores.settings)) is None:
             return
         now = system_clock()
         since = now - stores.settings.duty.retention
@@ -327,7 +320,7 @@ class Trace:
                 yield SourceAnswer(says, audit.made_at, enqueue_id, mail.name)
 
 
-def _move_of(queue: QueueName, mail: QuarantinedMail) -> str:
+def _move_of(queue: QueueName, mail: own.QuarantinedMail) -> str:
     """How far a move has come, and the command that finishes it for this mail alone."""
     delays = mail.moved_to in {"", queue}
     where = f"a delay within {queue}" if delays else f"a move to {mail.moved_to}"
@@ -401,21 +394,6 @@ def events_in(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
             event = json.loads(line[start:])
             if isinstance(event, dict):
                 yield event
-
-
-def raise_for(trace: Trace, text: str) -> None:
-    """Raises StoreUnavailable if a source that may know it is away, BadInput if none knows it."""
-    unanswered = trace.unanswered
-    if trace.has_silent_store or (unanswered and not trace.is_known):
-        raise StoreUnavailable(
-            f"mail trace: {len(unanswered)} places did not answer, so what they know is unknown; "
-            f"the first: {unanswered[0]}"
-        )
-    if not trace.is_known:
-        raise BadInput(
-            f"mail trace: no store knows {text[:200]!r}; a mail that was delivered and cleaned is "
-            "in no store any more: give a log by --log FILE"
-        )
 
 
 def _enqueue_id(text: object) -> EnqueueId | None:

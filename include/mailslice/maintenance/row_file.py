@@ -13,16 +13,8 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from mailslice.engine.row_files import (
-    ROWS_A_GROUP,
-    Digest,
-    Location,
-    PlanReader,
-    RowFile,
-    RowWriter,
-    digest_of,
-    unreadable_file,
-)
+from mailslice.engine import row_files
+from mailslice.engine.row_files import Digest, Location, PlanReader, RowFile, RowWriter
 from mailslice.model.errors import PlanRefused
 
 if TYPE_CHECKING:
@@ -40,7 +32,7 @@ def write_rows(
     schema: pa.Schema = schema_of(kind)  # type: ignore[arg-type]
     remaining = iter(rows)
     with RowWriter(location, folder, file) as writer:
-        while chunk := list(islice(remaining, ROWS_A_GROUP)):
+        while chunk := list(islice(remaining, row_files.ROWS_A_GROUP)):
             columns = ([_plain(getattr(row, name)) for row in chunk] for name in schema.names)
             arrays = [
                 pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)
@@ -56,7 +48,7 @@ def stream_rows(location: Location, folder: str, file: RowFile, kind: type[R]) -
         try:
             rows = adapter.validate_python(table.to_pylist())
         except ValueError as error:
-            raise unreadable_file(file.file, error) from error
+            raise row_files.unreadable_file(file.file, error) from error
         yield from rows
 
 
@@ -71,7 +63,7 @@ def require_same_rows(location: Location, folder: str, file: RowFile) -> None:
     """Raises PlanRefused when the rows do not have the digest of `file`."""
     if not file.rows:
         return
-    digest = sum(map(digest_of, _tables(location, folder, file)), Digest())
+    digest = sum(map(row_files.digest_of, _tables(location, folder, file)), Digest())
     if str(digest) != file.digest:
         raise PlanRefused(
             f"the file {file.file} of the plan was changed: its rows have the digest {digest}, "

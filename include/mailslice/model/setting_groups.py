@@ -20,22 +20,12 @@ from pydantic import (
     model_validator,
 )
 
+from mailslice.model import setting_types
 from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.mariadb_url import ALLOWED as MARIADB_URL
 from mailslice.model.mariadb_url import MariaDbUrl
 from mailslice.model.names import QueueTable
-from mailslice.model.setting_types import (
-    LOWER_CASE,
-    UPPER_CASE,
-    Duration,
-    Group,
-    Host,
-    Hosts,
-    LimitRules,
-    Time,
-    Words,
-    at_most,
-)
+from mailslice.model.setting_types import Duration, Group, Host, Hosts, LimitRules, Time, Words
 from mailslice.model.spark_conf import SparkConf
 from mailslice.model.throttling import Limits
 
@@ -87,7 +77,7 @@ class CassandraSettings(Group):
     """User of Cassandra. Unset: no login. James: cassandra.properties `cassandra.user`"""
     password: SecretStr | None = None
     """Password of that user. James: cassandra.properties `cassandra.password`"""
-    consistency: Annotated[Consistency, UPPER_CASE] = Consistency.LOCAL_QUORUM
+    consistency: Annotated[Consistency, setting_types.UPPER_CASE] = Consistency.LOCAL_QUORUM
     """Consistency of inserts, of deleted marks and of reads that decide. Use QUORUM when several
     data centres write. James: cassandra-driver.conf `basic.request.consistency`"""
     tls_enabled: bool = False
@@ -322,7 +312,7 @@ class QueueSettings(Group):
     )
     SAME_EVERYWHERE = frozenset({"table", "shared", "stage_marks"})
 
-    table: Annotated[QueueTable, LOWER_CASE] = QueueTable.V4
+    table: Annotated[QueueTable, setting_types.LOWER_CASE] = QueueTable.V4
     """Version of the view's table: v4 since James 3.7, v3 before."""
     slice_window: Duration = timedelta(hours=1)
     """Width of a slice. James: rabbitmq.properties `mailqueue.view.sliceWindow`"""
@@ -405,7 +395,7 @@ class PostalSettings(Group):
     lock_timeout: Time | None = None
     """How long a message may be locked before it counts as stuck. Unset: 10 times the p99 of what
     sending took, and at least 10 minutes."""
-    mode: Annotated[PostalMode, LOWER_CASE] = PostalMode.SHADOW
+    mode: Annotated[PostalMode, setting_types.LOWER_CASE] = PostalMode.SHADOW
     """What runs of stuck_mails_postal do that name no mode."""
     timeout: Time = timedelta(seconds=10)
     """How long mailslice waits for a connection to MariaDB and for the answer to one statement."""
@@ -433,7 +423,7 @@ class DutySettings(Group):
     """Where duties keep plans, reports and Data Docs: a folder, or s3a://BUCKET/PREFIX. Several
     machines need the same one. Unset: `.state/artifacts` of the clone, else
     `~/.local/state/mailslice/artifacts`."""
-    retention: Annotated[Time, at_most(_MAX_RETENTION)] = timedelta(days=90)
+    retention: Annotated[Time, setting_types.at_most(_MAX_RETENTION)] = timedelta(days=90)
     """How long ledger rows and artifacts are kept, at most 3650d. Claims, which keep a mail or a
     counter from being done twice, are kept for 7d at least."""
     grace: Duration = timedelta(minutes=15)
@@ -532,7 +522,7 @@ class AdminSettings(Group):
 
     reason_required: bool = False
     """Whether each command that changes something needs --reason; duties do not."""
-    undo_for: Annotated[Duration, at_most(_LONGEST_UNDO)] = timedelta(days=7)
+    undo_for: Annotated[Duration, setting_types.at_most(_LONGEST_UNDO)] = timedelta(days=7)
     """How long mails that people delete are kept in mailslice's own bucket, so that `queue
     undelete` brings them back; at most 365d. 0s: not at all."""
 

@@ -21,7 +21,6 @@ from mailslice.maintenance.mail_trace import (
     events_in,
     events_of,
     in_order,
-    raise_for,
 )
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
 from mailslice.model.names import queue_name
@@ -112,7 +111,7 @@ def test_without_a_broker_it_is_unknown_which_queues_there_are() -> None:
     tracing, entries = trace(str(ID))
     assert [(one["source"], one["answer"]) for one in entries] == [("queues", "unknown")]
     with pytest.raises(StoreUnavailable, match="name one by --queue"):
-        raise_for(tracing, str(ID))
+        tracing.raise_for(str(ID))
 
 
 def test_no_store_that_is_away_says_no_and_each_is_asked_once() -> None:
@@ -120,7 +119,7 @@ def test_no_store_that_is_away_says_no_and_each_is_asked_once() -> None:
     assert {one["answer"] for one in entries} == {"unknown"}
     assert len(entries) == 26
     with pytest.raises(StoreUnavailable, match="26 places did not answer"):
-        raise_for(tracing, str(ID))
+        tracing.raise_for(str(ID))
 
 
 def test_marks_and_delays_are_not_asked_for_a_name_without_an_id() -> None:
@@ -157,7 +156,7 @@ def test_parked_messages_leave_it_unknown_where_a_mail_is(
 def test_a_mail_that_every_place_denies_is_bad_input() -> None:
     tracing = Trace(SimpleNamespace(), TracedMail.of("m"), [])  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="no store knows 'm'"):
-        raise_for(tracing, "m")
+        tracing.raise_for("m")
 
 
 AT = datetime(2026, 11, 23, 6, tzinfo=UTC)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mailslice.engine import row_files
 from mailslice.engine.row_files import (
     Digest,
     PlanReader,
@@ -18,7 +19,6 @@ from mailslice.engine.row_files import (
     digest_of,
     read_groups,
 )
-from mailslice.maintenance import row_file
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.maintenance.row_file import read_tables, stream_rows, write_rows
 from mailslice.model.errors import BadSetting, PlanRefused
@@ -75,7 +75,7 @@ def test_no_row_is_no_file(location, tmp_path):
 
 
 def test_rows_are_written_and_read_a_group_at_a_time(location, monkeypatch):
-    monkeypatch.setattr(row_file, "ROWS_A_GROUP", 2)
+    monkeypatch.setattr(row_files, "ROWS_A_GROUP", 2)
     file = write_rows(location, "run", "rows.parquet", iter(ROWS), Row)
     assert pq.ParquetFile(location.path("run/rows.parquet")).num_row_groups == 2
     assert list(stream_rows(location, "run", file, Row)) == ROWS

@@ -13,27 +13,11 @@ from datetime import datetime
 from secrets import token_hex
 from typing import TypeVar
 
-from mailslice.admin.deletions.packs import (
-    KeptContent,
-    KeptMail,
-    copy_key,
-    expire,
-    key_prefix,
-    write_batch,
-)
-from mailslice.model import crash
+from mailslice.admin.deletions import packs
+from mailslice.admin.deletions.packs import KeptContent, KeptMail
+from mailslice.model import crash, errors
 from mailslice.model.batches import batches_by_weight
 from mailslice.model.clock import Clock
-from mailslice.model.errors import (
-    BadSetting,
-    ClockSkew,
-    ContentMissing,
-    MailsliceError,
-    Refused,
-    StoreUnavailable,
-    TryAgain,
-    Undecodable,
-)
 from mailslice.model.mail import BlobId, EnqueueId, QueueName, ViewRow
 from mailslice.stores import Stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
@@ -47,7 +31,7 @@ log = logging.getLogger(__name__)
 _MAILS = 500
 _PACK_BYTES = 16 * 1024 * 1024
 _ROW_BYTES = 4 * 1024 * 1024
-"""Bytes of attributes in one batch."""
+"""Bytes of attributes in one batch, at most; one mail may have more."""
 _AT_ONCE = 64
 
 
@@ -93,15 +77,15 @@ def delete_and_keep(
     Refused, or MailsliceError if some are deleted; BadSetting when the own bucket is James'.
     """
     if stores.settings.own.bucket == stores.settings.s3.bucket:
-        raise BadSetting(
+        raise errors.BadSetting(
             f"MAILSLICE_OWN_BUCKET={stores.settings.own.bucket} is James' bucket; deleted mails "
             "need another, or --no-undo"
         )
     deletion.run = f"{clock():%Y%m%dT%H%M%SZ}-{token_hex(3)}"
     stores.own_blobs.ensure_bucket()
-    with suppress(TryAgain, ClockSkew, BadSetting):
+    with suppress(errors.TryAgain, errors.ClockSkew, errors.BadSetting):
         stores.cassandra.require_clock(clock)
-        expire(stores.own_blobs, clock())
+        packs.expire(stores.own_blobs, clock())
     _Deleter(stores, queue, clock, deletion).delete(rows)
 
 
@@ -136,7 +120,7 @@ class _Deleter:
     def _finish(self, fetched: _Fetched) -> None:
         """Keep and mark the mails that are not done or deleted by now."""
         self._batch += 1
-        place = key_prefix(self._queue, self._until, self._deletion.run, self._batch)
+        place = packs.key_prefix(self._queue, self._until, self._deletion.run, self._batch)
         mails = self._with_handlers(self._copied(place, fetched.mails))  # copies take a while
         ids = [mail.item.enqueue_id for mail in mails]
         marked = self._stores.tables.deleted.marked(self._queue, ids)
@@ -144,9 +128,9 @@ class _Deleter:
         if not mails:
             return
         try:
-            write_batch(self._stores.own_blobs, place, mails, b"".join(fetched.parts))
-        except Undecodable as error:
-            raise (MailsliceError if self._deletion.mails else Refused)(
+            packs.write_batch(self._stores.own_blobs, place, mails, b"".join(fetched.parts))
+        except errors.Undecodable as error:
+            raise (errors.MailsliceError if self._deletion.mails else errors.Refused)(
                 f"a mail of {self._queue} cannot be kept: {error}; --no-undo deletes it, too"
             ) from error
         crash.point("undo:kept")
@@ -193,11 +177,11 @@ class _Deleter:
         numbers = {blob: number for number, blob in enumerate(blobs)}
         failed = self._stores.own_blobs.copies(
             self._stores.settings.s3.bucket,
-            {blob: copy_key(prefix, number) for blob, number in numbers.items()},
+            {blob: packs.copy_key(prefix, number) for blob, number in numbers.items()},
         )
         for blob, why in failed.items():
             if why != MISSING:
-                raise StoreUnavailable(f"blob {blob} could not be copied: {why}")
+                raise errors.StoreUnavailable(f"blob {blob} could not be copied: {why}")
         return [
             mail if mail.content is not KeptContent.COPIED else _of_copies(mail, numbers, failed)
             for mail in mails
@@ -259,7 +243,7 @@ async def _fetch(blobs: AsyncBlobStore, row: ViewRow, fetched: _Fetched) -> None
                 kept = KeptMail(row.item, row.enqueued_time, *packed)
                 fetched.parts += parts
                 fetched.size += size
-    except ContentMissing as error:
+    except errors.ContentMissing as error:
         extra = {"action": "content_lost", "enqueue_id": str(row.enqueue_id)}
         log.warning("a deleted mail's content is lost: %s", error, extra=extra)
         kept = mail

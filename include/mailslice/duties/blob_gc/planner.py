@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 
 from mailslice.codec.blob_ids import BlobIds
+from mailslice.duties.blob_gc import orphans
 from mailslice.duties.blob_gc.listing import (
     find_inventory,
     key_ranges,
@@ -17,15 +18,7 @@ from mailslice.duties.blob_gc.listing import (
     read_listing,
 )
 from mailslice.duties.blob_gc.live_mails import REPORTS, live_mails
-from mailslice.duties.blob_gc.orphans import (
-    DELETE,
-    DOUBTFUL,
-    ORPHAN,
-    UNKNOWN,
-    Rules,
-    Tally,
-    write_orphans,
-)
+from mailslice.duties.blob_gc.orphans import Rules, Tally
 from mailslice.duties.blob_gc.params import Params
 from mailslice.duties.blob_gc.plan import (
     VIEW,
@@ -39,15 +32,8 @@ from mailslice.duties.blob_gc.plan import (
 from mailslice.duties.blob_gc.scans import read_copies, read_planned, read_references
 from mailslice.duties.blob_gc.sources import ReferenceSource, sources_of, unread_columns, with_rows
 from mailslice.duties.blob_gc.trash import Trash
-from mailslice.engine.dataset import (
-    KEY,
-    Dataset,
-    collected,
-    missing_from,
-    referenced,
-    unreferenced,
-    with_known,
-)
+from mailslice.engine import dataset
+from mailslice.engine.dataset import Dataset
 from mailslice.engine.frames import Session
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.run import Run
@@ -73,7 +59,7 @@ class Timings:
 _LEAST_SKEW = timedelta(seconds=5)
 _CLEANUP, _RUNS = "queue_cleanup", 10_000
 """Cleanups delete references from the view. The ledger counts them: they are not lost ones."""
-_UNCHANGED = (KEY, "size", "modified_s")
+_UNCHANGED = (dataset.KEY, "size", "modified_s")
 
 
 def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_ranges) -> GcPlan:
@@ -94,11 +80,11 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
         known, forgotten = _known(run, earlier, session)
         frames.enter_context(known)
         restores = _missed(run, session, frames, folders, references, blobs)
-        orphans = unreferenced(blobs, references)
+        unreferenced = dataset.unreferenced(blobs, references)
         blob = run.settings.blob
         generation = BlobIds(blob, lambda: now).generation()
-        tally, groups = write_orphans(
-            with_known(orphans, known, _UNCHANGED, ("since_ms",)),
+        tally, groups = orphans.write_orphans(
+            dataset.with_known(unreferenced, known, _UNCHANGED, ("since_ms",)),
             run.folder.artifacts,
             run.folder.name,
             Rules(now, params.grace, params.delete_after, blob.family, generation),
@@ -106,7 +92,7 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
         )
         timings.on("join")
     unread = unread_columns(run.stores, sources)
-    deletes = f"{PLAN_FOLDER}/{DELETE}-"
+    deletes = f"{PLAN_FOLDER}/{orphans.DELETE}-"
     plan = GcPlan(
         run=run.request.run,
         made_at=now,
@@ -207,13 +193,14 @@ def _missed(  # noqa: PLR0917 - the frames to join
     if not folders:
         return []
     copies = frames.enter_context(read_copies(session, run.settings, folders))
-    referenced_copies = referenced(copies, references)
+    referenced_copies = dataset.referenced(copies, references)
     if run.params(Params).inventory is None:
-        return [row["path"] for row in collected(missing_from(referenced_copies, blobs))]
-    rows = collected(referenced_copies)
+        missing = dataset.missing_from(referenced_copies, blobs)
+        return [row["path"] for row in dataset.collected(missing)]
+    rows = dataset.collected(referenced_copies)
     with Trash(run.settings) as trash:
-        stored = trash.james.heads([row[KEY] for row in rows])
-    return [row["path"] for row in rows if stored[row[KEY]] is None]
+        stored = trash.james.heads([row[dataset.KEY] for row in rows])
+    return [row["path"] for row in rows if stored[row[dataset.KEY]] is None]
 
 
 def _scans(
@@ -272,18 +259,18 @@ def _listing(params: Params, ranges: Sequence[KeyRange] | None, blobs: Dataset) 
 def _message(plan: GcPlan, tally: Tally, unread: Sequence[str], forgotten: str) -> Iterable[str]:
     blobs = tally.blobs
     yield (
-        f"{blobs[ORPHAN]} of {plan.blobs} blobs are orphans: "
+        f"{blobs[orphans.ORPHAN]} of {plan.blobs} blobs are orphans: "
         f"{plan.planned} can go, {plan.waiting} wait as candidates"
     )
     if plan.restores.rows:
         yield (f"{plan.restores.rows} deleted blobs are referred to: their kept copies go back")
-    if blobs[DOUBTFUL]:
+    if blobs[orphans.DOUBTFUL]:
         yield (
-            f"{blobs[DOUBTFUL]} blobs are referred to in another spelling only "
+            f"{blobs[orphans.DOUBTFUL]} blobs are referred to in another spelling only "
             "(MAILSLICE_BLOB_HASH_ENCODING): they stay"
         )
-    if blobs[UNKNOWN]:
-        yield f"{blobs[UNKNOWN]} keys are no blob ids: they are left alone"
+    if blobs[orphans.UNKNOWN]:
+        yield f"{blobs[orphans.UNKNOWN]} keys are no blob ids: they are left alone"
     if unread:
         yield (
             f"no source reads {', '.join(unread)}: if these are blob ids, "

@@ -19,17 +19,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from mailslice.duties.counter_repair import planned
 from mailslice.duties.counter_repair.fingerprints import flag_bits, layout_of, without_id
-from mailslice.duties.counter_repair.planned import (
-    FLAGS_DIFFER,
-    KINDS,
-    MAILBOX_MISSING,
-    MODSEQ_DIFFERS,
-    ONLY_PROJECTED,
-    ONLY_TRUTH,
-    WITHOUT_ID,
-    Difference,
-)
+from mailslice.duties.counter_repair.planned import Difference
 from mailslice.duties.counter_repair.scan_task import Chunk, Groups, ids_of
 from mailslice.engine.errors import translated_errors
 from mailslice.engine.frames import frame_of_keys
@@ -77,7 +69,7 @@ def differences(
     with translated_errors():
         written = compared(rows).mapInArrow(partial(_write, spec), _WRITTEN).collect()
     files = {row["file"]: RowFile(row["file"], row["file_rows"], row["digest"]) for row in written}
-    counts = dict.fromkeys(KINDS, 0)
+    counts = dict.fromkeys(planned.KINDS, 0)
     for row in written:
         counts[row["kind"]] += row["rows"]
     return tuple(files[name] for name in sorted(files)), counts
@@ -108,13 +100,14 @@ def _kind() -> Column:
     flags = (fn.col("truth_flags") != fn.col("projected_flags")) | (
         fn.col("truth_user_flags") != fn.col("projected_user_flags")
     )
+    gone = fn.coalesce(fn.col("truth_gone"), fn.col("projected_gone"))
     return (
-        fn.when(fn.coalesce(fn.col("truth_gone"), fn.col("projected_gone")), MAILBOX_MISSING)
-        .when(fn.col("message").isNull(), WITHOUT_ID)
-        .when(fn.col("projected_modseq").isNull(), ONLY_TRUTH)
-        .when(fn.col("truth_modseq").isNull(), ONLY_PROJECTED)
-        .when(flags, FLAGS_DIFFER)
-        .when(fn.col("truth_modseq") != fn.col("projected_modseq"), MODSEQ_DIFFERS)
+        fn.when(gone, planned.MAILBOX_MISSING)
+        .when(fn.col("message").isNull(), planned.WITHOUT_ID)
+        .when(fn.col("projected_modseq").isNull(), planned.ONLY_TRUTH)
+        .when(fn.col("truth_modseq").isNull(), planned.ONLY_PROJECTED)
+        .when(flags, planned.FLAGS_DIFFER)
+        .when(fn.col("truth_modseq") != fn.col("projected_modseq"), planned.MODSEQ_DIFFERS)
     )
 
 

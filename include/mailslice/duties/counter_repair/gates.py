@@ -14,14 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.counter_repair import decide
-from mailslice.duties.counter_repair.corrections import (
-    AT_ONCE,
-    DONE,
-    REMAINING,
-    THREADS,
-    reread_mailbox,
-)
+from mailslice.duties.counter_repair import corrections, decide
+from mailslice.duties.counter_repair.corrections import reread_mailbox
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import KINDS, ONLY_PROJECTED, CounterPlan, Drift
 from mailslice.maintenance.gates import planned_rows
@@ -61,12 +55,12 @@ def read_after(run: Run, plan: CounterPlan, outcomes: Mapping[str, Sequence[str]
     """Every planned mailbox, the largest drift first. `outcomes`: apply's report, by mailbox."""
 
     def read(drift: Drift, unprojected: Sequence[bytes]) -> Reread:
-        verdict, *_ = outcomes.get(str(drift.mailbox), (REMAINING,))
+        verdict, *_ = outcomes.get(str(drift.mailbox), (corrections.REMAINING,))
         return _read(run, plan, drift, unprojected, verdict)
 
     after: list[Reread] = []
-    with ThreadPoolExecutor(THREADS) as pool:
-        for chunk in batches(plan.read_drifts(run), AT_ONCE):
+    with ThreadPoolExecutor(corrections.THREADS) as pool:
+        for chunk in batches(plan.read_drifts(run), corrections.AT_ONCE):
             ids = plan.unprojected(run, [drift.mailbox for drift in chunk])
             after += pool.map(read, chunk, [ids.get(drift.mailbox, ()) for drift in chunk])
     return after
@@ -80,10 +74,10 @@ def _read(
     They suffice if they are correct, or as planned because apply did not reach the mailbox.
     """
     stored = run.stores.mailboxes.counters(drift.mailbox)
-    applied = verdict == DONE or _was_applied(run, plan, drift.mailbox)
+    applied = verdict == corrections.DONE or _was_applied(run, plan, drift.mailbox)
     if applied is not False and stored == drift.computed:
         return Reread(drift, applied, stored, stored, moved=False)
-    if applied is False and verdict == REMAINING and stored == drift.stored:
+    if applied is False and verdict == corrections.REMAINING and stored == drift.stored:
         return Reread(drift, applied, stored, drift.computed, moved=False)
     trust = plan.trust_projection
     digest = reread_mailbox(run.stores, drift.mailbox, unprojected, trust_projection=trust)

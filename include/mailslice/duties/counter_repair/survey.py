@@ -14,42 +14,18 @@ from uuid import UUID
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as fn
 
+from mailslice.duties.counter_repair import planned, scan_task
 from mailslice.duties.counter_repair.differences import ComparisonSpec, differences
 from mailslice.duties.counter_repair.fingerprints import MessageDigest
 from mailslice.duties.counter_repair.params import Params
-from mailslice.duties.counter_repair.planned import (
-    COUNTER_ORPHANED,
-    KINDS,
-    MAILBOX_MISSING,
-    WITHOUT_ID,
-    Drift,
-    ScanFacts,
-)
-from mailslice.duties.counter_repair.scan_task import (
-    MAXIMA,
-    OF_FILE,
-    OF_MAILBOX,
-    PARTIAL_SUMS,
-    RANGE,
-    SUMS,
-    XORS,
-    Key,
-    ScanSpec,
-    file_of,
-    read,
-)
+from mailslice.duties.counter_repair.planned import Drift, ScanFacts
+from mailslice.duties.counter_repair.scan_task import Key, ScanSpec
 from mailslice.engine.errors import translated_errors
 from mailslice.engine.frames import frame_of_keys
 from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.run import Run
+from mailslice.model import names
 from mailslice.model.errors import TryAgain
-from mailslice.model.names import (
-    IMAP_UID_TABLE,
-    MAILBOX,
-    MAILBOX_COUNTERS,
-    MESSAGE_ID_TABLE,
-    MODSEQ,
-)
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges
 
@@ -100,12 +76,12 @@ class Scanned:
         pause: Callable[[], None],
     ) -> None:
         """Reads the given modSeqs first. During `pause` the appends that took them are finished."""
-        work = partial(read, spec)
+        work, columns = partial(scan_task.read, spec), scan_task.PARTIAL_SUMS
         self._side = "projected" if trust_projection else "truth"
         modseq_keys, others = modseq_keys_first(keys)
-        parts = frame_of_keys(spark, others, work, PARTIAL_SUMS)
+        parts = frame_of_keys(spark, others, work, columns)
         self._modseqs = (
-            frame_of_keys(spark, modseq_keys, work, PARTIAL_SUMS).persist() if modseq_keys else None
+            frame_of_keys(spark, modseq_keys, work, columns).persist() if modseq_keys else None
         )
         if self._modseqs is not None:
             self._modseqs.count()
@@ -115,19 +91,20 @@ class Scanned:
 
     @cached_property
     def _reads(self) -> list[Row]:
-        rows = self._frame.where(fn.col("kind") != OF_MAILBOX)
+        rows = self._frame.where(fn.col("kind") != scan_task.OF_MAILBOX)
         collected: list[Row] = rows.select("kind", "key", "rows", "reads").collect()
         return collected
 
     def ranges(self) -> list[RangeRead]:
         return [
-            RangeRead(row["kind"], RANGE.unpack(row["key"]), row["rows"], row["reads"])
+            RangeRead(row["kind"], scan_task.RANGE.unpack(row["key"]), row["rows"], row["reads"])
             for row in self._reads
-            if row["kind"] != OF_FILE
+            if row["kind"] != scan_task.OF_FILE
         ]
 
     def truth(self) -> list[RowFile]:
-        return [file_of(row["key"]) for row in self._reads if row["kind"] == OF_FILE]
+        keys = (row["key"] for row in self._reads if row["kind"] == scan_task.OF_FILE)
+        return [scan_task.file_of(key) for key in keys]
 
     @cached_property
     def totals(self) -> Totals:
@@ -167,7 +144,7 @@ class Scanned:
                 frame.unpersist()
 
     def _of_mailboxes(self) -> DataFrame:
-        return self._frame.where(fn.col("kind") == OF_MAILBOX)
+        return self._frame.where(fn.col("kind") == scan_task.OF_MAILBOX)
 
     def _wrong(self) -> Column:
         count, unseen = (
@@ -193,14 +170,15 @@ def keys_of(tables: Sequence[str], ranges: Sequence[TokenRange]) -> list[Key]:
 
 
 def modseq_keys_first(keys: Sequence[Key]) -> tuple[list[Key], list[Key]]:
-    return [key for key in keys if key[0] == MODSEQ], [key for key in keys if key[0] != MODSEQ]
+    modseq_keys = [key for key in keys if key[0] == names.MODSEQ]
+    return modseq_keys, [key for key in keys if key[0] != names.MODSEQ]
 
 
 def joined(parts: DataFrame) -> DataFrame:
     """The sums of all tasks, one row a mailbox and one a range: an outer join of all tables."""
-    sums = [fn.sum(name).alias(name) for name in SUMS]
-    maxima = [fn.max(name).alias(name) for name in MAXIMA]
-    xors = [fn.bit_xor(name).alias(name) for name in XORS]
+    sums = [fn.sum(name).alias(name) for name in scan_task.SUMS]
+    maxima = [fn.max(name).alias(name) for name in scan_task.MAXIMA]
+    xors = [fn.bit_xor(name).alias(name) for name in scan_task.XORS]
     return parts.groupBy("kind", "key").agg(*sums, *maxima, *xors)
 
 
@@ -280,7 +258,7 @@ def survey(
     finally:
         scanned.close()
     files: tuple[RowFile, ...] = ()
-    counts = dict.fromkeys(KINDS, 0)
+    counts = dict.fromkeys(planned.KINDS, 0)
     if differing:
         if sum(file.rows for file in truth) != totals.truth:  # a repeated task named a new file
             raise TryAgain("a Spark executor was lost during the scan: plan again")
@@ -290,16 +268,19 @@ def survey(
         )
         files, counts = compare(session, comparison, truth)
     if trust:
-        counts = {WITHOUT_ID: totals.without_id, MAILBOX_MISSING: totals.orphan_messages}
-    counts[COUNTER_ORPHANED] = totals.orphan_counters
+        counts = {
+            planned.WITHOUT_ID: totals.without_id,
+            planned.MAILBOX_MISSING: totals.orphan_messages,
+        }
+    counts[planned.COUNTER_ORPHANED] = totals.orphan_counters
     return CounterSurvey(_facts(keys, reads, totals), totals, drifts, files, counts)
 
 
 def _tables(run: Run, params: Params) -> list[str]:
     """The tables to read: the truth unless distrusted, modSeqs only where James keeps them."""
-    tables = [MAILBOX, MESSAGE_ID_TABLE, MAILBOX_COUNTERS]
-    tables += [] if params.trust_projection else [IMAP_UID_TABLE]
-    return tables + ([MODSEQ] if run.stores.mailboxes.has_modseqs else [])
+    tables = [names.MAILBOX, names.MESSAGE_ID_TABLE, names.MAILBOX_COUNTERS]
+    tables += [] if params.trust_projection else [names.IMAP_UID_TABLE]
+    return tables + ([names.MODSEQ] if run.stores.mailboxes.has_modseqs else [])
 
 
 def _only(run: Run, params: Params) -> frozenset[bytes] | None:
@@ -323,6 +304,6 @@ def _facts(keys: Sequence[Key], reads: Sequence[RangeRead], totals: Totals) -> S
         twice=sum(one.reads > 1 for one in reads),
         holes=sum(holes(one.range for one in table_reads) for table_reads in by_table.values()),
         mailboxes=totals.mailboxes,
-        messages=rows.get(IMAP_UID_TABLE, 0),
-        projected=rows.get(MESSAGE_ID_TABLE, 0),
+        messages=rows.get(names.IMAP_UID_TABLE, 0),
+        projected=rows.get(names.MESSAGE_ID_TABLE, 0),
     )

@@ -11,26 +11,9 @@ import pyarrow as pa
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.codec.row import epoch_us
-from mailslice.duties.migrate_v3_to_v4.copier import (
-    DIFFERING,
-    MISSING,
-    NEWER,
-    SAME,
-    Copier,
-    PartitionCompared,
-    by_slice,
-    compare_partitions,
-)
-from mailslice.duties.migrate_v3_to_v4.source import (
-    BEHIND,
-    PlannedGroup,
-    Source,
-    V3Partition,
-    has_table,
-    read_partitions,
-    require_v4,
-    v3_partitions,
-)
+from mailslice.duties.migrate_v3_to_v4 import copier, source
+from mailslice.duties.migrate_v3_to_v4.copier import Copier, PartitionCompared
+from mailslice.duties.migrate_v3_to_v4.source import PlannedGroup, Source, V3Partition
 from mailslice.engine.frames import slots_of
 from mailslice.engine.row_files import RowFile
 from mailslice.maintenance.artifacts import iso
@@ -100,10 +83,10 @@ class Migration(Duty[MigrationPlan]):
         stores, queue, now = run.stores, run.queue, run.clock()
         require(stores, queue)
         keys: list[tuple[Partition, str | None]] = []
-        if v3 := has_table(stores, QueueTable.V3):
-            source = _source(run, v4=require_v4(stores))
-            keys = v3_partitions(stores, queue, view_shape(stores, checked=True))
-        partitions = read_partitions(run.session(), source, keys) if keys else []
+        if v3 := source.has_table(stores, QueueTable.V3):
+            tables = _source(run, v4=source.require_v4(stores))
+            keys = source.v3_partitions(stores, queue, view_shape(stores, checked=True))
+        partitions = source.read_partitions(run.session(), tables, keys) if keys else []
         partitions.sort(key=lambda read: astuple(read.partition))
         crash.point("plan:after-read")
         groups = [group for read in partitions for group in read.groups]
@@ -127,18 +110,18 @@ class Migration(Duty[MigrationPlan]):
     def apply(self, run: Run, plan: MigrationPlan, progress: Progress) -> None:
         """Copies in batches, oldest first. Checks again that each row is live."""
         run.require_clock()
-        if not require_v4(run.stores):
+        if not source.require_v4(run.stores):
             run.stores.tables.create()  # as the first start of a worker does
         window = view_shape(run.stores, checked=True).window
         throttle, session = run.throttle("cassandra"), run.session()
         turn = None if throttle.free else throttle.share(slots_of(session)).take
-        copier = Copier(_source(run), window, turn)
+        copies = Copier(_source(run), window, turn)
         groups = run.read_rows(plan.groups, PlannedGroup)
         for batch in batches_by_weight(groups, _GROUPS_AT_ONCE, attrgetter("rows"), _ROWS_AT_ONCE):
             if run.out_of_time():
                 return
             run.require_lock()
-            for copied in copier.copy(session, batch):
+            for copied in copies.copy(session, batch):
                 progress.done(count=copied.copied)
                 for name, reason in _SKIPPED.items():
                     progress.skip(reason, getattr(copied, name))
@@ -153,10 +136,10 @@ class Migration(Duty[MigrationPlan]):
         compared = _compare(run, plan)
         counts = sum((partition.rows for partition in compared), Counter[str]())
         run.report(
-            verified=counts[SAME],
-            newer=counts[NEWER],
-            missing=counts[MISSING],
-            slices=by_slice(compared),
+            verified=counts[copier.SAME],
+            newer=counts[copier.NEWER],
+            missing=counts[copier.MISSING],
+            slices=copier.by_slice(compared),
         )
         every = (
             "Every live row of V3 is in V4, but those that are reported as failed or left, or were "
@@ -166,8 +149,8 @@ class Migration(Duty[MigrationPlan]):
         same = "Every copy holds what its row in V3 holds."
         yield Frame.facts(
             "totals",
-            missing=(counts[MISSING], 0, excused, every),
-            differing=(counts[DIFFERING], 0, 0, same),
+            missing=(counts[copier.MISSING], 0, excused, every),
+            differing=(counts[copier.DIFFERING], 0, 0, same),
         )
 
     def describe(self, steps: Summaries) -> str:
@@ -223,13 +206,13 @@ def _source(run: Run, *, v4: bool = True) -> Source:
 
 def _compare(run: Run, plan: MigrationPlan) -> list[PartitionCompared]:
     stores = run.stores
-    if not (has_table(stores, QueueTable.V3) and has_table(stores, QueueTable.V4)):
+    if not (source.has_table(stores, QueueTable.V3) and source.has_table(stores, QueueTable.V4)):
         return []
-    partitions = v3_partitions(stores, run.queue, view_shape(stores, checked=True))
+    partitions = source.v3_partitions(stores, run.queue, view_shape(stores, checked=True))
     browsed = [partition for partition, skip_reason in partitions if not skip_reason]
     if not browsed:
         return []
-    return compare_partitions(run.session(), _source(run), browsed, epoch_us(plan.made_at))
+    return copier.compare_partitions(run.session(), _source(run), browsed, epoch_us(plan.made_at))
 
 
 def _report_plan(
@@ -257,6 +240,6 @@ def _message(plan: MigrationPlan, total: int, skipped: Counter[str], *, v3: bool
     if plan.planned:
         words = f"{plan.planned} live rows to copy, of {total} rows in enqueuedMailsV3"
     # A James that reads only V4 may have moved browseStart past mails of V3. It is never lowered.
-    if behind := skipped[BEHIND]:
+    if behind := skipped[source.BEHIND]:
         words += f"; {behind} rows without a mark lie behind browseStart and are left out"
     return words

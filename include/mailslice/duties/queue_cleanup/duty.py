@@ -9,21 +9,14 @@ from uuid import UUID
 
 from mailslice.checks.expectations import Frame
 from mailslice.codec.row import instant
-from mailslice.duties.queue_cleanup import candidates, decide, gates
+from mailslice.duties.queue_cleanup import candidates, decide, gates, view
 from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
 from mailslice.duties.queue_cleanup.orphan_rows import quarantine_rows
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition, planned_partitions
 from mailslice.duties.queue_cleanup.planner import MAX_ORPHAN_ROWS, make_plan, unrepaired_tables
 from mailslice.duties.queue_cleanup.reads import Remaining, SecondRead, read_remaining, second_read
-from mailslice.duties.queue_cleanup.view import (
-    Moved,
-    Starts,
-    move_browse_start,
-    move_content_start,
-    rows_of,
-    starts_of,
-)
+from mailslice.duties.queue_cleanup.view import Moved, Starts
 from mailslice.engine.partition_scan import PartitionName
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.duty import Duty
@@ -208,14 +201,14 @@ def _save(run: Run, progress: Progress, **fields: Any) -> None:
 
 def _raise_browse_start(run: Run, second: SecondRead, progress: Progress) -> Moved:
     """Records the target first, so that verify also judges what a killed try wrote."""
-    before = starts_of(run.stores, run.queue).browse
+    before = view.starts_of(run.stores, run.queue).browse
     target = second.browse_start(before)
     # If a killed try wrote the stored start, verify judges from the start before that.
     befores = {progress.earlier.get(_TARGET): progress.earlier.get(_BEFORE)}
     if target is not None:
         first = befores.get(iso(before), iso(before))
         _save(run, progress, **{_TARGET: iso(target), _BEFORE: first})
-    moved = move_browse_start(run.stores, run.queue, target, run.clock)
+    moved = view.move_browse_start(run.stores, run.queue, target, run.clock)
     if moved.wrote is not None:
         run.report(**{_BEFORE: befores.get(iso(moved.before), iso(moved.before))})
     # If another value is stored, nobody can tell whether the killed try wrote its target before.
@@ -267,7 +260,7 @@ def delete_partitions(
             break
         throttle.take()
         run.require_lock()
-        table = rows_of(run.stores, partition.table)
+        table = view.rows_of(run.stores, partition.table)
         delete = table.delete_partition_future(run.queue, partition.partition, partition.newest_us)
         in_flight.append((partition, delete))
         tried += 1
@@ -304,13 +297,13 @@ def _count(
 
 
 def _raise_content_start(run: Run, plan: CleanupPlan, remaining: Remaining) -> Moved:
-    stored = starts_of(run.stores, run.queue).content
+    stored = view.starts_of(run.stores, run.queue).content
     if plan.ranged:
         return Moved(stored, None, stored)
     # Slices that were open when they were read may have got rows since.
     opened = decide.highest_browse_start(plan.open_for, now=remaining.read_at, grace=plan.grace)
     oldest = min(opened, remaining.oldest_row(at_or_after=stored))
-    moved = move_content_start(run.stores, run.queue, oldest, plan.shape.window, run.clock)
+    moved = view.move_content_start(run.stores, run.queue, oldest, plan.shape.window, run.clock)
     if moved.after is not None:
         run.stores.own.slice_statistics.delete_before(run.queue, moved.after)
     return moved

@@ -15,15 +15,9 @@ from mailslice.duties.queue_cleanup import candidates
 from mailslice.duties.queue_cleanup.candidates import MARKS_FOLDER
 from mailslice.duties.queue_cleanup.plan import Candidates, CleanupPlan
 from mailslice.duties.queue_cleanup.reads import END_OF_TIME, Planned, Remaining
+from mailslice.engine import mark_deletion
 from mailslice.engine.frames import shared, slots_of
-from mailslice.engine.mark_deletion import (
-    DropCounts,
-    DropSpec,
-    Halves,
-    drop_listed,
-    drop_planned,
-    halves_of,
-)
+from mailslice.engine.mark_deletion import DropCounts, DropSpec, Halves
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.drained import take_sample
 from mailslice.maintenance.rate_limit import Throttle
@@ -143,11 +137,11 @@ def _drop(  # noqa: PLR0917 - the marks, those that stay, the rate
             if batch.listed is None:
                 deleted = [(key.part, key.rows - remaining.planned_in(key)) for key in planned]
                 parts = [(part, marks) for part, marks in deleted if marks]
-                drop_parts = partial(drop_planned, session, retained=retained)
+                drop_parts = partial(mark_deletion.drop_planned, session, retained=retained)
                 _in_rounds(run, spec, parts, drop_parts, pace, outcome)
                 continue
             files = [(file, file.rows) for file in batch.listed.files]
-            drop_files = partial(drop_listed, session, retained=retained)
+            drop_files = partial(mark_deletion.drop_listed, session, retained=retained)
             before = outcome.dropped
             try:
                 left = _in_rounds(run, spec, files, drop_files, pace, outcome)
@@ -245,9 +239,9 @@ def _closed_until(run: Run, plan: CleanupPlan) -> datetime:
 def _dead_letters(run: Run) -> Halves | None:
     """The ids of dead letters, which a redrive would bring back; None if they cannot be read."""
     if not run.settings.queue.shared:
-        return halves_of([])
+        return mark_deletion.halves_of([])
     try:
         ids = dead_letter_ids(run.settings, run.queue)
     except MailsliceError:
         return None
-    return halves_of([enqueue_id.bytes[8:] for enqueue_id in ids])
+    return mark_deletion.halves_of([enqueue_id.bytes[8:] for enqueue_id in ids])

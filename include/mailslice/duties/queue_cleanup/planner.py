@@ -9,19 +9,11 @@ from itertools import chain, islice
 from mailslice.admin.queues import require
 from mailslice.codec import message
 from mailslice.codec.row import epoch_ms, epoch_us
-from mailslice.duties.queue_cleanup import candidates, decide
+from mailslice.duties.queue_cleanup import candidates, decide, view
 from mailslice.duties.queue_cleanup.decide import RowCounts, SliceRows
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition, RowKey
-from mailslice.duties.queue_cleanup.view import (
-    Starts,
-    range_of,
-    rows_of,
-    slices_before,
-    slices_to_read,
-    starts_of,
-    tables_of,
-)
+from mailslice.duties.queue_cleanup.view import Starts
 from mailslice.engine.partition_scan import PartitionKey, PartitionScan, Scan, scan
 from mailslice.engine.row_files import Digest
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
@@ -154,8 +146,8 @@ def _order(partition: PartitionKey) -> tuple[int, str, int]:
 
 def _read(run: Run, grace: timedelta) -> _Reading:
     params, stores, queue = run.params(Params), run.stores, run.queue
-    shape, tables = view_shape(stores, checked=True), tables_of(stores)
-    starts, now = starts_of(stores, queue), run.clock()
+    shape, tables = view_shape(stores, checked=True), view.tables_of(stores)
+    starts, now = view.starts_of(stores, queue), run.clock()
     if params.restarted is not None and params.restarted > now:
         raise BadInput(
             f"restarted={iso(params.restarted)} lies ahead; allowed: the time at which the last "
@@ -165,16 +157,16 @@ def _read(run: Run, grace: timedelta) -> _Reading:
     slices, buckets = _slices(run, shape, now) if starts.browse is not None else ([], 1)
     swept: list[datetime] = []
     if params.sweep and slices:
-        swept, needed = slices_before(stores, queue, slices[0])
+        swept, needed = view.slices_before(stores, queue, slices[0])
         slices, buckets = [*swept, *slices], max(buckets, needed)
     location, folder = run.folder.artifacts, run.folder.file(PLAN_FOLDER)
-    spec = Scan(run.settings, queue, tables, buckets, location, folder, epoch_us(now))
+    spec = Scan(run.settings, queue, location, folder, tables, buckets, epoch_us(now))
     keys = [
         (epoch_ms(start), decide.closed(start, open_for, now=now, grace=grace)) for start in slices
     ]
     partitions = scan(run.session(), spec, keys) if keys else []
     crash.point("plan:after-scan")
-    marks_read, browse = run.clock(), starts_of(stores, queue).browse
+    marks_read, browse = run.clock(), view.starts_of(stores, queue).browse
     if params.sweep and browse and not run.settings.queue.shared and is_alone(stores, queue):
         swept = [start for start in slices if not is_live(start, browse, shape.window)]
     return _Reading(
@@ -195,12 +187,12 @@ def _read(run: Run, grace: timedelta) -> _Reading:
 def _slices(run: Run, shape: Shape, now: datetime) -> tuple[list[datetime], int]:
     """The slices to read, oldest first, and their number of buckets."""
     params = run.params(Params)
-    first, last = range_of(run.stores, run.queue, now, shape)
+    first, last = view.range_of(run.stores, run.queue, now, shape)
     first = max(first, params.slices_from or first)
     last = min(last, params.slices_before or last)
     if first > last:
         return [], shape.buckets
-    slices, buckets = slices_to_read(run.stores, run.queue, shape, first, last)
+    slices, buckets = view.slices_to_read(run.stores, run.queue, shape, first, last)
     return [start for start in slices if params.covers(start)], buckets
 
 
@@ -246,7 +238,7 @@ def _bytes_a_row(run: Run, planned: Sequence[PlannedPartition]) -> float:
     sizes: list[int] = []
     with suppress(MailsliceError):  # only the report needs it
         for key in planned[::step][:_SAMPLED_PARTITIONS]:
-            table = rows_of(run.stores, key.table)
+            table = view.rows_of(run.stores, key.table)
             first = islice(table.ids(run.queue, key.partition), _SAMPLED_ROWS)
             rows = table.by_ids(run.queue, [(key.partition, [row.enqueue_id for row in first])])
             sizes += [len(message.encode(row.item)) for row in rows]

@@ -14,7 +14,7 @@ from mailslice.model.names import CONTENT_START, QueueTable
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
-from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts, Start
+from mailslice.stores.cassandra.starts import Start, StartTable
 from mailslice.view.configuration import Shape
 from mailslice.view.partitions import partitions_in_use, partitions_to_read, slices_of
 
@@ -114,7 +114,7 @@ def move_content_start(
 
 
 def _moved(
-    table: BrowseStarts | ContentStarts,
+    table: StartTable,
     queue: QueueName,
     stored: Start | None,
     target: datetime | None,

@@ -12,24 +12,13 @@ import pyarrow.compute as pc
 
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
+from mailslice.duties.republish_lost import publication
 from mailslice.duties.republish_lost.params import Params
-from mailslice.duties.republish_lost.publication import (
-    CONCURRENCY,
-    MAX_NAMED,
-    Prover,
-    Publication,
-    SkipReason,
-)
+from mailslice.duties.republish_lost.publication import Prover, Publication, SkipReason
 from mailslice.engine.row_files import RowFile
+from mailslice.maintenance import audits
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.audits import (
-    CENSUS_PATIENCE,
-    AuditPlan,
-    audit_of,
-    lock_name,
-    named_audit,
-    newest_audit,
-)
+from mailslice.maintenance.audits import AuditPlan
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.progress import Progress
@@ -73,14 +62,14 @@ class RepublishLost(Duty[RepublishPlan]):
 
     plan_type = RepublishPlan
     items = "mails"
-    lock_patience = CENSUS_PATIENCE
+    lock_patience = audits.CENSUS_PATIENCE
     unfinished = "what it published is in the ledger of decisions, and the next run goes on"
 
-    def __init__(self, concurrency: int = CONCURRENCY) -> None:
+    def __init__(self, concurrency: int = publication.CONCURRENCY) -> None:
         self._concurrency = concurrency
 
     def locks(self, request: RunRequest) -> tuple[str, ...]:
-        return (lock_name(request.queue),)
+        return (audits.lock_name(request.queue),)
 
     def plan(self, run: Run) -> RepublishPlan:
         """Raises UnknownQueue; BadInput if `audit` is no audit; PlanRefused without a valid one."""
@@ -91,7 +80,7 @@ class RepublishLost(Duty[RepublishPlan]):
 
         def on_skip(enqueue_id: str, why: SkipReason) -> None:
             skipped[why.value] += 1
-            if why is SkipReason.OUTCOME_UNKNOWN and len(unknown) < MAX_NAMED:
+            if why is SkipReason.OUTCOME_UNKNOWN and len(unknown) < publication.MAX_NAMED:
                 unknown.append(enqueue_id)
 
         prover = Prover(run, on_skip)
@@ -123,7 +112,7 @@ class RepublishLost(Duty[RepublishPlan]):
 
     def check(self, run: Run, plan: RepublishPlan) -> Iterable[Frame]:
         """Checks the plan's mails by the audit's files, and that the audit is unchanged."""
-        audit = audit_of(run.stores, run.queue, plan.audit)
+        audit = audits.audit_of(run.stores, run.queue, plan.audit)
         yield _planned_mails(run, plan, audit)
         same = "The audit is the very one that the plan was made from."
         census = "The audit took a census: without one nothing is proved lost."
@@ -205,9 +194,9 @@ def _audit(run: Run) -> AuditPlan:
     stores, queue, name = run.stores, run.queue, run.params(Params).audit
     remedy = f"`{command_line('duty run queue_audit --queue', queue, '--census')}`"
     audit = (
-        newest_audit(stores, queue, census_since=run.clock() - MAX_AUDIT_AGE)
+        audits.newest_audit(stores, queue, census_since=run.clock() - MAX_AUDIT_AGE)
         if name is None
-        else named_audit(stores, queue, name)
+        else audits.named_audit(stores, queue, name)
     )
     if audit is None:
         problem = f"no audit of queue {queue} that took a census is done: nothing is proved lost"

@@ -18,15 +18,8 @@ from mailslice.admin.evidence import is_finished
 from mailslice.admin.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.codec import message as codec
 from mailslice.codec import reports
-from mailslice.duties.stuck_mails.mails import (
-    Action,
-    PlannedMail,
-    StuckMail,
-    StuckPlan,
-    is_superseded,
-    item_of,
-    stages_of,
-)
+from mailslice.duties.stuck_mails import mails
+from mailslice.duties.stuck_mails.mails import Action, PlannedMail, StuckMail, StuckPlan
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.run import Run
@@ -68,9 +61,9 @@ class StuckMailActions:
         stores, queue = self.run.stores, self.run.queue
         if stores.tables.deleted.is_marked(queue, planned.enqueue_id):
             raise LeftAlone("marked meanwhile")
-        if is_superseded(stores, queue, stuck):
+        if mails.is_superseded(stores, queue, stuck):
             raise LeftAlone("it has another holder")
-        item = item_of(stores, queue, stuck)
+        item = mails.item_of(stores, queue, stuck)
         if item is None:
             raise LeftAlone("its metadata is not known")
         record, mail = stuck.record, stuck.mail
@@ -80,7 +73,7 @@ class StuckMailActions:
             return self._note(stuck_mail, Action(planned.action))
         if not record.stage_marks:
             return self._close(planned, stuck_mail)
-        decision = stages_of(stores, queue, item, by=self.plan.run, now=self.run.clock())
+        decision = mails.stages_of(stores, queue, item, by=self.plan.run, now=self.run.clock())
         if decision.verdict is DeliveryVerdict.COMPLETE:
             return self._complete(stuck_mail)
         if self.plan.mode is StuckMode.RECOVER:  # after `_take`, marks of the holder are refused

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from mailslice.admin.quarantine import Quarantine
+from mailslice.admin.quarantine import Holder, Quarantine
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.stuck_mails.decided import DecidedMails
@@ -197,16 +197,9 @@ def _lock_timeout(run: Run, liveness: WorkerLiveness) -> timedelta:
 def _planned(run: Run, stuck: Stuck, mode: StuckMode, now: datetime) -> PlannedMail:
     mail, record = stuck.mail, stuck.record
     action = action_for(run.stores, run.queue, stuck, mode, by=run.request.run, now=now)
-    return PlannedMail(
-        mail.enqueue_id,
-        mail.name,
-        record.worker,
-        mail.stage,
-        mail.attempt,
-        record.since(mail) or now,
-        stuck.age // _MILLISECOND / 1000,
-        action.value,
-    )
+    since = record.since(mail) or now
+    holder = Holder(record.worker, mail.stage, since, stuck.age, mail.attempt)
+    return PlannedMail.of(mail.enqueue_id, mail.name, holder, action)
 
 
 def _figures(run: Run, liveness: WorkerLiveness, timeout: timedelta) -> dict[str, Any]:

@@ -20,6 +20,36 @@ from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantinedMail
 
 
+class Action(StrEnum):
+    """What was done with a mail."""
+
+    CLOSED = "closed"
+    RELEASED = "released"
+    FAILED = "failed"
+    COMPLETED = "completed"
+
+    @property
+    def would(self) -> str:
+        return _WORDS[self][0]
+
+    @property
+    def verdict(self) -> str:
+        return _WORDS[self][1]
+
+
+_WORDS = {
+    Action.CLOSED: ("would close", "stuck"),
+    Action.RELEASED: ("would release", "stuck before sending"),
+    Action.FAILED: ("would fail", "stuck while sending"),
+    Action.COMPLETED: ("would complete", "stuck after it was sent"),
+}
+_ACTIONS = {
+    DeliveryVerdict.HANDLE: Action.RELEASED,
+    DeliveryVerdict.FAIL: Action.FAILED,
+    DeliveryVerdict.COMPLETE: Action.COMPLETED,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedMail:
     """A stuck mail that `worker` holds; `action` is what the plan is to do with it."""
@@ -32,6 +62,13 @@ class PlannedMail:
     since: datetime
     age_seconds: float
     action: str
+
+    @classmethod
+    def of(cls, enqueue_id: EnqueueId, name: str, holder: Holder, action: Action) -> Self:
+        """Cuts the age to milliseconds: no mail may seem to be held for longer than it is."""
+        seconds = holder.age // timedelta(milliseconds=1) / 1000
+        held = (holder.worker, holder.stage, holder.attempt, holder.since, seconds)
+        return cls(enqueue_id, name, *held, action.value)
 
     def as_json(self) -> dict[str, Any]:
         values = {to_camel(field.name): getattr(self, field.name) for field in fields(self)}
@@ -65,36 +102,6 @@ class StuckPlan(QueuePlan):
         return True
 
 
-class Action(StrEnum):
-    """What was done with a mail."""
-
-    CLOSED = "closed"
-    RELEASED = "released"
-    FAILED = "failed"
-    COMPLETED = "completed"
-
-    @property
-    def would(self) -> str:
-        return _WORDS[self][0]
-
-    @property
-    def verdict(self) -> str:
-        return _WORDS[self][1]
-
-
-_WORDS = {
-    Action.CLOSED: ("would close", "stuck"),
-    Action.RELEASED: ("would release", "stuck before sending"),
-    Action.FAILED: ("would fail", "stuck while sending"),
-    Action.COMPLETED: ("would complete", "stuck after it was sent"),
-}
-_ACTIONS = {
-    DeliveryVerdict.HANDLE: Action.RELEASED,
-    DeliveryVerdict.FAIL: Action.FAILED,
-    DeliveryVerdict.COMPLETE: Action.COMPLETED,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class StuckMail:
     """A mail, who holds it, and where its row is; None for a message of James."""
@@ -113,17 +120,7 @@ class StuckMail:
 
     def report_entry(self, action: Action, why: str, **more: object) -> dict[str, Any]:
         """The decision, as the report shows it."""
-        holder = self.holder
-        mail = PlannedMail(
-            self.enqueue_id,
-            self.item.mail.name,
-            holder.worker,
-            holder.stage,
-            holder.attempt,
-            holder.since,
-            round(holder.age.total_seconds(), 3),
-            action.value,
-        )
+        mail = PlannedMail.of(self.enqueue_id, self.item.mail.name, self.holder, action)
         return {**mail.as_json(), "why": why, **more}
 
     def quarantined_entry(self, action: Action, quarantined: QuarantinedMail) -> dict[str, Any]:

@@ -19,14 +19,7 @@ from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import BlobProvider, S3Settings
-from mailslice.stores.blobs.keys import (
-    escape_key,
-    is_impossible,
-    missing_content,
-    needs_boto3,
-    no_answer,
-    service,
-)
+from mailslice.stores.blobs import keys
 from mailslice.stores.blobs.object_store import CRATE_ERRORS, OpenBucket, open_obstore, translated
 from mailslice.stores.blobs.small import SMALL, SmallObjects, can_serve
 from mailslice.stores.blobs.store import BlobStore
@@ -84,9 +77,9 @@ class AsyncBlobStore:
 
     def _path(self, blob_id: BlobId) -> str | None:
         """The object's path in obstore. None: only `_sync` can express the key, or nothing can."""
-        if is_impossible(blob_id) or (self._is_s3 and needs_boto3(blob_id)):
+        if keys.is_impossible(blob_id) or (self._is_s3 and keys.needs_boto3(blob_id)):
             return None
-        return blob_id if self._is_s3 else escape_key(blob_id)
+        return blob_id if self._is_s3 else keys.escape_key(blob_id)
 
     async def bucket_is_there(self) -> bool:
         """Whether the bucket exists. False, too, when S3 denies us the answer."""
@@ -150,7 +143,7 @@ class AsyncBlobStore:
                 raise  # the request failed
             answer = await obstore.get_async(self._store, path)
             if not answer.meta["e_tag"]:
-                raise no_answer(self._settings, self._bucket) from None
+                raise keys.no_answer(self._settings, self._bucket) from None
             size = int(answer.meta["size"])  # a large object waits for the reader's memory
             content = await answer.bytes_async() if size <= SMALL else b""
             return OpenBlob(self, blob_id, path, content, size)
@@ -194,7 +187,7 @@ class AsyncBlobStore:
         missing_ids = {answer for answer in answers if answer is not None}
         if missing_ids and not await self.bucket_is_there():
             raise StoreUnavailable(
-                f"{service(self._settings)}: there is no bucket {self._bucket!r}, or it may "
+                f"{keys.service(self._settings)}: there is no bucket {self._bucket!r}, or it may "
                 "not be read"
             )
         return missing_ids
@@ -220,7 +213,7 @@ class AsyncBlobStore:
         """Asks again, as the mail would be dead-lettered: the bucket may be gone, a proxy wrong."""
         if "NoSuchBucket" in str(error) or await self._exists(blob_id):
             return self._meaning(error)
-        return missing_content(self._settings, self._bucket, blob_id)
+        return keys.missing_content(self._settings, self._bucket, blob_id)
 
     async def _exists(self, blob_id: BlobId) -> bool:
         return await self._in_thread(lambda: self._sync.exists(blob_id))

@@ -1,14 +1,15 @@
-"""browseStart and contentStart: one row a queue. James writes both, too."""
+"""browseStart, where browsing begins, and contentStart, the first slice that may still hold rows.
+
+One row a queue. contentStart is never after browseStart. James writes both, too.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
 
 from cassandra.query import PreparedStatement
 
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.mail import QueueName
-from mailslice.model.names import BROWSE_START, CONTENT_START
 from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.cassandra.table import Statement, Table, applied
 
@@ -21,10 +22,8 @@ class Start:
     written_us: int
 
 
-class _Starts(Table):
-    """A table whose only value column has the name of the table."""
-
-    COLUMN: ClassVar[str]
+class StartTable(Table):
+    """BROWSE_START or CONTENT_START. The only value column has the name of the table."""
 
     _read = Statement("SELECT {column}, WRITETIME({column}) FROM {table} WHERE queuename = ?")
     _insert_first = Statement(
@@ -32,12 +31,13 @@ class _Starts(Table):
     )
     _write = Statement("INSERT INTO {table} (queuename, {column}) VALUES (?, ?) USING TIMESTAMP ?")
 
-    def __init__(self, session: CassandraSession) -> None:
-        super().__init__(session, session.settings.keyspace, self.COLUMN)
+    def __init__(self, session: CassandraSession, name: str) -> None:
+        super().__init__(session, session.settings.keyspace, name)
+        self._column = name
 
     def prepare_statement(self, cql: str, **options: bool) -> PreparedStatement:
         """As of any table. `{column}` stands for the start's column."""
-        return super().prepare_statement(cql.replace("{column}", self.COLUMN), **options)
+        return super().prepare_statement(cql.replace("{column}", self._column), **options)
 
     def get(self, queue: QueueName) -> Start | None:
         """The start, at the settings' consistency, or None when none is written."""
@@ -55,15 +55,3 @@ class _Starts(Table):
     def write(self, queue: QueueName, value: datetime, timestamp_us: int) -> None:
         """Writes the start with this write time. A value with a later write time stays."""
         self._session.execute(self._write, [queue, epoch_ms(value), timestamp_us])
-
-
-class BrowseStarts(_Starts):
-    """Where browsing begins."""
-
-    COLUMN = BROWSE_START
-
-
-class ContentStarts(_Starts):
-    """The first slice that may still hold rows. It is never after browseStart."""
-
-    COLUMN = CONTENT_START

@@ -7,18 +7,13 @@ from functools import cached_property
 from mailslice.model import crash
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import QueueName
-from mailslice.model.names import CONTENT_START, EVENT_STORE, QueueTable
+from mailslice.model.names import BROWSE_START, CONTENT_START, EVENT_STORE, QueueTable
 from mailslice.model.settings import Settings
-from mailslice.stores.cassandra.ddl import (
-    create_queue_tables,
-    queue_tables,
-    replication_of,
-    tables_of,
-)
+from mailslice.stores.cassandra import ddl
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.session import CassandraSession
-from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts, Start
+from mailslice.stores.cassandra.starts import Start, StartTable
 from mailslice.stores.cassandra.table import Statement, Table, applied, insert
 
 
@@ -52,8 +47,8 @@ class QueueTables:
         self.v4 = EnqueuedMails(session, QueueTable.V4)
         self.written = self.v3 if settings.queue.table is QueueTable.V3 else self.v4
         self.deleted = DeletedMails(session)
-        self.browse_starts = BrowseStarts(session)
-        self.content_starts = ContentStarts(session)
+        self.browse_starts = StartTable(session, BROWSE_START)
+        self.content_starts = StartTable(session, CONTENT_START)
         self.event_store = EventStore(session)
 
     @cached_property
@@ -63,7 +58,7 @@ class QueueTables:
 
     def existing_now(self) -> tuple[EnqueuedMails, ...]:
         """As `existing`, but looked up again: a migration may have made V4 since."""
-        names = tables_of(self._session, self._session.settings.keyspace)
+        names = ddl.tables_of(self._session, self._session.settings.keyspace)
         tables = tuple(rows for rows in (self.v3, self.v4) if rows.table.cql in names)
         if not tables:
             self.require_keyspace()
@@ -87,7 +82,7 @@ class QueueTables:
 
     def require_keyspace(self) -> None:
         """Raises BadSetting when the keyspace is missing."""
-        if replication_of(self._session, self._session.settings.keyspace) is None:
+        if ddl.replication_of(self._session, self._session.settings.keyspace) is None:
             raise BadSetting(
                 f"MAILSLICE_CASSANDRA_KEYSPACE={self._session.settings.keyspace}: no such keyspace "
                 f"on Cassandra at {self._session.address}; "
@@ -95,8 +90,10 @@ class QueueTables:
             )
 
     def missing(self) -> tuple[str, ...]:
-        names = tables_of(self._session, self._session.settings.keyspace)
-        return tuple(name for name in queue_tables(self._settings.queue.table) if name not in names)
+        names = ddl.tables_of(self._session, self._session.settings.keyspace)
+        return tuple(
+            name for name in ddl.queue_tables(self._settings.queue.table) if name not in names
+        )
 
     def content_start(self, queue: QueueName) -> Start | None:
         """contentStart, or None. James 3.5 and 3.6 have no such table; this creates none."""
@@ -116,7 +113,7 @@ class QueueTables:
         """Creates the keyspace and those of `names` (empty: all tables) that are missing. Returns
         the names of the created tables.
         """
-        names = names or queue_tables(self._settings.queue.table)
-        created = create_queue_tables(self._session, names, self._settings.own.replication)
+        names = names or ddl.queue_tables(self._settings.queue.table)
+        created = ddl.create_queue_tables(self._session, names, self._settings.own.replication)
         self.__dict__.pop("existing", None)
         return created

@@ -247,19 +247,19 @@ def test_a_copy_that_holds_something_else_fails_verify(old):
 
 
 def test_a_browse_start_that_james_moves_on_while_v3_is_read_is_no_alarm(old, monkeypatch):
-    from mailslice.duties.migrate_v3_to_v4 import duty
+    from mailslice.duties.migrate_v3_to_v4 import source
 
     old.start_at(-3)
     old.insert(-3)
     kept = old.insert(0)
-    read = duty.read_partitions
+    read = source.read_partitions
 
     def meanwhile(*args, **kwargs):
         found = read(*args, **kwargs)
         old.stores.tables.browse_starts.write(old.queue, old.at(-2), 2**52)
         return found
 
-    monkeypatch.setattr(duty, "read_partitions", meanwhile)
+    monkeypatch.setattr(source, "read_partitions", meanwhile)
     report = old.run()
     assert (report["status"], report["copied"]) == ("done", 1)
     assert set(old.v4) == {kept.enqueue_id}
@@ -269,17 +269,17 @@ def test_a_browse_start_that_james_moves_on_while_the_tables_are_compared_is_no_
     old, monkeypatch
 ):
     """James deletes what it has delivered: marks, and rows of V4, never those of V3."""
-    from mailslice.duties.migrate_v3_to_v4 import duty
+    from mailslice.duties.migrate_v3_to_v4 import copier
 
     request, row, at = copied(old)
-    compare = duty.compare_partitions
+    compare = copier.compare_partitions
 
     def meanwhile(*args, **kwargs):
         old.stores.tables.browse_starts.write(old.queue, old.at(1), 2**52)
         old.stores.tables.v4.delete_partition_future(old.queue, row.partition, at + 1).result()
         return compare(*args, **kwargs)
 
-    monkeypatch.setattr(duty, "compare_partitions", meanwhile)
+    monkeypatch.setattr(copier, "compare_partitions", meanwhile)
     assert old.steps(request, "verify")["success"]
 
 

@@ -8,6 +8,7 @@ from functools import partialmethod
 import pytest
 
 from mailslice.duties.queue_cleanup import duty
+from mailslice.duties.queue_cleanup import view as views
 from mailslice.duties.queue_cleanup.reads import SecondRead
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import EnqueueId, Partition
@@ -96,7 +97,7 @@ def test_james_moving_both_starts_between_the_two_reads_is_no_alarm(busy, monkey
 
     def first_of_two(self, queue, *, read):
         found = read(self, queue)
-        if not moved:
+        if not moved and self._name.lower().endswith("browsestart"):
             moved.append(view.at(9))
             view.james_writes_browse_start(view.at(9))
             view.stores.tables.content_starts.write(view.queue, view.at(9), now_us() + 10_000_000)
@@ -210,13 +211,13 @@ def test_a_start_of_ours_that_is_no_multiple_of_the_window_fails(busy, monkeypat
         write(self, queue, value, timestamp_us)
 
     monkeypatch.setattr(table, "write", unaligned)
-    moved = getattr(duty, f"move_{start}_start")
+    moved = getattr(views, f"move_{start}_start")
 
     def told(*args):
         found = moved(*args)
         return type(found)(found.before, found.after, found.after)
 
-    monkeypatch.setattr(duty, f"move_{start}_start", told)
+    monkeypatch.setattr(views, f"move_{start}_start", told)
     view.steps(request, "plan", "check", "apply")
     with pytest.raises(GateFailed, match=f"{start}_start_unaligned is 1 "):
         view.steps(request, "verify")

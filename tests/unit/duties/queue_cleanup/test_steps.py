@@ -21,6 +21,7 @@ from mailslice.bench.clearing import drop_marks
 from mailslice.codec.row import epoch_us
 from mailslice.duties.queue_cleanup import candidates, marks, plan, planner, reads
 from mailslice.duties.queue_cleanup import duty as duties
+from mailslice.duties.queue_cleanup import view as views
 from mailslice.duties.queue_cleanup.duty import DUTY
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import Candidates
@@ -124,8 +125,7 @@ def view(tmp_path, monkeypatch):
     view = View(tmp_path)
     for module in (partition_scan, plan_comparison, spark_marks):
         monkeypatch.setattr(module, "stores_of", lambda _: view.stores)
-    for module in (partition_scan, plan_comparison):
-        monkeypatch.setattr(module, "written_ids", _written_ids)
+    monkeypatch.setattr(partition_scan, "written_ids", _written_ids)
     read = vars(MemoryEnqueuedMails)["written_rows_of"]
     monkeypatch.setattr(MemoryEnqueuedMails, "packed_written_ids_of", read, raising=False)
     monkeypatch.setattr(sharing, "stored", lambda _: False)
@@ -676,7 +676,7 @@ def test_a_start_that_james_moved_on_before_a_killed_try_is_not_judged(view, mon
     view.tables.deleted.mark_many(QUEUE, [live])
     # It was about to write its own when James was faster.
     with monkeypatch.context() as patch:
-        patch.setattr(duties, "move_browse_start", lambda *_: 1 / 0)
+        patch.setattr(views, "move_browse_start", lambda *_: 1 / 0)
         patch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
         with suppress(ZeroDivisionError):
             view.take("apply")

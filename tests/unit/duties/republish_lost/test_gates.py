@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from mailslice.duties.republish_lost import duty
 from mailslice.duties.republish_lost.duty import DUTY, RepublishPlan
 from mailslice.duties.republish_lost.params import Params
+from mailslice.maintenance import audits
 from mailslice.maintenance.result import Result
 from mailslice.model.mail import EnqueueId
 from mailslice.model.verdicts import MailVerdict
@@ -47,7 +47,7 @@ def judge(tmp_path, monkeypatch):
     """The columns that fail for these mails, as they are read back from the plan's file."""
 
     def one(mails=MAILS, *, accept_duplicates=False, **audit):
-        monkeypatch.setattr(duty, "audit_of", lambda *_: Audit(**audit))
+        monkeypatch.setattr(audits, "audit_of", lambda *_: Audit(**audit))
         run = run_of(tmp_path, "republish_lost", Params())
         plan = plan_of(run, mails, accept_duplicates=accept_duplicates)
         return broken(*DUTY.check(run, plan))

@@ -11,13 +11,7 @@ from mailslice.model.batches import batches
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import Settings
-from mailslice.stores.cassandra.ddl import (
-    create_keyspace,
-    create_tables,
-    gc_grace_of,
-    replication_of,
-    tables_of,
-)
+from mailslice.stores.cassandra import ddl
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 from mailslice.stores.cassandra.references import columns_of
 from mailslice.stores.cassandra.session import CassandraSession, Params, Row
@@ -64,7 +58,7 @@ class OwnTable(Table):
         keyspace = settings.own.keyspace
         key = (keyspace, cls.TABLE)
         known: Self | None = session.own_tables.get(key)
-        if known is None and cls.TABLE in tables_of(session, keyspace):
+        if known is None and cls.TABLE in ddl.tables_of(session, keyspace):
             _add_missing(session, keyspace, [cls])
             known = session.own_tables.setdefault(key, cls(session, keyspace))
         return known
@@ -122,11 +116,13 @@ def create(session: CassandraSession, settings: Settings, tables: Iterable[type[
             f"MAILSLICE_OWN_KEYSPACE={keyspace} is James' keyspace; "
             "mailslice's own tables need another"
         )
-    replication = settings.own.replication or replication_of(session, settings.cassandra.keyspace)
-    create_keyspace(session, keyspace, replication or "")
+    replication = settings.own.replication or ddl.replication_of(
+        session, settings.cassandra.keyspace
+    )
+    ddl.create_keyspace(session, keyspace, replication or "")
     declared = {table.TABLE: table for table in tables}
     declarations = {name: table.declaration() for name, table in declared.items()}
-    created = create_tables(session, keyspace, declarations)
+    created = ddl.create_tables(session, keyspace, declarations)
     earlier = [table for name, table in declared.items() if name not in created]
     _add_missing(session, keyspace, earlier)
     _raise_gc_grace(session, keyspace, earlier)
@@ -168,7 +164,7 @@ def _raise_gc_grace(
     session: CassandraSession, keyspace: str, tables: Iterable[type[OwnTable]]
 ) -> None:
     """Lengthens gc_grace of existing tables to a new one's: repairs are planned by the shortest."""
-    stored = gc_grace_of(session, keyspace)
+    stored = ddl.gc_grace_of(session, keyspace)
     for table in tables:
         least = table.GC_GRACE_SECONDS
         if stored.get(table.TABLE, least) < least:
