@@ -120,12 +120,12 @@ class Made:
         settle()
 
     async def round(self, *, faults: int = 0, others: bool) -> None:
-        """The bad message comes once, parked before if it had `faults`, and is in place until it
-        goes.
+        """A bad message comes once, parked before if it had `faults`, and is in place until it
+        goes. Another one each time: the same one would rest for as long as its last try took.
         """
         self.tries = 0
         headers = {HEADER_FAULTS: faults, HEADER_PARKED: faults} if faults else {}
-        slot = self.slots.arrived(message("bad", **headers))
+        slot = self.slots.arrived(message(f"bad {faults}", **headers))
         task = asyncio.create_task(self.preparer.prepare(slot))
         while not self.tries:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
@@ -146,7 +146,7 @@ async def test_a_fault_while_others_get_through_counts_a_round_and_the_last_one_
 ) -> None:
     for before in range(FAULT_ROUNDS - 1):
         await made.round(faults=before, others=True)
-    assert made.parked == [("bad", faults) for faults in range(1, FAULT_ROUNDS)]
+    assert made.parked == [(f"bad {faults - 1}", faults) for faults in range(1, FAULT_ROUNDS)]
     await made.round(faults=FAULT_ROUNDS - 1, others=True)
     (said,) = made.dead
     assert said.startswith(f"cannot be prepared: TypeError, {FAULT_ROUNDS} rounds, ")
@@ -156,13 +156,13 @@ async def test_a_fault_while_others_get_through_counts_a_round_and_the_last_one_
 
 async def test_a_fault_that_hits_everything_counts_nothing(made: Made) -> None:
     await made.round(faults=FAULT_ROUNDS - 1, others=False)
-    assert (made.parked, made.dead) == ([("bad", FAULT_ROUNDS - 1)], [])
+    assert (made.parked, made.dead) == ([(f"bad {FAULT_ROUNDS - 1}", FAULT_ROUNDS - 1)], [])
 
 
 async def test_a_store_that_is_away_counts_nothing_whatever_gets_through(made: Made) -> None:
     made.error = StoreUnavailable("S3 at x")
     await made.round(faults=FAULT_ROUNDS - 1, others=True)
-    assert (made.parked, made.dead) == ([("bad", FAULT_ROUNDS - 1)], [])
+    assert (made.parked, made.dead) == ([(f"bad {FAULT_ROUNDS - 1}", FAULT_ROUNDS - 1)], [])
 
 
 async def test_what_cannot_be_parked_is_held_and_tried_on(made: Made) -> None:
