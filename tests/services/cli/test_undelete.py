@@ -559,7 +559,7 @@ def test_a_mail_that_cannot_be_kept_is_a_refusal_only_while_nothing_is_deleted(
     long = {"long": b'"' + b"x" * 3 * 1024**2 + b'"'}
     spool.enqueue(*(mail(f"m-{number}", attributes=long) for number in range(2)))
     *_, row = spool.view.browse()
-    odd = replace(row.item.mail, name="odd", attributes={"odd": b"\xff"})
+    odd = replace(row.item.mail, name="odd", attributes={"odd": b"\xff" * 2 * 1024**2})
     item = replace(row.item, enqueue_id=EnqueueId(uuid4()), mail=odd)
     later = row.enqueued_time + timedelta(seconds=1)
     spool.stores.tables.written.insert_many([replace(row, item=item, enqueued_time=later)])

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import smtplib
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.worker import open_worker
+from mailslice.worker.handlers.next_hop import Connection
 from mailslice.worker.io.content_loader import Loader
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.metrics import ConsumerMetrics
@@ -87,7 +87,7 @@ def points(mode: str, wanted: str) -> None:
         return name
 
     def dot(name: str) -> Callable[..., str | None]:
-        return lambda _server, data: (
+        return lambda _connection, data: (
             name if isinstance(data, bytes) and data.endswith(b"\r\n.\r\n") else None
         )
 
@@ -96,7 +96,7 @@ def points(mode: str, wanted: str) -> None:
     around(
         Stages, "advance", moved(("sending", "answered", "again")), moved(("began", "sent", "next"))
     )
-    around(smtplib.SMTP, "send", dot("dot"), dot("unanswered"))
+    around(Connection, "send", dot("dot"), dot("unanswered"))
     around(Publisher, "publish", lambda *_: "publish", lambda *_: "published")
     around(QueueContext, "mark", lambda *_: "mark", lambda *_: "marked")
     around(Message, "ack", lambda *_: "ack", lambda *_: "acked")
