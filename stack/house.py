@@ -59,7 +59,7 @@ LIMITS = {
     "lines over 100 columns": Limit(0),
     "patched private names in tests": Limit(0),
     "citations of nothing": Limit(0),
-    "lines of the product": Limit(43_000, today=61_540),
+    "lines of the product": Limit(43_000, today=61_561),
 }
 """`--tighten` writes the figures of `today`; docs/architecture.md repeats the table."""
 STEPS = {"lines of the product": 100}

@@ -34,12 +34,25 @@ _INTERVAL = 10.0
 _LARGE_VIEW_INTERVAL = 60.0
 """Seconds between two reads of a small view, and of one that was too large."""
 _COLUMNS = (
-    *(("queue", "queue"), ("health", "health"), ("size", "size"), ("oldest", "oldestSeconds")),
-    *(("ready", "ready"), ("unacked", "unacknowledged"), ("delayed", "delayed")),
-    *(("parked", "parked"), ("dead", "deadLetters"), ("in/s", "enqueueRate")),
-    *(("out/s", "deliverRate"), ("done/s", "completeRate"), ("again/s", "redeliverRate")),
-    *(("workers", "workers"), ("handling", "inHandlers"), ("longest", "longestSeconds")),
-    *(("p99", "p99Seconds"), ("failed", "notCompleted"), ("hops", "delayHops")),
+    ("queue", "queue"),
+    ("health", "health"),
+    ("size", "size"),
+    ("oldest", "oldestSeconds"),
+    ("ready", "ready"),
+    ("unacked", "unacknowledged"),
+    ("delayed", "delayed"),
+    ("parked", "parked"),
+    ("dead", "deadLetters"),
+    ("in/s", "enqueueRate"),
+    ("out/s", "deliverRate"),
+    ("done/s", "completeRate"),
+    ("again/s", "redeliverRate"),
+    ("workers", "workers"),
+    ("handling", "inHandlers"),
+    ("longest", "longestSeconds"),
+    ("p99", "p99Seconds"),
+    ("failed", "notCompleted"),
+    ("hops", "delayHops"),
 )
 _LONGEST_NAME = 24
 """Characters of a queue's name in a line of the table."""

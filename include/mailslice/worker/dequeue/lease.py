@@ -1,7 +1,10 @@
-"""The lease of a mail in a handler (ADR 50): a delayed copy that replaces its message.
+"""The lease of a mail in a handler: a delayed copy that replaces its message at the broker.
 
-The worker renews it while the handler runs. A deleted mark drops the copy, a retry voids it. If the
-process dies, the copy expires and the mail is delivered again.
+RabbitMQ closes the channel of a consumer that leaves a message unacknowledged for too long. So a
+mail that is long in a handler gets a lease: a delayed copy, due in ten minutes, with a row in
+delayed_mails. The worker renews it while the handler runs. A deleted mark drops the copy, a retry
+voids it. If the process dies, the copy expires and the mail is delivered again, unless its row says
+that only its deleted mark is missing (`done`).
 """
 
 import asyncio

@@ -1,7 +1,10 @@
-"""Parks messages that wait for a store (ADR 49): a confirmed copy into a TTL queue, then the ack.
+"""Parks messages that wait for a store: a confirmed copy into the park queue, then the ack.
 
-A message is retried for half a minute before; once if it was parked before, or the broker counts
-its returns. While a broker in alarm takes no copy the message stays here.
+A waiting message occupies the prefetch window, and RabbitMQ closes the channel of a consumer that
+does not acknowledge it in time. So a message is retried for half a minute, then parked. It is
+parked after one try if it was parked before, or the broker counts its returns; earlier, if it keeps
+others out of the window. The park queue has a TTL and dead-letters into the mail exchange. While a
+broker in alarm takes no copy the message stays here.
 """
 
 import asyncio

@@ -31,7 +31,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def each(rows: Rows, **changes: Any) -> list[PlannedRow]:
+def with_changes(rows: Rows, **changes: Any) -> list[PlannedRow]:
     return [replace(row, **changes) for row in rows]
 
 
@@ -40,10 +40,10 @@ def each(rows: Rows, **changes: Any) -> list[PlannedRow]:
     [
         (lambda rows: rows, set()),
         (lambda rows: [rows[0], rows[0]], {"queued_message"}),
-        (lambda rows: each(rows, locked_at=AT), {"over_the_limit_seconds"}),
-        (lambda rows: each(rows, locked_at=None), {"unlocked_and_not_gone"}),
-        (lambda rows: each(rows, state=PostalState.UNKNOWN), {"stage_of_nothing"}),
-        (lambda rows: each(rows, stage=None), {"stage_of_nothing", "sent_and_put_back"}),
+        (lambda rows: with_changes(rows, locked_at=AT), {"over_the_limit_seconds"}),
+        (lambda rows: with_changes(rows, locked_at=None), {"unlocked_and_not_gone"}),
+        (lambda rows: with_changes(rows, state=PostalState.UNKNOWN), {"stage_of_nothing"}),
+        (lambda rows: with_changes(rows, stage=None), {"stage_of_nothing", "sent_and_put_back"}),
     ],
 )
 def test_each_rule_of_the_check_fails_by_rows_of_the_plans_file(
