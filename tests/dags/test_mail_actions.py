@@ -16,7 +16,7 @@ from mailslice.model.errors import BadInput, Refused
 from mailslice.model.settings import load_settings
 from mailslice.webadmin.tasks import TaskRequest, TaskType
 
-CLEAR = {"queue": "spool", "action": "clear", "ids": [], "sender": None}
+CLEAR = {"queue": "spool", "action": "clear", "ids": None, "sender": None}
 
 
 @pytest.fixture
@@ -52,6 +52,19 @@ def test_a_param_that_the_dag_does_not_have_is_refused(duty, tmp_path):
         with pytest.raises(BadInput, match="recipients is not a param; allowed: accept_") as raised:
             step(duty, asked)
         assert all(name in str(raised.value) for name in action_dag.PARAMS)
+    assert not list(tmp_path.rglob("selection.json"))
+
+
+@pytest.mark.parametrize("digest", ["any", None])
+def test_an_empty_list_of_ids_selects_nothing_and_is_refused(duty, tmp_path, digest):
+    """A script whose search has no result would move the whole queue. A form that is left empty
+    sends null, the default.
+    """
+    assert action_dag.PARAMS["ids"][0] is None
+    asked = context(action="move", to="other", digest=digest, ids=[])
+    for step in (action_dag.select, action_dag.act):
+        with pytest.raises(BadInput, match="ids: allowed is a list of enqueue ids, not empty"):
+            step(duty, asked)
     assert not list(tmp_path.rglob("selection.json"))
 
 

@@ -154,29 +154,28 @@ class ActionRequest:
 
         Checks `reason`, too, and ignores other fields. Raises BadInput.
         """
-        texts = {field.name: values.get(field.name) or None for field in fields(MailTexts)}
-        ids = texts.pop("ids") or ()
-        more = {name: values.get(name) or None for name in ("run", "reason")}
-        for name, text in (texts | more).items():
+        names = [field.name for field in fields(MailTexts) if field.name != "ids"]
+        texts = {name: values.get(name) for name in (*names, "run", "reason")}
+        for name, text in texts.items():
             is_text = text is None or (isinstance(text, str) and len(text) <= _LONGEST_TEXT)
             if not is_text or is_broken(text or ""):
                 allowed = f"a text of at most {_LONGEST_TEXT} characters, in UTF-8"
                 raise BadInput(f"{name}: allowed is {allowed}")
-        if not isinstance(ids, list | tuple):
-            raise BadInput("ids: allowed is a list of enqueue ids")
-        action, to, run = str(values.get("action")), values.get("to"), more["run"]
+        ids, action, to = values.get("ids"), str(values.get("action")), values.get("to")
+        if ids is not None and not (ids and isinstance(ids, list | tuple)):
+            raise BadInput("ids: allowed is a list of enqueue ids, not empty")
         if action not in set(MailAction):
             raise BadInput(f"action {action[:40]!r}; allowed: {', '.join(MailAction)}")
         named = {
             row_name(*_row(str(one))) if action in STUCK else str(parse_enqueue_id(str(one), "ids"))
-            for one in ids
+            for one in ids or ()
         }
         return cls(
             queue_name(str(values.get("queue") or "")),
             MailAction(action),
-            MailTexts(**texts, ids=tuple(sorted(named))),
+            MailTexts(**{name: texts[name] or None for name in names}, ids=tuple(sorted(named))),
             queue_name(str(to)) if to else None,
-            run and run[:200],
+            (texts["run"] or "")[:200] or None,
             str(values["lasts"])[:50] if values.get("lasts") else None,
         )
 

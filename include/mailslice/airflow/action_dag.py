@@ -36,9 +36,9 @@ PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {
     "name": (None, _TEXT, "name of the mail"),
     "older_than": (None, _TEXT, "least age, such as 2h or 30d"),
     "ids": (
-        [],
+        None,
         {"type": ["null", "array"], "items": {"type": "string"}, "maxItems": MAX_GIVEN},
-        "enqueue ids, one a line",
+        "enqueue ids, one a line; an empty list is refused",
     ),
     "to": (None, _TEXT, "queue that gets the mails of a move"),
     "run": (None, _TEXT, "for undelete: the run of the delete, as `queue deleted` lists it"),

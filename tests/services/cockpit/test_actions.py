@@ -18,6 +18,7 @@ from mailslice.actions.run import ActionRun
 from mailslice.cockpit.app import cockpit
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
+from mailslice.model.errors import BadInput
 from mailslice.stores import open_stores
 from tests.acceptance.command import Cli
 from tests.services.hop_queue import consumed
@@ -121,6 +122,26 @@ def test_ticked_mails_are_retried_and_moved(cli, client, fresh_module):
     conf = conf_of(client.post("/preview", json={**asked, "action": "move", "to": other}))
     assert client.post("/act", json=conf).status_code == 200
     assert names(cli) == ["two"]
+
+
+def test_no_ids_are_no_filter_and_an_empty_list_is_refused(cli, client, runs, fresh_module):
+    """On the page, and in a run without a preview: a list that a script made may be empty."""
+    add(cli, "one"), add(cli, "two")
+    other = f"other-{uuid4().hex[:6]}"
+    Cli(fresh_module.env).inside()("queue", "create", other)
+    move = {"queue": cli.spool, "action": "move", "to": other}
+    for empty in ([], "", {}, False):
+        for route in ("/preview", "/act"):
+            answer = client.post(route, json={**move, "ids": empty, "digest": "any"})
+            assert answer.status_code == 400, (route, empty)
+            assert "ids: allowed is a list of enqueue ids, not empty" in answer.text
+        with pytest.raises(BadInput, match="not empty"):
+            runs("mail_actions", {**move, "ids": empty, "digest": "any"}, "ada")
+    assert names(cli) == ["one", "two"]
+    for absent in ({}, {"ids": None}):
+        assert "Move: 2 mails" in client.post("/preview", json={**move, **absent}).text
+    runs("mail_actions", {**move, "ids": None, "digest": "any"}, "ada")
+    assert names(cli) == []
 
 
 def test_a_preview_is_good_for_its_own_request_alone(cli, client, runs):

@@ -166,7 +166,7 @@ def decide(monkeypatch, settings):
 
     def decide(rows, action, *ids, selected=None):
         monkeypatch.setattr(perform, "Quarantine", rows)
-        request = ActionRequest.of({"queue": "spool", "action": action, "ids": ids})
+        request = ActionRequest.of({"queue": "spool", "action": action, "ids": ids or None})
         kept_selection = Selection(request, NOW, selected, before=NOW).as_json()
         context = Context(who="ada", run="r")
         result = perform.perform(stores, Selection.of(kept_selection), context, lambda: NOW)

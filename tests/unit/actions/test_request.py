@@ -74,6 +74,18 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
         ({"domain": "a@example.net"}, "domain: 'a@example.net' is not a domain"),
         ({"ids": ["x"]}, "ids: 'x' is not an enqueue id"),
         ({"ids": "x"}, "ids: allowed is a list"),
+        ({"ids": []}, "ids: allowed is a list of enqueue ids, not empty"),
+        ({"ids": ""}, "ids: allowed is a list"),
+        ({"ids": {}}, "ids: allowed is a list"),
+        (
+            {"action": "move", "to": "other", "sender": None, "ids": []},
+            "ids: allowed is a list of enqueue ids, not empty",
+        ),
+        (
+            {"action": "clear", "sender": None, "ids": []},
+            "ids: allowed is a list of enqueue ids, not empty",
+        ),
+        ({"sender": []}, "sender: allowed is a text"),
         ({"ids": [str(UUID(int=one)) for one in range(MAX_GIVEN + 1)]}, "at most 10000"),
         ({"sender": "  "}, "sender: '  ' is not a sender; allowed: local@domain, a pattern"),
         ({"sender": "a" * 1001}, "sender: allowed is a text of at most 1000"),
@@ -102,6 +114,13 @@ def test_empty_fields_say_nothing_and_ids_are_one_set_however_they_are_written()
         "filter": {"ids": [str(ONE), str(TWO)]},
     }
     assert request.texts.parsed().ids == {ONE, TWO}
+
+
+@pytest.mark.parametrize("absent", [{}, {"ids": None}])
+def test_only_absent_ids_are_no_filter(absent):
+    asked = {"queue": "spool", "action": "move", "to": "other", "older_than": "", **absent}
+    request = ActionRequest.of(asked)
+    assert request.texts.parsed().is_empty
 
 
 def test_mails_in_quarantine_are_named_by_id_and_attempt_or_by_id():
