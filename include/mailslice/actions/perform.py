@@ -291,14 +291,9 @@ class StuckMailDecision:
         whether the row existed; or the error of this mail. Raises TryAgain if a store is away.
         """
         try:
-            if not self.discards:
-                return self.quarantine.release(mail, lambda new: self._record_release(mail, new))
-            decided = mail, "discarded", self.why, self.who
-            return self.quarantine.discard(mail, lambda: self.quarantine.record_person(*decided))
+            act = self.quarantine.discard if self.discards else self.quarantine.release
+            return act(mail, self.why, self.who)
         except TryAgain:
             raise
         except MailsliceError as error:
             return error
-
-    def _record_release(self, mail: QuarantinedMail, new: EnqueueId) -> None:
-        self.quarantine.record_person(mail, "released", f"{self.why}; it is {new} now", self.who)

@@ -1,6 +1,6 @@
 """What a person decides about a mail in quarantine is kept once it is done."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from uuid import UUID, uuid4
 
@@ -10,12 +10,13 @@ from mailslice.actions import perform
 from mailslice.actions.perform import Context, StuckMailDecision
 from mailslice.actions.preview import Selection
 from mailslice.actions.request import ActionRequest
-from mailslice.admin.quarantine import Quarantine
+from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.maintenance import runner
 from mailslice.maintenance.artifacts import folder_of
 from mailslice.model.errors import Refused, StoreUnavailable
-from mailslice.model.mail import EnqueueId
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.settings import load_settings
+from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.worker import retries
 
@@ -23,103 +24,127 @@ NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 NEW_ID = uuid4()
 
 
-class Quarantined:
-    """A quarantine from which the mail is gone, or not."""
-
-    def __init__(self, is_there: bool) -> None:
-        self.is_there = is_there
-        self.kept: list[tuple[object, ...]] = []
-
-    def discard(self, _mail: object, record) -> bool:
-        if self.is_there:
-            record()
-        return self.is_there
-
-    def release(self, _mail: object, record) -> object:
-        record(NEW_ID)
-        return NEW_ID
-
-    def record_person(self, _mail: object, *decided: str) -> None:
-        self.kept.append(decided)
-
-
-@pytest.mark.parametrize(
-    ("discards", "is_there", "answer", "actions"),
-    [
-        (True, True, True, ["discarded"]),
-        (True, False, False, []),
-        (False, True, NEW_ID, ["released"]),
-    ],
-)
-def test_a_decision_is_kept_of_a_mail_that_was_still_there(discards, is_there, answer, actions):
-    quarantine = Quarantined(is_there)
-    decision = StuckMailDecision(quarantine, discards, "by hand", "ada")
-    assert decision.apply(SimpleNamespace()) == answer
-    now = f"; it is {NEW_ID} now"
-    assert quarantine.kept == [
-        (action, "by hand" + (now if action == "released" else ""), "ada") for action in actions
-    ]
-
-
 ONE, TWO = (EnqueueId(UUID(int=number)) for number in (1, 2))
 
 
 class LastRow:
-    """A quarantine table with one row: its mail is released already, and nothing is forgotten."""
+    """A quarantine table with one row. Nothing else changes it."""
 
-    def __init__(self, state=State.RELEASED):
-        names = {"enqueue_id": ONE, "attempt": 1, "copy_id": "d/c", "released_as": NEW_ID}
-        self.row = SimpleNamespace(state=state, **names)
+    def __init__(self, state=State.KEPT, **fields):
+        names = {"name": "mail-1", "stage": "loaded", "worker": "w", "age": timedelta(hours=1)}
+        names |= {"enqueue_id": ONE, "attempt": 1, "copy_id": "d/c", "released_as": NEW_ID}
+        names |= {"action": "closed", "why": "held", "who": "airflow", "run": "r", "decided": NOW}
+        self.row = SimpleNamespace(**names | {"state": state} | fields)
 
     def get(self, *_):
         return self.row
 
-    def move(self, _queue, mail, state):
-        self.row = SimpleNamespace(**vars(mail) | {"state": state})
+    def move(self, _queue, mail, **changes):
+        self.row = SimpleNamespace(**vars(mail) | changes) if self.row else None
         return self.row
+
+    def add(self, *_):
+        raise LookupError("the row is gone, and a new one would be written")
 
     def remove(self, *_):
         self.row = None
 
 
-class Recording(Quarantine):
-    """A quarantine whose store does not answer to the first decision."""
+class Decisions:
+    """Does not answer to the first decision."""
 
     answers = False
 
-    def record_person(self, _mail, *decided):
-        self.recorded = decided
+    def __init__(self):
+        self.written = {}
+
+    def save(self, _queue, row, _retention):
         if not self.answers:
             raise StoreUnavailable("no answer")
+        self.written[row.decided, row.enqueue_id, row.action] = row
+
+    @property
+    def rows(self):
+        return [(row.action, row.why, row.who, row.verdict) for row in self.written.values()]
 
 
-def test_a_release_that_could_not_be_recorded_is_kept_until_it_is():
-    locks = SimpleNamespace(acquire=lambda _, me, __: me, release=lambda *_: None)
-    blobs = SimpleNamespace(delete_many=lambda _: {})
-    stores = SimpleNamespace(own=SimpleNamespace(locks=locks), own_blobs=blobs)
+@pytest.fixture
+def world(settings):
+    """A quarantine with one mail, the decisions, the keys of objects that were removed."""
+
+    def world(table):
+        removed, decisions, clock = [], Decisions(), iter(NOW + timedelta(n) for n in range(1, 99))
+        blobs = SimpleNamespace(
+            delete_many=lambda keys: removed.extend(keys) or {}, ensure_bucket=lambda: None
+        )
+        locks = SimpleNamespace(
+            acquire=lambda _, me, __: me, release=lambda *_: None, first=lambda *_: "d"
+        )
+        own = SimpleNamespace(locks=locks, decisions=decisions)
+        stores = SimpleNamespace(own=own, own_blobs=blobs, settings=settings)
+        return Quarantine(stores, "spool", lambda: next(clock), table=table), decisions, removed
+
+    return world
+
+
+BY_ADA = ("discarded", "by hand", "ada", BY_A_PERSON)
+ITEM = QueuedMail(ONE, Mail("mail-1", None, ("bob@example.net",)), BlobId("h"), BlobId("b"))
+
+
+@pytest.mark.parametrize("who_ends_it", ["the person", "a duty", "a worker"])
+def test_a_discard_that_could_not_be_recorded_removes_nothing_until_it_is(world, who_ends_it):
+    """Also if a duty, or a worker that quarantines the mail again, finishes what was cut off."""
     table = LastRow()
-    releases = Recording(stores, "spool", lambda: NOW, table=table)
-    decision, mail = StuckMailDecision(releases, False, "by hand", "ada"), table.row
-    with pytest.raises(StoreUnavailable):
-        decision.apply(mail)
-    assert table.row is mail
-    releases.answers = True
-    assert (decision.apply(mail), table.row) == (NEW_ID, None)
-    assert releases.recorded == ("released", f"by hand; it is {NEW_ID} now", "ada")
-
-
-def test_a_discard_that_could_not_be_recorded_removes_nothing_until_it_is():
-    blobs, removed = SimpleNamespace(), []
-    blobs.delete_many = lambda keys: removed.extend(keys) or {}
-    table = LastRow(State.KEPT)
-    quarantine = Recording(SimpleNamespace(own_blobs=blobs), "spool", lambda: NOW, table=table)
+    quarantine, decisions, removed = world(table)
     decision = StuckMailDecision(quarantine, True, "by hand", "ada")
     with pytest.raises(StoreUnavailable):
         decision.apply(table.row)
     assert (table.row.state, removed) == (State.DISCARDING, [])
-    quarantine.answers = True
-    assert (decision.apply(table.row), table.row, len(removed)) == (True, None, 2)
-    assert quarantine.recorded == ("discarded", "by hand", "ada")
+
+    def end():
+        if who_ends_it == "the person":
+            assert decision.apply(table.row)
+        elif who_ends_it == "a duty":
+            assert quarantine.tidy(table.row)
+        else:
+            held = Holder("w", "loaded", NOW, timedelta(hours=1))
+            with pytest.raises(LookupError):
+                quarantine.keep(ITEM, held, Decided("failed", "in doubt", "w"), State.KEPT)
+
+    with pytest.raises(StoreUnavailable):
+        end()
+    assert (table.row.state, removed) == (State.DISCARDING, [])
+    decisions.answers = True
+    end()
+    assert (table.row, len(removed), decisions.rows) == (None, 2, [BY_ADA])
+    assert [row.decided > NOW for row in decisions.written.values()] == [True]
+
+
+def test_a_release_that_could_not_be_recorded_is_kept_until_it_is(world):
+    table = LastRow(State.RELEASED, run=BY_A_PERSON, action="released", why="x; it is y now")
+    quarantine, decisions, removed = world(table)
+    decision, mail = StuckMailDecision(quarantine, False, "by hand", "ada"), table.row
+    for end in (decision.apply, quarantine.tidy):
+        with pytest.raises(StoreUnavailable):
+            end(mail)
+        assert (table.row, removed) == (mail, [])
+    decisions.answers = True
+    assert (decision.apply(mail), table.row) == (NEW_ID, None)
+    assert decisions.rows == [("released", "x; it is y now", "airflow", BY_A_PERSON)]
+
+
+def test_a_discard_of_a_mail_that_is_gone_or_was_withdrawn(world):
+    table = LastRow()
+    quarantine, decisions, _ = world(table)
+    decisions.answers = True
+    mail, table.row = table.row, None
+    decision = StuckMailDecision(quarantine, True, "by hand", "ada")
+    assert (decision.apply(mail), decisions.rows) == (False, [])
+    table.row = LastRow(State.DISCARDING).row  # of a duty, which was killed
+    assert (decision.apply(table.row), decisions.rows) == (True, [BY_ADA])
+    table.row = LastRow(State.CLOSING).row
+    assert quarantine.withdraw(table.row)
+    assert (table.row, decisions.rows) == (None, [BY_ADA])
 
 
 class Rows:
@@ -134,18 +159,15 @@ class Rows:
     def waiting(self):
         return [SimpleNamespace(enqueue_id=id_, attempt=attempt) for id_, attempt in self.rows]
 
-    def release(self, mail, _record):
+    def release(self, mail, _why, _who):
         self.taken.append((mail.enqueue_id, mail.attempt))
         return NEW_ID
 
-    def discard(self, mail, _record):
+    def discard(self, mail, _why, _who):
         if (mail.enqueue_id, mail.attempt) in self.late:
             return False
         self.taken.append((mail.enqueue_id, mail.attempt))
         return True
-
-    def record_person(self, *_):
-        pass
 
 
 @pytest.fixture

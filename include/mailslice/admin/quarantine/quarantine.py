@@ -7,10 +7,10 @@ deletes the blobs of a marked mail when it drops the message: a copy does not re
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Any, Self
 
 from mailslice.admin.evidence import is_finished
 from mailslice.admin.quarantine.release import Releases
@@ -86,7 +86,7 @@ class Quarantine(Releases):
                 row = self._add_row(row, item, self._row(item, holder, decided), state)
             if row is not None and state is State.KEPT:
                 if row.state is State.DISCARDING:
-                    self._forget(row)
+                    self._end(row)
                     continue
                 row = self.extend(row, item, decided) if row.state is State.KEPT else row
             if row is not None:
@@ -144,15 +144,9 @@ class Quarantine(Releases):
     ) -> None:
         """Write a row to `decisions`, which expires after MAILSLICE_RETENTION."""
         mail = (item.enqueue_id, item.mail.name, holder.stage, holder.worker, holder.age, verdict)
-        row = DecisionRow(
-            *mail, decided.action, decided.why, at, decided.who, decided.run, holder.attempt
-        )
+        what = (decided.action, decided.why, at, decided.who, decided.run)
+        row = DecisionRow(*mail, *what, holder.attempt)
         self._stores.own.decisions.save(self._queue, row, self._stores.settings.duty.retention)
-
-    def record_person(self, mail: QuarantinedMail, action: str, why: str, who: str) -> None:
-        """Write down what a person decided about the mail, which may be gone by now."""
-        item, decided = codec.decode(mail.message), Decided(action, why, who)
-        self.record(item, Holder.of(mail), decided, BY_A_PERSON, self._clock())
 
     def keep_failed(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         """Quarantine recipients whose delivery is unknown. No duty withdraws the row.
@@ -172,10 +166,8 @@ class Quarantine(Releases):
             else:
                 self.withdraw(row)
             row = self.keep(item, holder, decided, State.KEPT)
-        named = set(codec.decode(row.message).mail.recipients)
-        if row.state not in {State.KEPT, State.RELEASING, State.RELEASED} or not named >= set(
-            item.mail.recipients
-        ):
+        unnamed = set(item.mail.recipients) - set(codec.decode(row.message).mail.recipients)
+        if row.state not in {State.KEPT, State.RELEASING, State.RELEASED} or unnamed:
             raise StoreUnavailable(
                 f"{item.enqueue_id} of {self._queue} is {row.state} in quarantine "
                 f"(run {row.run or '-'}): its recipients wait until that ends"
@@ -194,27 +186,27 @@ class Quarantine(Releases):
         """
         return self.advance(mail, mail.state) if mail.state in {State.CLOSING, State.KEPT} else None
 
-    def withdraw(self, mail: QuarantinedMail, record: Callable[[], object] = lambda: None) -> bool:
-        """Remove copy and row, once `record` is done: the mail stays with its holder or its queue.
+    def withdraw(self, mail: QuarantinedMail, **decided: Any) -> bool:
+        """Remove copy and row: the mail stays with its holder or its queue.
 
         Returns False, and removes nothing, when the row is not as `mail` any more. Claims the row
         first: a process that is setting the mail aside must not mark it while its copy goes.
         """
-        is_claimed = mail.state is State.DISCARDING
-        going = mail if is_claimed else self._table.move(self._queue, mail, state=State.DISCARDING)
+        going: QuarantinedMail | None = mail
+        if mail.state is not State.DISCARDING or (decided and mail.run != BY_A_PERSON):
+            going = self._table.move(self._queue, mail, state=State.DISCARDING, **decided)
         crash.point("discard:claimed")
         if going is not None:
-            record()
-            self._forget(going)
+            self._end(going)
         return going is not None
 
-    def discard(self, mail: QuarantinedMail, record: Callable[[], object] = lambda: None) -> bool:
+    def discard(self, mail: QuarantinedMail, why: str = "", who: str = "") -> bool:
         """As `withdraw`, for a person. Raises Refused in states other than KEPT and DISCARDING."""
         if mail.state not in {State.KEPT, State.DISCARDING}:
             raise Refused(
                 f"{mail.enqueue_id} of {self._queue} cannot be discarded: it is {mail.state}"
             )
-        return self.withdraw(mail, record)
+        return self.withdraw(mail, **self._by_person("discarded", why, who))
 
     def advance(self, mail: QuarantinedMail, state: State) -> QuarantinedMail | None:
         """Move the row to `state`, conditionally. None: the row is not as `mail` any more."""
@@ -228,14 +220,13 @@ class Quarantine(Releases):
         """
         match mail.state:
             case State.RELEASED | State.DISCARDING:
-                self._forget(mail)
+                self._end(mail)
             case State.NOTED:
                 return self.withdraw(mail)
             case State.CLOSING if over is None or self._clock() - mail.decided > over:
                 # Asks every replica: a mark whose write timed out may be on one of them alone.
-                if mail.action != "failed" and not is_finished(
-                    self._stores.tables, self._queue, mail.enqueue_id, every_replica=True
-                ):
+                where = (self._stores.tables, self._queue, mail.enqueue_id)
+                if mail.action != "failed" and not is_finished(*where, every_replica=True):
                     return self.withdraw(mail)
                 self.settle(mail)
             case State.RELEASING:

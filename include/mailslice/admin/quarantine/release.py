@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 from mailslice.admin.cut_off import CutOff, CutOffEntries
@@ -24,11 +25,10 @@ from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.stages import Stage, decide
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own import QuarantineTable
+from mailslice.stores.cassandra.own import DecisionRow, QuarantineTable
+from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
 from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, State
 
-Record = Callable[[EnqueueId], object]
-"""Called with the new enqueue id."""
 _RELEASABLE = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
@@ -69,8 +69,8 @@ class Releases:
         """The bytes. Raises ContentMissing when there is no copy."""
         return self._copies.content(mail)
 
-    def release(self, mail: QuarantinedMail, record: Record = lambda _: None) -> EnqueueId:
-        """Enqueue the mail anew. Returns its new enqueue id. The row stays until `record` took it.
+    def release(self, mail: QuarantinedMail, why: str = "", who: str = "") -> EnqueueId:
+        """Enqueue the mail anew, for the person `who`. Returns its new enqueue id.
 
         A repeat after a kill, or two concurrent calls, make one new entry. Raises ContentMissing,
         Refused (the row is gone, or the mail is being closed), StoreUnavailable (ask again).
@@ -79,15 +79,16 @@ class Releases:
         with lock.held():
             now = self._table.get(self._queue, mail.enqueue_id, mail.attempt)
             if now is None or now.state not in _RELEASABLE:
-                why = "it is gone" if now is None else f"it is {now.state}"
-                raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")
-            return self.release_within(now, lock, record)
+                state = "it is gone" if now is None else f"it is {now.state}"
+                raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {state}")
+            return self.release_within(now, lock, why, who)
 
     def release_within(
         self,
         mail: QuarantinedMail,
         lock: LeasedLock,
-        record: Record = lambda _: None,
+        why: str = "",
+        who: str = "",
         *,
         accept_duplicates: bool = False,
     ) -> EnqueueId:
@@ -95,8 +96,7 @@ class Releases:
         in doubt, unless `accept_duplicates`.
         """
         if mail.state is State.RELEASED and mail.released_as is not None:
-            record(mail.released_as)
-            self._forget(mail)
+            self._end(mail)
             return mail.released_as
         content, queue = self.content(mail), QueueName(mail.moved_to or self._queue)
         mail = self._taken(mail)  # only now: without content its holder alone can serve anybody
@@ -127,10 +127,10 @@ class Releases:
             entered = partial(self._entered, mail)
             enter(self._stores, queue, anew, content, self._clock, on_row=entered, due=mail.due)
             crash.point("release:published")
-        done = self._claim(mail, state=State.RELEASED, released_as=out)
+        decided = self._by_person("released", f"{why}; it is {out} now" if why else "", who)
+        done = self._claim(mail, state=State.RELEASED, released_as=out, **decided)
         crash.point("release:recorded")
-        record(out)
-        self._forget(done)
+        self._end(done)
         return out
 
     def _taken(self, mail: QuarantinedMail) -> QuarantinedMail:
@@ -202,6 +202,20 @@ class Releases:
         name = f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}"
         doing = f"releases {mail.enqueue_id} of {self._queue}"
         return LeasedLock(self._stores, name, doing, self._sleep)
+
+    def _by_person(self, action: str, why: str, who: str) -> dict[str, Any]:
+        """Fields of a row that is claimed for a person's decision; none without `why`."""
+        decided = {"action": action, "why": why, "who": who, "run": BY_A_PERSON}
+        return {**decided, "decided": self._clock()} if why else {}
+
+    def _end(self, mail: QuarantinedMail) -> None:
+        """Remove a row on its way out. A person's decision is in the row, and is recorded first."""
+        if mail.run == BY_A_PERSON:
+            held = (mail.enqueue_id, mail.name, mail.stage, mail.worker, mail.age, BY_A_PERSON)
+            decided = (mail.action, mail.why, mail.decided, mail.who)
+            row = DecisionRow(*held, *decided, attempt=mail.attempt)
+            self._stores.own.decisions.save(self._queue, row, self._stores.settings.duty.retention)
+        self._forget(mail)
 
     def _forget(self, mail: QuarantinedMail) -> None:
         """Removes the copy, then the row. After a kill in between, the next call removes the row.
