@@ -50,34 +50,13 @@ def test_an_unknown_queue_says_whether_cassandra_was_silent_or_refused(error, wh
     assert one.verdict.why.startswith(why)
 
 
-@pytest.mark.parametrize(
-    ("newest", "lost"),
-    [
-        ({"lossProof": {"run": "census", "verdicts": {"lost": 3}}}, 3),
-        ({"lossProof": {"run": "census", "verdicts": {"lost": 3}}, "status": "failed"}, 3),
-        ({"lossProof": {"run": "later", "verdicts": {"lost": 0}}}, 0),
-        ({"verdicts": {"lost": 0, "unknown": 0}}, 0),
-        ({"verdicts": {"lost": 4, "unknown": 2}}, 4),
-    ],
-)
-@pytest.mark.parametrize("put_back", [0, 2])
-def test_a_loss_stays_until_an_audit_that_could_look(newest, lost, put_back):
-    """However many audits came since that could not, and how long ago it was."""
+def report(hours, **fields):
+    finished = (NOW - timedelta(hours=hours)).isoformat()
+    return {"status": "done", "finished": finished, "params": {}, "applied": 0, **fields}
 
-    def report(hours, **fields):
-        finished = (NOW - timedelta(hours=hours)).isoformat()
-        return {"status": "done", "finished": finished, "params": {}, "applied": 0, **fields}
 
-    if proof := newest.get("lossProof"):
-        proof |= {"finished": (NOW - timedelta(days=3)).isoformat(), "params": {}}
-    unknown = {"lost": 0, "unknown": 3}
-    reports = {
-        "queue_audit": [
-            report(1, **{"run": "newest", "verdicts": unknown, **newest}),
-            *(report(hours, run=f"r{hours}", verdicts=unknown) for hours in (5, 9)),
-        ],
-        "republish_lost": [report(2, audit={"run": "census"}, applied=put_back)],
-    }
+def overview_of(reports):
+    """The overview of a queue with these reports, while its mails cannot be counted."""
 
     def rows(_limit, duties, queues):
         for duty in duties:
@@ -97,8 +76,52 @@ def test_a_loss_stays_until_an_audit_that_could_look(newest, lost, put_back):
         workers_of=workers_of,
     )
     (one,) = overview(stores, lambda: NOW, [QueueName("spool")])
+    return one
+
+
+@pytest.mark.parametrize(
+    ("newest", "lost"),
+    [
+        ({"lossProof": {"run": "census", "verdicts": {"lost": 3}}}, 3),
+        ({"lossProof": {"run": "census", "verdicts": {"lost": 3}}, "status": "failed"}, 3),
+        ({"lossProof": {"run": "later", "verdicts": {"lost": 0}}}, 0),
+        ({"verdicts": {"lost": 0, "unknown": 0}}, 0),
+        ({"verdicts": {"lost": 4, "unknown": 2}}, 4),
+    ],
+)
+@pytest.mark.parametrize("put_back", [0, 2])
+def test_a_loss_stays_until_an_audit_that_could_look(newest, lost, put_back):
+    """However many audits came since that could not, and how long ago it was."""
+
+    if proof := newest.get("lossProof"):
+        proof |= {"finished": (NOW - timedelta(days=3)).isoformat(), "params": {}}
+    unknown = {"lost": 0, "unknown": 3}
+    reports = {
+        "queue_audit": [
+            report(1, **{"run": "newest", "verdicts": unknown, **newest}),
+            *(report(hours, run=f"r{hours}", verdicts=unknown) for hours in (5, 9)),
+        ],
+        "republish_lost": [report(2, audit={"run": "census"}, applied=put_back)],
+    }
+
+    one = overview_of(reports)
     left = lost - put_back if (newest.get("lossProof") or {}).get("run") == "census" else lost
     words = f"found {left} mail" in one.verdict.why
     assert (words, one.verdict.health is Health.LOST) == (left > 0, left > 0)
     if left and "lossProof" in newest:
         assert one.verdict.why.startswith("the audit 3 days ago found ")
+
+
+@pytest.mark.parametrize(
+    ("size", "measured", "lost"),
+    [(0, 1, 0), (2, 1, 2), (9, 1, 3), (0, 5, 3)],
+    ids=["none is left", "two are left", "three may be left", "counted before the audit"],
+)
+def test_no_more_mails_are_lost_than_are_there(size, measured, lost):
+    """A lost mail is live until somebody deletes it."""
+    at = (NOW - timedelta(hours=measured)).isoformat()
+    audit = report(3, run="census", verdicts={"lost": 3, "unknown": 1})
+    measurement = report(measured, size=size, measuredAt=at)
+    one = overview_of({"queue_audit": [audit], "queue_size": [measurement]})
+    words = f"found {lost} mail" in one.verdict.why
+    assert (words, one.verdict.health is Health.LOST) == (lost > 0, lost > 0)
