@@ -184,7 +184,7 @@ def _overview(inputs: _Inputs, queue: QueueName) -> QueueOverview:
         consumers=depth.consumers if depth else None,
         oldest=now - counted.oldest if counted and counted.oldest else None,
         late_after=stores.settings.alert.oldest_mail or timedelta.max,
-        lost=_lost(reports, counted, now),
+        lost=_lost(inputs, reports, counted),
         lost_ago=_age(reports.get("queue_audit", {}), now),
         stuck=_stuck(reports.get("stuck_mails", {}), now),
         # Mails that the broker requeued are ready, or live workers have them.
@@ -312,15 +312,15 @@ def _measured(report: Report | None) -> _MailCount | None:
     )
 
 
-def _lost(reports: Mapping[str, Report], counted: _MailCount | None, now: datetime) -> int | None:
+def _lost(inputs: _Inputs, reports: Mapping[str, Report], counted: _MailCount | None) -> int | None:
     """Lost mails of the last audit with a result, without those that were put back or deleted."""
     audit, republished = (reports.get(duty, {}) for duty in ("queue_audit", "republish_lost"))
-    lost = lost_mails(audit) or 0
-    if (republished.get("audit") or {}).get("run") == audit.get("run"):
-        lost -= _put_back(republished)
+    is_same = (republished.get("audit") or {}).get("run") == audit.get("run")
+    lost = (lost_mails(audit) or 0) - (_put_back(republished) if is_same else 0)
+    now, retention = inputs.clock(), inputs.stores.settings.duty.retention
     live = counted.size if counted and now - counted.at < _age(audit, now) else lost
-    # An audit that found none proves nothing about mails that were lost since.
-    return lost if (lost := min(lost, live)) > 0 else None
+    # An audit that found none proves nothing; after the retention nobody knows what was put back.
+    return lost if (lost := min(lost, live)) > 0 and _age(audit, now) < retention else None
 
 
 def _put_back(republish: Report) -> int:

@@ -11,7 +11,7 @@ from cassandra.cluster import NoHostAvailable
 from mailslice.maintenance.health import Health
 from mailslice.maintenance.overview import overview
 from mailslice.model.mail import QueueName
-from mailslice.model.settings import Settings
+from mailslice.model.settings import DutySettings, Settings
 from mailslice.stores.cassandra.failures import translated
 from mailslice.stores.own.runs import RunRow
 
@@ -55,8 +55,9 @@ def report(hours, **fields):
     return {"status": "done", "finished": finished, "params": {}, "applied": 0, **fields}
 
 
-def overview_of(reports):
+def overview_of(reports, retention=timedelta(days=90)):
     """The overview of a queue with these reports, while its mails cannot be counted."""
+    settings = Settings(duty=DutySettings(retention=retention))
 
     def rows(_limit, duties, queues):
         for duty in duties:
@@ -70,7 +71,7 @@ def overview_of(reports):
         raise translated(OperationTimedOut({"db": "slow"}), "db:9042")
 
     stores = SimpleNamespace(
-        settings=Settings(),
+        settings=settings,
         management=SimpleNamespace(queues=lambda _columns: []),
         existing_runs=lambda: SimpleNamespace(newest=rows, list=lambda *_: []),
         workers_of=workers_of,
@@ -125,3 +126,13 @@ def test_no_more_mails_are_lost_than_are_there(size, measured, lost):
     one = overview_of({"queue_audit": [audit], "queue_size": [measurement]})
     words = f"found {lost} mail" in one.verdict.why
     assert (words, one.verdict.health is Health.LOST) == (lost > 0, lost > 0)
+
+
+@pytest.mark.parametrize(("retention", "is_lost"), [(timedelta(days=2), False), (None, True)])
+def test_a_loss_is_not_told_for_longer_than_what_was_put_back_is_remembered(retention, is_lost):
+    """The row of the republish expires. The audits since then repeat the loss as `lossProof`."""
+    at = (NOW - timedelta(days=3)).isoformat()
+    proof = {"run": "census", "finished": at, "verdicts": {"lost": 3}, "params": {}}
+    audit = report(1, run="newest", verdicts={"lost": 0, "unknown": 1}, lossProof=proof)
+    one = overview_of({"queue_audit": [audit]}, retention or timedelta(days=4))
+    assert (one.verdict.health is Health.LOST) is is_lost
