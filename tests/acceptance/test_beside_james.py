@@ -5,17 +5,13 @@ reads, cleanup harms neither.
 import base64
 import hashlib
 import json
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.acceptance.command import Cli
 from tests.acceptance.james import James
 
-MAILSLICE = str(Path(sys.executable).parent / "mailslice")
 CASES = (
     "minimal",
     "full",
@@ -29,25 +25,10 @@ CASES = (
 )
 
 
-def run(
-    env: dict[str, str],
-    *words: str,
-    code: int = 0,
-    stdin: bytes | None = None,
-    timeout: float = 240,
-) -> list[dict]:
-    """Runs the command with only MAILSLICE_* set; its JSON lines."""
-    done = subprocess.run(
-        [MAILSLICE, *words], env=env, capture_output=True, input=stdin, timeout=timeout, check=False
-    )
-    assert done.returncode == code, (
-        f"{words}: exit {done.returncode}\n{done.stdout.decode()}\n{done.stderr.decode()}"
-    )
-    return (
-        [json.loads(line) for line in done.stdout.decode().splitlines()]
-        if "--json" in words
-        else [{"stdout": done.stdout, "stderr": done.stderr.decode()}]
-    )
+def run(env: dict[str, str], *words: str, code: int = 0, stdin: bytes | None = None) -> list[dict]:
+    """Runs the command in this process, with only MAILSLICE_* set; its JSON lines."""
+    answer = Cli(env).inside()(*words, code=code, stdin=stdin)
+    return answer.lines if "--json" in words else [{"stdout": answer.out, "stderr": answer.err}]
 
 
 @pytest.fixture

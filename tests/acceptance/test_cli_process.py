@@ -23,8 +23,14 @@ SIGNALS = [
 @pytest.fixture(scope="module")
 def cli(fresh_module):
     cli = Cli({**fresh_module.env, "MAILSLICE_QUEUE_SLICE_WINDOW": "1s"})
-    cli("queue", "create", "spool")
+    cli.inside()("queue", "create", "spool")
     return cli
+
+
+@pytest.fixture
+def inside(cli):
+    """The same in this process, for what a test only needs around its process."""
+    return cli.inside()
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +49,9 @@ def end(process, number):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_waiting_command_quietly(cli, number, code):
+def test_a_signal_ends_a_waiting_command_quietly(cli, inside, number, code):
     envelope = ("--sender", "a@example.org", "--recipient", "b@example.net")
-    cli("mail", "enqueue", "spool", "-", *envelope, stdin=b"Subject: one\r\n\r\n")
+    inside("mail", "enqueue", "spool", "-", *envelope, stdin=b"Subject: one\r\n\r\n")
     process = cli.start("worker", "drain", "spool", "--idle", "1h", "--json")
     assert process.stdout.readline()  # the one mail: from here on it waits
     time.sleep(1)
@@ -54,23 +60,23 @@ def test_a_signal_ends_a_waiting_command_quietly(cli, number, code):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_in_the_middle_of_a_drain_loses_no_mail_and_completes_none_twice(
-    cli, mbox, number
+    cli, inside, mbox, number
 ):
-    enqueued = {line["enqueueId"] for line in cli.json("mail", "enqueue", "spool", mbox)}
+    enqueued = {line["enqueueId"] for line in inside.json("mail", "enqueue", "spool", mbox)}
     process = cli.start("worker", "drain", "spool", "--json")
     first = process.stdout.readline()
     _, out, _ = end(process, number)
     lines = [line for line in (first + out).splitlines() if line.endswith(b"}")]
     done = {json.loads(line)["enqueueId"] for line in lines}
-    rest = [line["enqueueId"] for line in cli.json("worker", "drain", "spool", "--idle", "3s")]
+    rest = [line["enqueueId"] for line in inside.json("worker", "drain", "spool", "--idle", "3s")]
     assert done.isdisjoint(rest)
     assert len(set(rest)) == len(rest)
     assert len(enqueued - done - set(rest)) <= 64, "marked, and killed before the line"
-    assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}]
+    assert inside.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}]
 
 
-def test_a_reader_that_goes_away_is_no_error(cli, mbox):
-    cli("mail", "enqueue", "spool", mbox)
+def test_a_reader_that_goes_away_is_no_error(cli, inside, mbox):
+    inside("mail", "enqueue", "spool", mbox)
     done = subprocess.run(
         f"{MAILSLICE} queue browse spool --json | head -n 1",
         shell=True,
@@ -81,13 +87,13 @@ def test_a_reader_that_goes_away_is_no_error(cli, mbox):
     )
     assert json.loads(done.stdout)["sender"] == "a@b.example"
     assert done.stderr == b""
-    cli("queue", "clear", "spool", "--yes")
+    inside("queue", "clear", "spool", "--yes")
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [(b"y\n", 0, 0), (b"n\n", 3, 1)])
-def test_on_a_terminal_clear_asks_and_takes_no_for_an_answer(cli, answer, code, left):
-    cli("queue", "clear", "spool", "--yes")
-    cli(
+def test_on_a_terminal_clear_asks_and_takes_no_for_an_answer(cli, inside, answer, code, left):
+    inside("queue", "clear", "spool", "--yes")
+    inside(
         "mail",
         "enqueue",
         "spool",
@@ -113,7 +119,7 @@ def test_on_a_terminal_clear_asks_and_takes_no_for_an_answer(cli, answer, code, 
     assert process.returncode == code, err
     assert b"Delete all 1 mails of spool?" in err
     assert out.startswith(b'{"queue": "spool", "deleted": 1, "run": ') if code == 0 else not out
-    assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": left}]
+    assert inside.json("queue", "size", "spool") == [{"queue": "spool", "size": left}]
 
 
 def test_nothing_but_mailslice_settings_is_needed(cli):

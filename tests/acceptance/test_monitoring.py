@@ -21,7 +21,9 @@ from typing import Any
 
 import pytest
 
+from mailslice.model.names import RabbitNames
 from mailslice.model.settings import clone_root
+from mailslice.stores.rabbitmq.management import Management
 from stack.promtool import promtool
 from tests.acceptance.command import MAILSLICE, Cli
 from tests.conftest import Fresh
@@ -90,7 +92,7 @@ def site(fresh_module: Fresh, tmp_path_factory: pytest.TempPathFactory) -> Itera
     refuse = {CAROL: "451 4.7.1 <carol@next.example> try later", DAVE: "550 5.1.1 no such user"}
     ports = {name: free_port() for name in ("worker", "smtp-in", "exporter", "smtp")}
     cli = Cli(fresh_module.env)
-    cli("queue", "create", "out")
+    cli.inside()("queue", "create", "out")
     started: list[subprocess.Popen[bytes]] = []
     with running(Sink(refuse=refuse)) as sink, log.open("ab") as stderr:
         environ = {
@@ -116,7 +118,12 @@ def site(fresh_module: Fresh, tmp_path_factory: pytest.TempPathFactory) -> Itera
             for name in ("worker", "smtp-in", "exporter"):
                 port = ports[name]
                 until(lambda port=port: fetch(port, "/readyz")[0] == 200, f"{name} is ready")
-            yield Site(cli, log, ports["smtp"], ports, sink)
+            management, names = Management(fresh_module.settings.rabbitmq), RabbitNames("out")
+            until(
+                lambda: management.messages(names.park_queue) is not None,
+                "RabbitMQ has figures of the park queue",
+            )
+            yield Site(cli.inside(), log, ports["smtp"], ports, sink)
         finally:
             for process in started:
                 process.send_signal(signal.SIGTERM)

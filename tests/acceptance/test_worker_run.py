@@ -29,6 +29,7 @@ import pytest
 from mailslice.bench.relay import server_process
 from mailslice.model.settings import clone_root
 from mailslice.stores import open_stores
+from tests.acceptance.command import Cli
 from tests.acceptance.proxy import Proxy
 from tests.conftest import Fresh
 from tests.ports import free_port
@@ -81,16 +82,8 @@ class World:
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def cli(self, *words: str, exit_code: int = 0) -> list[dict[str, object]]:
-        done = subprocess.run(
-            [MAILSLICE, *words, "--json"],
-            env=self.fresh.environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == exit_code, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        """Runs a command in this process: the tests here are about those that it starts."""
+        return Cli(self.fresh.environ).inside().json(*words, code=exit_code)
 
     def size(self) -> int:
         ((line),) = self.cli("queue", "size", self.queue)
@@ -525,13 +518,8 @@ def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(world: World) ->
     server.kill()  # 250 was said: nothing may be lost by it
     (shown,) = world.cli("worker", "drain", world.queue, "--max", "1", "--outcome", "retry")
     assert (shown["sender"], shown["recipients"]) == ("s@x.example", ["r@x.example"])
-    raw = subprocess.run(
-        [MAILSLICE, "mail", "show", world.queue, "--id", str(shown["enqueueId"]), "--raw"],
-        env=world.fresh.environ,
-        capture_output=True,
-        check=True,
-        timeout=30,
-    ).stdout
+    command = Cli(world.fresh.environ).inside()
+    raw = command("mail", "show", world.queue, "--id", shown["enqueueId"], "--raw").out
     assert raw.startswith(b"Received: from client.example ([127.0.0.1])\r\n")
     assert raw.endswith(content)
     assert hashlib.sha256(raw).hexdigest() == shown["sha256"]

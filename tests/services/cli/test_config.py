@@ -4,10 +4,12 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 
 import pytest
 
 from mailslice.model.names import RabbitNames
+from mailslice.stores.rabbitmq import management
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management
 from tests.acceptance.command import Cli
@@ -130,10 +132,13 @@ def test_shared_is_shown_stored_and_refused_where_a_process_differs(cli):
 
 KILLED = """
 import os, signal, sys
+from datetime import timedelta
 from mailslice.cli.main import main
 from mailslice.stores.own.locks import Locks
+from mailslice.stores.rabbitmq import management
 
 when = sys.argv.pop()
+management.APART = timedelta(seconds=2)
 
 def killed(write):
     def written(*given):
@@ -150,14 +155,15 @@ main()
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("value", ["false", "true"])
 def test_an_answer_whose_command_is_killed_is_stored_by_the_next_and_nothing_is_in_between(
-    cli, fresh, value, when
+    cli, fresh, value, when, monkeypatch
 ):
     """Killed -9 before the conditional write, and after it."""
+    monkeypatch.setattr(management, "APART", timedelta(seconds=2))
     before = {"false": None, "true": False}[value]
     if before is not None:
         cli("config", "shared", "false", "--reason", "test")
-        management, end = Management(fresh.settings.rabbitmq), time.monotonic() + 40
-        while management.depth(RabbitNames("spool").work_queue) is None:
+        figures, end = Management(fresh.settings.rabbitmq), time.monotonic() + 40
+        while figures.depth(RabbitNames("spool").work_queue) is None:
             assert time.monotonic() < end
             time.sleep(0.5)
     command = ("config", "shared", value, "--reason", "test", "--json")

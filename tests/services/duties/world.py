@@ -7,16 +7,16 @@ stores. A test with the fixture `with_spark` uses all three.
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, ClassVar, Self
 
 import pika
@@ -27,11 +27,10 @@ from mailslice.engine.frames import InProcess
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.maintenance.runner import Tools, run_all, run_step
-from mailslice.model import crash
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
-from mailslice.model.settings import Settings, clone_root
+from mailslice.model.settings import Settings
 from mailslice.stores import Stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.services.duties.counter_repair.in_process import PLAIN
@@ -218,19 +217,16 @@ def kill(
     step: str, request: RunRequest, environ: Mapping[str, str], point: str, ahead: float = 0
 ) -> None:
     """Runs the step in a process that dies at `point`. Its clock is `ahead` hours ahead."""
-    params = json.dumps(dict(request.params))
-    arguments = [request.duty, step, request.queue, request.run, params, str(ahead)]
-    command = [sys.executable, "-m", "tests.services.duties.killed_step", *arguments]
-    done = subprocess.run(
-        command,
-        env={**environ, crash.VARIABLE: point},
-        cwd=clone_root(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    from tests.services.duties import killed_step
+
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([killed_step.__name__])
+    with NamedTemporaryFile() as log:
+        given = (step, request, dict(environ), point, ahead, log.name)
+        process = processes.Process(target=killed_step.killed_step, args=given)
+        process.start()
+        process.join(300)
+        assert process.exitcode == -signal.SIGKILL, Path(log.name).read_text()
 
 
 def let_run_out(stores: Stores, *locks: str) -> None:

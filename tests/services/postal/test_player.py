@@ -155,8 +155,11 @@ def test_a_lock_of_somebody_else_is_noticed(postal: FreshPostal, mails: PostalMa
     guest.connection.begin()
     guest.run("UPDATE queued_messages SET attempts = attempts + 1 WHERE id = 1")
     with Player(postal, threads=1) as player:
-        time.sleep(0.8)
-        guest.connection.rollback()
+        try:
+            wait_for(lambda: postal.main.one(WAITING_FOR_A_LOCK, postal.name), pause=0.2)
+            time.sleep(0.6)
+        finally:  # else the player's end waits for this lock
+            guest.connection.rollback()
         player.wait_until_idle()
     assert player.records.longest_wait > 0.5
     guest.close()

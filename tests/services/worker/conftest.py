@@ -7,7 +7,8 @@ import base64
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from mailslice.admin.queues import create
+from mailslice.model.errors import QueueMissing
 from mailslice.model.mail import EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
@@ -51,6 +53,25 @@ async def until(condition: Callable[[], object], seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def back_at_once(spool: Place4Queue) -> AsyncIterator[None]:
+    """Meanwhile what is parked comes back at once, not after the minute of the park queue's TTL."""
+    over = asyncio.Event()
+
+    async def expire() -> None:
+        while not over.is_set():
+            with suppress(QueueMissing):
+                await asyncio.to_thread(spool.expire, spool.names.park_queue)
+            await asyncio.sleep(0.2)
+
+    expiring = asyncio.create_task(expire())
+    try:
+        yield
+    finally:
+        over.set()
+        await expiring
 
 
 @dataclass(frozen=True)
@@ -106,6 +127,13 @@ class Place4Queue:
         with blocking_connection(self.settings.rabbitmq) as connection:
             _, properties, body = connection.channel().basic_get(name, auto_ack=True)
             return None if body is None else (properties, body)
+
+    def expire(self, name: str) -> None:
+        """Lets RabbitMQ dead-letter the ready messages of a queue, as after their TTL."""
+        with blocking_connection(self.settings.rabbitmq) as connection:
+            channel = connection.channel()
+            while (method := channel.basic_get(name)[0]) is not None:
+                channel.basic_nack(method.delivery_tag, requeue=False)
 
     def publish(
         self,

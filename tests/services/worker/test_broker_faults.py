@@ -26,7 +26,7 @@ from mailslice.worker.dequeue.park import Park
 from mailslice.worker.enqueue.delayed_mails import DelayedRows
 from mailslice.worker.io.context import Tuning
 from mailslice.worker.outcome import Disposition
-from tests.services.worker.conftest import at, mail, until
+from tests.services.worker.conftest import at, back_at_once, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 from tests.services.worker.test_faults import CONTENT, next_of, through
 
@@ -61,7 +61,7 @@ async def test_an_outage_never_pushes_good_mail_past_the_delivery_limit_of_a_quo
                         await held(deliveries, 0.8)
                 await s3.mend()
                 found = {}
-                async with aclosing(worker.deliveries(8)) as deliveries:
+                async with back_at_once(spool), aclosing(worker.deliveries(8)) as deliveries:
                     for _ in items:
                         delivery = await next_of(deliveries, 100)  # it was parked
                         found[delivery.item.enqueue_id] = delivery.content
@@ -334,6 +334,7 @@ async def test_a_reject_into_a_dead_letter_queue_that_is_full_frees_its_handler(
         await asyncio.sleep(1.5)
         assert await second.reject("nobody wants it") is Disposition.RETRIED
         assert not worker.state.in_hand
+        assert await worker.flush() == 1, "it would come in a minute"
         again = await next_of(deliveries, 75)
         assert (again.item, again.failures) == (second.item, 0)
         assert spool.take(dead_letters) is not None

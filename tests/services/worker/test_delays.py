@@ -170,7 +170,7 @@ async def test_a_flush_waits_for_one_that_was_killed_and_is_refused_beside_one_t
     locks, lock = spool.stores.own.locks, f"retry/{spool.queue}"
     async with open_worker(spool.settings, spool.queue) as worker:
         await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=1))
-        locks.acquire(lock, "somebody", timedelta(minutes=1))
+        locks.acquire(lock, "somebody", timedelta(seconds=20))
         with pytest.raises(Refused, match="somebody else retries or flushes mails"):
             await worker.state.delays.flush(timedelta(seconds=1))
         assert spool.ready(spool.names.work_queue) == 0

@@ -24,7 +24,7 @@ from mailslice.worker.dequeue import lease
 from mailslice.worker.enqueue.delayed_mails import DelayedRows, Delays
 from mailslice.worker.io.context import QueueContext, Tuning
 from mailslice.worker.outcome import Disposition
-from tests.services.worker.conftest import Place4Queue, at, mail, until
+from tests.services.worker.conftest import Place4Queue, at, back_at_once, mail, until
 from tests.services.worker.test_faults import CONTENT, next_of
 
 pytestmark = pytest.mark.waits
@@ -253,7 +253,7 @@ async def test_what_stuck_mails_has_released_does_not_go_to_the_handler_that_han
             await until(lambda: marking.ready(marking.names.park_queue) == 1)
             await until(lambda: not deliveries._slots, 5)  # it would fill a place of the window
             await deliveries.disconnect()
-        async with aclosing(other.deliveries(4)) as deliveries:
+        async with back_at_once(marking), aclosing(other.deliveries(4)) as deliveries:
             again = await next_of(deliveries, 75)
             assert (again.item, again.attempt) == (delivery.item, 2)
             await again.complete()

@@ -20,7 +20,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import shows_no_messages
 from mailslice.worker import QueueWorker, consume, open_worker
 from mailslice.worker.dequeue import lease, park
-from tests.services.worker.conftest import Place4Queue, at, mail, until
+from tests.services.worker.conftest import Place4Queue, at, back_at_once, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 from tests.services.worker.marks_away import Away, MarksAway
 from tests.services.worker.refusing import Refusing
@@ -95,7 +95,8 @@ async def partial(
     await until_parked(spool, BAD - 16)
     assert not await asyncio.to_thread(shows_no_messages, spool.stores.management, spool.queue)
     back()
-    await until(lambda: len(run.handed) == MAILS, 180)
+    async with back_at_once(spool):
+        await until(lambda: len(run.handed) == MAILS, 180)
     run.stop.set()
     await asyncio.wait_for(running, 60)
     assert set(run.handed.values()) == {1}
