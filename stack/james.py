@@ -15,10 +15,13 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from mailslice.model.setting_groups import BlobStrategy
+from mailslice.model.settings import Settings
 from stack.parts import java, part
 from stack.program import FILES, CannotStart, write_file
 from stack.settings import Profile, Sizes, stack_settings
@@ -106,14 +109,14 @@ class JamesNode:
 
 
 @contextmanager
-def james_node(env: Mapping[str, str], folder: Path, **properties: object) -> Iterator[JamesNode]:
-    """A James on the stores of these MAILSLICE_* variables; `properties` are James' own.
+def james_node(settings: Settings, folder: Path, **properties: object) -> Iterator[JamesNode]:
+    """A James on the stores of these settings; `properties` are James' own and come first.
 
     Raises JamesError if James refuses to start.
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = _command(
-        stack_settings(Profile.TEST).sizes, folder, {**_properties(env), **properties}
+        stack_settings(Profile.TEST).sizes, folder, {**_properties(settings), **properties}
     )
     log = folder / "james.log"
     with (
@@ -128,27 +131,34 @@ def james_node(env: Mapping[str, str], folder: Path, **properties: object) -> It
             process.kill()
 
 
-def _properties(env: Mapping[str, str]) -> dict[str, object]:
-    """What cassandra.properties, rabbitmq.properties and blob.properties of this James say."""
-    host = f"{env['MAILSLICE_CASSANDRA_CONTACT_POINTS']}:{env['MAILSLICE_CASSANDRA_PORT']}"
-    management = urlsplit(env["MAILSLICE_RABBITMQ_MANAGEMENT_URL"])
+def _properties(settings: Settings) -> dict[str, object]:
+    """What the property files of a James on the same stores say."""
+    management = urlsplit(settings.rabbitmq.management_url.get_secret_value())
+    [host] = settings.cassandra.contact_points
+    keys = settings.s3.secret_key
     return {
-        "cassandra.nodes": host,
-        "cassandra.keyspace": env["MAILSLICE_CASSANDRA_KEYSPACE"],
+        "cassandra.nodes": f"{host}:{settings.cassandra.port}",
+        "cassandra.keyspace": settings.cassandra.keyspace,
         "cassandra.local.dc": "datacenter1",
-        "uri": env["MAILSLICE_RABBITMQ_URL"],
+        # James asks the management API for vhost %2F, which is not there, where the URI names it.
+        "uri": settings.rabbitmq.url.get_secret_value().removesuffix("/%2F"),
         "management.uri": f"http://{management.hostname}:{management.port}",
         "management.user": management.username,
         "management.password": management.password,
-        "objectstorage.s3.endPoint": env["MAILSLICE_S3_ENDPOINT"],
-        "objectstorage.s3.region": env["MAILSLICE_S3_REGION"],
-        "objectstorage.s3.accessKeyId": env["MAILSLICE_S3_ACCESS_KEY"],
-        "objectstorage.s3.secretKey": env["MAILSLICE_S3_SECRET_KEY"],
-        "bucket": env["MAILSLICE_S3_BUCKET"],
-        "deduplication.enable": env.get("MAILSLICE_BLOB_STRATEGY") == "deduplication",
-        "mailqueue.view.sliceWindow": env.get("MAILSLICE_QUEUE_SLICE_WINDOW", "1h"),
-        "mailqueue.view.bucketCount": env.get("MAILSLICE_QUEUE_BUCKET_COUNT", "1"),
+        "objectstorage.s3.endPoint": settings.s3.endpoint,
+        "objectstorage.s3.region": settings.s3.region,
+        "objectstorage.s3.accessKeyId": settings.s3.access_key,
+        "objectstorage.s3.secretKey": keys.get_secret_value() if keys else None,
+        "bucket": settings.s3.bucket,
+        "deduplication.enable": settings.blob.strategy is BlobStrategy.DEDUPLICATION,
+        "deduplication.gc.generation.duration": _seconds(settings.blob.generation_duration),
+        "mailqueue.view.sliceWindow": _seconds(settings.queue.slice_window),
+        "mailqueue.view.bucketCount": settings.queue.bucket_count,
     }
+
+
+def _seconds(duration: timedelta) -> str:
+    return f"{duration.total_seconds():.0f}s"
 
 
 def _read(mails: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

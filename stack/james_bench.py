@@ -50,11 +50,7 @@ def bench_james(
             with server.running():
                 used = server.settings(settings)
                 with bench_queue(used, _QUEUE, synthetic=False):
-                    measured = (
-                        _mailslice(used)
-                        if side == "mailslice"
-                        else _james({**env, "MAILSLICE_S3_ENDPOINT": server.endpoint}, folder)
-                    )
+                    measured = _mailslice(used) if side == "mailslice" else _james(used, folder)
             for state, speed in zip(_STATES, measured, strict=True):
                 speeds.setdefault((side, state), []).append(speed)
                 show(f"{side}, {state}: {speed}")
@@ -98,7 +94,7 @@ def _mailslice(settings: Settings) -> list[Speed]:
     return speeds
 
 
-def _james(env: Mapping[str, str], folder: Path) -> list[Speed]:
+def _james(settings: Settings, folder: Path) -> list[Speed]:
     """The speeds of each state."""
     header = b"Subject: " + b"x" * (HEADER_BYTES - 13) + b"\r\n\r\n"
     mail = {
@@ -108,7 +104,7 @@ def _james(env: Mapping[str, str], folder: Path) -> list[Speed]:
         "mime": header + b"x" * (SIZE - len(header)),
     }
     speeds = []
-    with james_node(env, folder / "james") as james:
+    with james_node(settings, folder / "james") as james:
         process = psutil.Process(james.pid)
         for _ in _STATES:
             begin = _cpu(process)

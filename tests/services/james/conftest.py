@@ -54,7 +54,7 @@ class Shared:
 @pytest.fixture(scope="module")
 def node(fresh_module: Fresh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JamesNode]:
     """One James for the tests of a module. It takes 6 s to start."""
-    with james_node(fresh_module.env, tmp_path_factory.mktemp("james")) as node:
+    with james_node(fresh_module.settings, tmp_path_factory.mktemp("james")) as node:
         yield node
 
 

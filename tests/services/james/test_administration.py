@@ -134,7 +134,7 @@ def test_james_starts_on_the_configuration_that_mailslice_stored_and_refuses_a_s
     cli = shared.cli.but(MAILSLICE_QUEUE_BUCKET_COUNT="3", MAILSLICE_QUEUE_SLICE_WINDOW="30m")
     cli("config", "apply")
     with james_node(
-        shared.fresh.env,
+        shared.fresh.settings,
         tmp_path / "same",
         **{"mailqueue.view.bucketCount": 3, "mailqueue.view.sliceWindow": "30m"},
     ) as james:
@@ -143,7 +143,7 @@ def test_james_starts_on_the_configuration_that_mailslice_stored_and_refuses_a_s
     with (
         pytest.raises(JamesError, match="bucketCount"),
         james_node(
-            shared.fresh.env,
+            shared.fresh.settings,
             tmp_path / "fewer",
             **{"mailqueue.view.bucketCount": 2, "mailqueue.view.sliceWindow": "30m"},
         ),

@@ -23,9 +23,8 @@ EACH = 25
 @pytest.fixture(scope="module")
 def consumer(fresh_module: Fresh, tmp_path_factory: Any) -> Iterator[JamesNode]:
     """A second James, which moves the starts at every deletion: the most that James ever cleans."""
-    env = {**fresh_module.env, "MAILSLICE_QUEUE_SLICE_WINDOW": "1s"}
     with james_node(
-        env,
+        fresh_module.but(MAILSLICE_QUEUE_SLICE_WINDOW="1s").settings,
         tmp_path_factory.mktemp("consumer"),
         **{"mailqueue.view.updateBrowseStartPace": 1},
     ) as node:

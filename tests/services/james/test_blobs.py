@@ -17,6 +17,8 @@ from tests.conftest import Fresh
 from tests.services.james.conftest import Shared
 from tests.services.james.mails import of_james, of_mailslice
 
+ABSENT = ("mailRepositoryContentV2", "enqueuedMailsV3", "messageV3", "attachmentV2")
+
 
 def orphan(text: str) -> BlobId:
     """The id of a blob of an early generation that no row names."""
@@ -30,10 +32,9 @@ def shared(fresh: Fresh, tmp_path: Any) -> Any:
         MAILSLICE_BLOB_ID="generation-aware",
         MAILSLICE_BLOB_GENERATION_DURATION="1s",
         # This James has a mail queue and nothing else.
-        MAILSLICE_GC_ABSENT_SOURCES="mailRepositoryContentV2,enqueuedMailsV3,messageV3,attachmentV2",
+        MAILSLICE_GC_ABSENT_SOURCES=",".join(ABSENT),
     )
-    generations = {"deduplication.gc.generation.duration": "1s"}
-    with james_node(changed.env, tmp_path / "james", **generations) as node:
+    with james_node(changed.settings, tmp_path / "james") as node:
         queue = f"q{uuid.uuid4().hex[:8]}"
         node.create(queue)
         yield Shared(changed, node, queue)
