@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mailslice.bench.page import machine
+from mailslice.bench.servers import Server
 from mailslice.model.settings import clone_root, load_settings
 from stack.command_line import CommandLine
 from stack.mariadb import mariadb_setting
@@ -21,7 +22,7 @@ from stack.stack import own_stores, remove
 from stack.supervise import OWNER
 
 PERFORMANCE_PAGE = clone_root() / "docs" / "performance.md"
-_POSTAL, _COCKPIT = "postal", "cockpit"
+_POSTAL, _COCKPIT, _JAMES = "postal", "cockpit", "james"
 _PORTS_AFTER = 2000
 """From the stack's S3 port to the ports of the servers that a benchmark starts."""
 _STORE_PASSWORD = "mailslice"  # noqa: S105 - of a key that lives as long as a benchmark
@@ -30,9 +31,9 @@ _STORE_PASSWORD = "mailslice"  # noqa: S105 - of a key that lives as long as a b
 def bench(arguments: list[str]) -> int:
     """Runs `mailslice bench` with these words; without any, all of it, with docs/performance.md.
 
-    The words `postal` and `cockpit` measure those alone; `cockpit` may be followed by how many
-    queues, rows and waiting mails there are. Without words Postal comes last; the cockpit is left
-    out: its million rows take minutes to write.
+    The words `postal`, `james` and `cockpit` measure those alone; `cockpit` may be followed by how
+    many queues, rows and waiting mails there are. Without words James and Postal come last; the
+    cockpit is left out: its million rows take minutes to write.
 
     `all` and `s3` measure two kinds of S3 server. `--write` also computes docs/scale.md anew. Gives
     the exit code; a benchmark that failed writes no page.
@@ -49,6 +50,8 @@ def bench(arguments: list[str]) -> int:
         steps.console.print(f"{datetime.now(UTC):%Y-%m-%d}, {machine()}")
         if words == [_POSTAL]:
             return _postal(stack, steps.console.print)
+        if words == [_JAMES]:
+            return _james(stack, settings, steps.console.print)
         if words[0] == _COCKPIT:
             return _cockpit(settings, steps.console.print, [int(word) for word in words[1:]])
         servers = s3_servers(stack) if words[0] in {"all", "s3"} else []
@@ -57,8 +60,16 @@ def bench(arguments: list[str]) -> int:
         if code == 0 and "--write" in words:
             write_pages(stack.root)
         if not arguments:
+            code = _james(stack, settings, steps.console.print) or code
             code = _postal(stack, steps.console.print) or code
     return code
+
+
+def _james(stack: StackSettings, settings: Mapping[str, str], show: Callable[[str], None]) -> int:
+    from stack.james_bench import bench_james
+
+    [_, untuned] = s3_servers(stack)
+    return bench_james(settings, Server.of_file(untuned), stack.state, show)
 
 
 def _postal(stack: StackSettings, show: Callable[[str], None]) -> int:

@@ -23,7 +23,7 @@ from stack.settings import Sizes
 
 NAMES = ("cassandra", "s3proxy")
 """The parts that `make setup` fetches."""
-FOR_TESTS = ("yarn",)
+FOR_TESTS = ("yarn", "james")
 """The parts that the first test which needs one fetches."""
 _TIMEOUT_SECONDS = 1200
 

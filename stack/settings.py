@@ -79,6 +79,7 @@ class Sizes(BaseModel):
     cassandra_version: str = Field("5.0.6", description="version of Cassandra")
     s3proxy_version: str = Field("4.1.0", description="version of the S3 server")
     yarn_version: str = Field("3.3.6", description="version of YARN, for tests only")
+    james_version: str = Field("3.8.1", description="version of James, for tests only")
     rabbitmq_release: str = Field(
         "",
         pattern=r"^[a-z]*$",
