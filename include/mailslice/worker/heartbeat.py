@@ -113,7 +113,7 @@ class Recorder:
         finished = statistics.finished
         newest = max(LEAST_DONE, finished - self._finished[0])
         if self._table is None:
-            self._table = await self._context.opened(WorkerRecords.created)
+            self._table = await self._context.open_table(WorkerRecords.created)
         self._beat += 1
         record = WorkerRecord(
             worker=self._context.worker,

@@ -190,7 +190,7 @@ async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
 
     monkeypatch.setattr(delayed_mails.DelayedMails, "prepared", look)
     context: Any = SimpleNamespace(stores=SimpleNamespace(cassandra=None), settings=None)
-    context.opened = partial(QueueContext.opened, context)
+    context.open_table = partial(QueueContext.open_table, context)
     rows = DelayedRows(context)
     with pytest.raises(StoreUnavailable):
         await rows.table_exists()

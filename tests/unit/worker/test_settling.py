@@ -284,7 +284,7 @@ async def recorded(stores: Stores, count: int = 1) -> list[WorkerRecord]:
     context: Any = stores.state.context
     context.clock, context.worker = system_clock, "me"
     context.bridge = SimpleNamespace(rows=answered)
-    context.opened = lambda _: answered(table)
+    context.open_table = lambda _: answered(table)
     every = SimpleNamespace(record_every=timedelta(milliseconds=10))
     context.settings = SimpleNamespace(worker=every, queue=SimpleNamespace(shared=True))
     recorder = Recorder(stores.state, lambda: ())

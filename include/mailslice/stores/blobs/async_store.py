@@ -81,7 +81,7 @@ class AsyncBlobStore:
             return None
         return blob_id if self._is_s3 else keys.escape_key(blob_id)
 
-    async def bucket_is_there(self) -> bool:
+    async def bucket_exists(self) -> bool:
         """Whether the bucket exists. False, too, when S3 denies us the answer."""
         if not self._is_s3:
             return await self._in_thread(self._sync.bucket_exists)
@@ -175,7 +175,7 @@ class AsyncBlobStore:
             except FileNotFoundError:
                 return blob_id
             except (*CRATE_ERRORS, MailsliceError):
-                if unanswered is None or not await self.bucket_is_there():
+                if unanswered is None or not await self.bucket_exists():
                     raise
                 unanswered.add(blob_id)
             return None
@@ -185,7 +185,7 @@ class AsyncBlobStore:
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         missing_ids = {answer for answer in answers if answer is not None}
-        if missing_ids and not await self.bucket_is_there():
+        if missing_ids and not await self.bucket_exists():
             raise StoreUnavailable(
                 f"{keys.service(self._settings)}: there is no bucket {self._bucket!r}, or it may "
                 "not be read"

@@ -92,7 +92,7 @@ class DelayedRows:
         """Whether the table exists, checked once a minute at most. Does not create it."""
         now = asyncio.get_running_loop().time()
         if self._table is None and now >= self._next_table_check:
-            self._table = await self._context.opened(DelayedMails.prepared)
+            self._table = await self._context.open_table(DelayedMails.prepared)
             self._next_table_check = now + _TABLE_CHECK_SECONDS  # not after a failed look
         return self._table is not None
 
@@ -124,7 +124,7 @@ class DelayedRows:
     async def _open_table(self) -> DelayedMails:
         """The table, created if it is missing: only delays need mailslice's own keyspace."""
         if self._table is None:
-            self._table = await self._context.opened(DelayedMails.created)
+            self._table = await self._context.open_table(DelayedMails.created)
         return self._table
 
 

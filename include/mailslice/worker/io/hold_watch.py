@@ -79,7 +79,7 @@ class HoldWatch:
 
     async def _read(self) -> tuple[Hold, ...]:
         if self._table is None:
-            self._table = await self._context.opened(Holds.prepared)
+            self._table = await self._context.open_table(Holds.prepared)
         if self._table is None:
             return ()  # nothing was ever held
         rows = await self._context.bridge.rows(self._table.of_future(self._context.queue))
