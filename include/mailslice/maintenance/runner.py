@@ -125,7 +125,7 @@ def record_refusal(step: str, error: Refused, request: RunRequest, settings: Set
         _record_failure(job.logic, job.run, step, error, times)
 
 
-def untell(report: dict[str, Any], settings: Settings) -> None:
+def record_unsent_alerts(report: dict[str, Any], settings: Settings) -> None:
     """Write the row of a report of whose new alerts nobody heard: the next run tells them."""
     new = alerts.new_alerts(report)
     report["alerts"] = [{**one, "told": None} if one in new else one for one in report["alerts"]]
@@ -277,7 +277,7 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     try:
         folder.write_json(FILES["report"], report)
     except MailsliceError:  # the disk is full: else the ledger would say that the run goes on
-        untell(report, run.settings)
+        record_unsent_alerts(report, run.settings)
         raise
     Ledger(run.stores, run.settings).write(report)
     files, clock = folder.artifacts, run.clock

@@ -73,7 +73,7 @@ def decide(
         wants_facts = len(redriven) < params.limit
         facts = read_facts([letters[at] for at in batch]) if wants_facts else None
         for at in batch:
-            why = _why_kept(letters[at], params, facts, redriven)
+            why = _reason_to_keep(letters[at], params, facts, redriven)
             decided[at] = (LetterAction.REDRIVE, ASKED) if why is None else (LetterAction.KEEP, why)
     return [
         LetterDecision(classified, *decision)
@@ -116,7 +116,7 @@ def is_redriven_often(classified: ClassifiedLetter, params: Params) -> bool:
     return classified.redrives >= params.most_redrives
 
 
-def _why_kept(
+def _reason_to_keep(
     classified: ClassifiedLetter,
     params: Params,
     facts: RedriveFacts | None,
@@ -127,13 +127,13 @@ def _why_kept(
         return LIMITED
     if enqueue_id in redriven:
         return DUPLICATE
-    why = refused_by(facts, classified, enqueue_id, params)
+    why = reason_not_to_redrive(facts, classified, enqueue_id, params)
     if why is None:
         redriven.add(enqueue_id)
     return why
 
 
-def refused_by(
+def reason_not_to_redrive(
     facts: RedriveFacts, classified: ClassifiedLetter, enqueue_id: EnqueueId, params: Params
 ) -> str | None:
     """Why the mail must not be redriven; None if it may be. Asked in plan and again in apply."""

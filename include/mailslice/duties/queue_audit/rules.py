@@ -88,10 +88,10 @@ def _not_in_work_queue(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, s
         if is_overdue(facts.due, evidence.now, 0):
             return Verdict.UNKNOWN, f"was {due} and has not come; {waiting}"
         return Verdict.DELAYED, due
-    return _not_found(facts, evidence)
+    return _in_no_queue(facts, evidence)
 
 
-def _not_found(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
+def _in_no_queue(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
     if facts.was_delayed and facts.due is None:
         return Verdict.UNKNOWN, "its delay ended while the audit looked: it is on its way"
     if evidence.dead_letters is None:

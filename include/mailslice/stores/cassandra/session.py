@@ -18,6 +18,7 @@ from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement, Stat
 
 from mailslice.codec.row import instant
 from mailslice.model.clock import Clock, system_clock
+from mailslice.model.closing import Closing
 from mailslice.model.errors import ClockSkew, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra import connection, parallel
@@ -42,7 +43,7 @@ Asked = TypeVar("Asked", bound=Params)
 Row = tuple[Any, ...]
 
 
-class CassandraSession:
+class CassandraSession(Closing):
     """A connected session. Thread-safe; close it. Rows are plain tuples.
 
     Raises StoreUnavailable naming host:port within 15 s, BadSetting for refused credentials, an
@@ -61,12 +62,6 @@ class CassandraSession:
         self.cluster, self._session = connection.connect(settings)
         """The driver's cluster: for metadata only."""
         self.retry = CoordinatorRetry(self._session)
-
-    def __enter__(self) -> "CassandraSession":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes all connections. May be called twice."""
