@@ -11,14 +11,14 @@ from rich.status import Status
 
 
 class Step:
-    """A step under way; `tell` says how far it is."""
+    """A step under way; `show` says how far it is."""
 
     def __init__(self, name: str, status: Status) -> None:
         self._name = name
         self._status = status
         self.outcome = "done"
 
-    def tell(self, progress: str) -> None:
+    def show(self, progress: str) -> None:
         """Shows progress on a terminal; the last word stands behind the finished step."""
         self.outcome = progress
         self._status.update(f"{self._name}: {progress}")

@@ -23,7 +23,7 @@ from mailslice.model.errors import ClockSkew, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra import connection, parallel
 from mailslice.stores.cassandra.coordinator_retry import (
-    PATIENCE_SECONDS,
+    CONVICTION_SECONDS,
     CoordinatorRetry,
     has_several_nodes,
 )
@@ -71,7 +71,7 @@ class CassandraSession(Closing):
     def longest_statement(self) -> timedelta:
         """How long a repeatable statement can take until it is done or has failed."""
         once, several = self.settings.timeout, has_several_nodes(self.cluster)
-        return once + timedelta(seconds=PATIENCE_SECONDS) + once if several else once
+        return once + timedelta(seconds=CONVICTION_SECONDS) + once if several else once
 
     @cached_property
     def packed(self) -> PackedReader:
