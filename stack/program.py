@@ -1,4 +1,4 @@
-"""What every service needs: its record for supervisor, its files, whether it answers."""
+"""Common parts of the services: a record for supervisor, files, a check that one answers."""
 
 from __future__ import annotations
 

@@ -394,10 +394,10 @@ def forecast(
     clock: Clock,
     due: datetime | None = None,
 ) -> dict[str, int]:
-    """What a move of these mails, or their delay until `due`, would do now. Creates no table.
+    """Counts what a move of these mails, or their delay until `due`, would do. Creates no table.
 
-    Returns the counts of MoveOutcome except those that only a move itself finds out: it alone reads
-    contents, and what earlier moves left. Raises as `require_delays`.
+    Leaves out the counts that only a move knows: it reads contents and finishes earlier moves.
+    Raises as `require_delays`.
     """
     if due is not None:
         require_delays(stores, queue, clock)

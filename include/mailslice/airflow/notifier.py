@@ -54,7 +54,7 @@ class DutyNotifier(BaseNotifier):
 def send_message(message: Mapping[str, Any], connected: str = "") -> bool:
     """Send the message on each channel and connection, even if another or the settings fail.
 
-    False: all failed that are set; the log counts only where it is alone.
+    False if every configured channel failed. The log counts only if it is the only channel.
     """
     sent: dict[str, bool] = {}
     named = channels(duty := DutySettings())

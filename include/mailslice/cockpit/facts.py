@@ -1,6 +1,6 @@
-"""What the pages show, cached for all viewers: not every viewer asks the stores.
+"""Figures for the pages. A cache serves all viewers, so that not every viewer queries the stores.
 
-The first question opens the stores. After an error of a store the next question opens them again.
+The first query opens the stores. After an error of a store the next query opens them again.
 """
 
 import logging
@@ -109,7 +109,7 @@ class Facts:
         return self._result(attempt)
 
     def expire(self) -> None:
-        """For use after an action: the next page waits for a new overview, up to `patience`."""
+        """Call after an action: the next page waits for a new overview, up to `patience`."""
         with self._attempt_lock:
             self._attempted_at, self._attempt = datetime.min.replace(tzinfo=UTC), None
 
@@ -216,7 +216,7 @@ class Facts:
         try:
             snapshot = self._make_snapshot()
             with self._attempt_lock:
-                if self._attempt is attempt:  # nobody acted since it began
+                if self._attempt is attempt:  # no action expired it meanwhile
                     self._snapshot, self._attempted_at = snapshot, self.clock()
         except BaseException as error:  # noqa: BLE001 - `_result` raises it
             if not isinstance(error, TryAgain):
@@ -257,7 +257,7 @@ class Facts:
 
 
 def _downgraded(queues: Iterable[QueueOverview], error: Exception) -> tuple[QueueOverview, ...]:
-    """The queues while RabbitMQ does not answer: words better than UNKNOWN become UNKNOWN."""
+    """The queues while RabbitMQ does not answer: a verdict better than UNKNOWN becomes UNKNOWN."""
     unknown = HealthVerdict(Health.UNKNOWN, unanswered("RabbitMQ", error), "mailslice config check")
     return tuple(
         replace(one, verdict=min(unknown, one.verdict, key=lambda verdict: verdict.health.severity))

@@ -80,7 +80,7 @@ class Digest:
 
     @classmethod
     def parse(cls, text: str) -> Digest:
-        """What `str` wrote. Raises ValueError."""
+        """The inverse of `str`. Raises ValueError."""
         count, total, xor = text.split("-")
         return cls(int(count), int(total, 16), int(xor, 16))
 

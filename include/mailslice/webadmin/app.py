@@ -123,7 +123,7 @@ _MODELS: dict[str, Any] = {
 
 
 class Routes:
-    """What each route answers."""
+    """The handlers of the routes."""
 
     def __init__(self, queues: Queues, tasks: Tasks, reason_required: Callable[[], bool]) -> None:
         self._queues, self._tasks, self._reason_required = queues, tasks, reason_required

@@ -31,7 +31,7 @@ _BYTES_IN_FLIGHT = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """What became of one mail of `enqueue_many`: its queue entry, or the error that kept it out."""
+    """The result for one mail of `enqueue_many`: its queue entry, or the error that kept it out."""
 
     mail: Mail
     item: QueuedMail | None

@@ -36,7 +36,7 @@ from mailslice.model.mail import EnqueueId, Partition
 from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, Checkout, check_out
 
 MAX_CHECKOUT = timedelta(minutes=10)
-"""Then all letters go back: a broker closes a channel that has one unacknowledged for 30 min."""
+"""Longest checkout. A broker closes a channel with a message that is unacknowledged for 30 min."""
 _AT_ONCE = 100
 """Letters whose marks or rows are looked up together."""
 _OF_THE_BROKER = frozenset(

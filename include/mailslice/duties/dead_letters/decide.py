@@ -25,7 +25,7 @@ _AT_A_TIME = 500
 
 
 class LetterAction(StrEnum):
-    """What one letter gets."""
+    """The action on one letter."""
 
     KEEP = "keep"
     DROP = "drop"
@@ -35,7 +35,7 @@ class LetterAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LetterDecision:
-    """One letter, what becomes of it and why."""
+    """One letter, the action on it, and the reason."""
 
     classified: ClassifiedLetter
     action: LetterAction
@@ -44,7 +44,7 @@ class LetterDecision:
 
 @dataclass(frozen=True, slots=True)
 class RedriveFacts:
-    """What was read about candidates of a redrive.
+    """Facts about candidates of a redrive.
 
     `rows`: the partition of each mail's row, if that is at browseStart or later. `delayed`: mails
     with a copy in a delay level. `content`: a letter's key -> whether its content exists; None: the

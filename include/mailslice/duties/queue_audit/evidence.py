@@ -189,7 +189,7 @@ def explained_consumers(
     before: Iterable[WorkerRecord],
     longest: timedelta,
 ) -> Consumers:
-    """What consumers hold. Asks until records explain it, or until the `longest` hold is over.
+    """The messages that consumers hold. Reads until records explain all, or `longest` is over.
 
     Only records that were made after RabbitMQ's figure explain it. Consumers get no new mail, so a
     mail of such a record was with them at the time of the figure. An earlier record may list mails

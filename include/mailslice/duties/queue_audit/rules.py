@@ -109,7 +109,7 @@ def _in_no_queue(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
 
 
 def _without_census(facts: MailFacts, counts: BrokerCounts) -> str:
-    """What the figures suggest. They prove nothing about a single mail."""
+    """A guess from the figures. They prove nothing about a single mail."""
     proves = "a census (--census) proves it"
     if counts.ready is None or counts.unacknowledged is None:
         return "RabbitMQ gives no figures of its work queue; take a census (--census)"

@@ -117,13 +117,13 @@ class StuckMessages:
                     self._record_done(action, planned)
 
     def _count_toward_limit(self) -> int:
-        """Rows that count for the limit. Rows that no run can act on do not: they would use up the
-        limit of every run. A row that changed counts: an earlier try may have changed it.
+        """The rows that count toward the limit. A row that changed counts: an earlier try may have
+        changed it. A row on which no run can act does not: it would use up every run's limit.
         """
         return self._progress.applied + self._progress.skipped[LOCK_CHANGED]
 
     def _done_by_earlier_try(self) -> dict[int, PostalAction]:
-        """What a killed try of this plan did, by the quarantine and the decisions."""
+        """Queue row -> action of a killed try of this plan, by the quarantine and the decisions."""
         records, plan = self._run.stores.records, self._plan
         since, until = plan.made_at - _DAY, self._run.clock() + _DAY  # clocks may be set
         written = records.postal_decisions.list(since, until)
@@ -212,7 +212,7 @@ class StuckMessages:
         raise LeftToNextRun("Postal goes on writing about its message")
 
     def _perform_action(self, action: PostalAction, surveyed: SurveyedRow) -> PostalAction:
-        """Act; what was done. A message that lost its content is closed if a copy of it is left."""
+        """Act; return the action. A message without content is closed if a copy of it exists."""
         is_lost = surveyed.state is PostalState.CONTENT_LOST  # a killed run may have copied it
         if is_lost and (entry := self._quarantine.closing_of(surveyed.row)) is not None:
             self._remove_from_queue(entry, surveyed)

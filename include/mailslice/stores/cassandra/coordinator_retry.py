@@ -1,13 +1,13 @@
-"""Repeats a request that one node could not answer at another one: one lost node stops no duty.
+"""Repeats a request at another node if one node does not answer: one lost node stops no duty.
 
 A coordinator still reads from a replica that has just died until its failure detector convicts that
 node: 10 to 40 s. A scan of a token range has no speculative read, so it times out at each such
 coordinator. So requests that may be sent twice are repeated at nodes that answer, until the
-conviction must have come; a write keeps the timestamp of its first try. A refusal (too few replicas
-are alive) is believed much sooner: two lost nodes stop all readers.
+conviction must have come; a write keeps the timestamp of its first try. Retries after a refusal
+(too few live replicas) end within seconds: two lost nodes stop all readers.
 
-A table is in the schema a moment before it can be read. A request in that moment waits, even with a
-single node.
+A new table is in the schema a moment before it can be read. A request in that moment is repeated,
+even with a single node.
 """
 
 import random

@@ -43,7 +43,7 @@ UNSTORED_SECONDS, _MAX_UNSTORED = 5.0, 1000
 
 @dataclass(slots=True)
 class WorkerState:
-    """What the deliveries of one queue share in one worker."""
+    """The state that the deliveries of one queue share in one worker."""
 
     context: QueueContext
     delays: Delays
@@ -251,9 +251,9 @@ class Delivery:
         return await self._settle_flushed(self.lease.ack, Disposition.RETRIED, put_off=throttled)
 
     async def _try_to_park(self, to_serve: tuple[str, ...], why: StoreUnavailable) -> bool:
-        """Parks the mail after a store has refused its retry for half a minute; it would occupy its
-        handler. An open row in delayed_mails forbids that: its copy may exist. A parked mail is
-        handed out as soon as its rows can be read (`Preparer`), so it loses its pause.
+        """Parks the mail, to free its handler, if a store has refused its retry for half a minute.
+        Not with an open row in delayed_mails, whose copy may exist. A parked mail is handed out as
+        soon as its rows can be read (`Preparer`), so it loses its pause. Returns whether it parked.
         """
         if self._refused_seconds() < RETRY_SECONDS or not self.lease.has_message:
             return False

@@ -31,7 +31,7 @@ RETRY_SECONDS = 30.0
 MAX_BLOCKING_SECONDS = 10.0
 """Seconds for which a waiting message may keep others out of a full window."""
 TURN_SECONDS = 2.0
-"""Seconds for which a parked message that is back waits for those that are tried before it."""
+"""Seconds for which a returned parked message waits for its turn."""
 LONGEST_UNACKNOWLEDGED = 240.0
 """Seconds until a message is acknowledged, whatever it waits for. RabbitMQ allows 30 minutes."""
 FAULT_ROUNDS = 5
@@ -40,7 +40,7 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 5.0
 _REMEMBERED_SECONDS = 1800.0
 _MAX_DELAY = 5.0
-"""Seconds by which a parked mail may come back late."""
+"""Seconds by which a parked mail may return late."""
 
 
 def end_if_cancelled() -> None:
@@ -140,9 +140,9 @@ class RetryPauses:
 
 
 class Turns:
-    """Tries of parked messages that are back: a quarter of the window at once, as a try may be as
-    slow as a time-out. While tries fail, others wait for a turn only if a third of the window is
-    free, and a message whose try failed rests for as long as a try of each such message takes.
+    """Limits tries of returned parked messages to a quarter of the window: a try may last a whole
+    time-out. While tries fail, others wait for a turn only if a third of the window is free. A
+    message whose try failed rests for as long as a try of each such message takes.
     """
 
     def __init__(self, window: int) -> None:
@@ -150,7 +150,7 @@ class Turns:
         self._turns = max(1, window // 4)
         self._free = asyncio.Semaphore(self._turns)
         self._away_until = self._seconds = 0.0
-        """Until when the stores count as away; seconds of the last try that failed."""
+        """Loop time until which the stores count as away; seconds of the last failed try."""
         self._failed: dict[int, float] = {}  # hash of a body -> loop time of its last, failed try
 
     async def run_attempt(

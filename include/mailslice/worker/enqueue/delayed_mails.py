@@ -60,7 +60,7 @@ The row of the lease voids this copy.
 """
 _Work = Callable[[LeasedLock, DelayedMail], Awaitable[bool | None]]
 CLOSING_SECONDS = 2.0
-"""Seconds for rows to be closed: before a worker ends, and before a second copy is looked at."""
+"""Seconds to wait for rows to be closed, at a worker's end and before a second copy is checked."""
 
 
 def checked_delay(delay: timedelta | None) -> timedelta | None:
@@ -154,7 +154,7 @@ class Delays:
                 self._declared |= {None, level}
 
     def redeclare(self) -> None:
-        """Called when a delay queue is missing: the next `declare` declares it again."""
+        """Call if a delay queue is missing: the next `declare` declares it again."""
         self._declared.clear()
 
     async def schedule(
@@ -218,12 +218,12 @@ class Delays:
             await self.rows.close(row)
 
     async def defer_to_later_attempt(self, enqueue_id: EnqueueId, message: Message) -> bool:
-        """Whether a later attempt waits in delayed_mails. This older message is not delivered then.
+        """Whether a later attempt waits in delayed_mails. Then the caller drops this older message.
 
-        An open row is a later attempt if it is held (ADR 86), or is not due and has more failures
-        than the message, or as many, unless it is a lease or the message comes from that delay
-        (token). A message of a held row is delayed anew: its publisher may still close the row. For
-        another one the row's copy is published first: the row's writer may have died before that.
+        A row that is not open is none. An open row is one if it is held (ADR 86), or if it is not
+        due and has more failures than the message; or as many, if it is no lease and the message
+        has another token. First it marks a mail that is done, delays a message of this row again
+        (its publisher may close the row), or publishes the row's copy (its writer may have died).
         """
         row = await self.rows.load(enqueue_id) if await self.rows.table_exists() else None
         if row is None or row.published or row.due is None:

@@ -225,4 +225,4 @@ class BlockingThrottle:
 
 
 UNTHROTTLED = BlockingThrottle()
-"""For a handler that is called without a delivery."""
+"""The throttle of a handler that is called without a delivery."""

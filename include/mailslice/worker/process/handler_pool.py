@@ -39,7 +39,7 @@ _LEAST_WAIT = 0.05
 
 
 class HandlerMetrics(Protocol):
-    """What is counted of handled mails (`metrics.ConsumerMetrics`)."""
+    """The counters of handled mails (`metrics.ConsumerMetrics`)."""
 
     def handling(self) -> AbstractContextManager[None]: ...
     def settled(self, outcome: Disposition, seconds: float) -> None: ...
@@ -54,7 +54,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What becomes of a mail whose attempts fail.
+    """How to treat a mail whose attempts fail.
 
     `back_off`: the pauses between attempts. `give_up`: what follows the last one. `chance` gives -1
     to 1. `settle_pauses`: seconds between attempts to store an outcome; the last one repeats.
@@ -425,7 +425,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def _wrong_field(outcome: object) -> str | None:
-    """What is wrong with an outcome's fields: nothing else checks what handlers return."""
+    """The first invalid field of an outcome, in words: nothing else checks what handlers return."""
     for name, (allowed, is_allowed) in _FIELDS.items():
         if hasattr(outcome, name) and not is_allowed(value := getattr(outcome, name)):
             return f"the {name} of an outcome is {allowed}, not a {type(value).__name__}"

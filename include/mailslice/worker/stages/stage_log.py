@@ -164,7 +164,7 @@ def _taken_over(enqueue_id: EnqueueId) -> TakenOver:
 
 
 WAIT_SECONDS = 1.0
-"""Between two checks of a mail whose sender may be alive."""
+"""Pause between two checks of a mail whose sender may be alive."""
 _LONGEST_WAIT = 15 * 60.0
 """Seconds for which a living sender is waited for. After that its recipients fail as in doubt."""
 
