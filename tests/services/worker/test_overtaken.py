@@ -112,7 +112,7 @@ async def test_who_was_served_is_not_served_by_another_process(
                 broken.setattr(Message, "ack", lambda _: False)
                 await delivery.retry(["c@b.example"])
             await deliveries.disconnect()
-    assert spool.coming(spool.names.work_queue, 2) == 2
+    assert spool.wait_for_ready(spool.names.work_queue, 2) == 2
     async with (
         open_worker(spool.settings, spool.queue) as worker,
         aclosing(worker.deliveries(1)) as deliveries,
