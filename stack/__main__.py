@@ -28,7 +28,7 @@ def setup(_: list[str]) -> int:
     with Steps().step("Java parts") as step, ThreadPoolExecutor() as pool:
         java()
         fetched = list(pool.map(lambda name: part(name, sizes), NAMES))
-        step.tell(", ".join(folder.name.rpartition("-")[0] for folder in fetched))
+        step.show(", ".join(folder.name.rpartition("-")[0] for folder in fetched))
     return 0
 
 
@@ -73,7 +73,7 @@ def _on_all_stacks(action_name: str, action: Callable[[StackSettings], str]) -> 
         if stack.state.is_dir():
             with Steps().step(f"{action_name} {stack.state}") as step:
                 busy = profile is Profile.TEST and _module("stack").at_work(stack)
-                step.tell("left alone: make test is at work" if busy else action(stack))
+                step.show("left alone: make test is at work" if busy else action(stack))
 
 
 def _remove_if_empty(home: Path) -> None:
@@ -100,14 +100,14 @@ def lock(_: list[str]) -> int:
         for name, jars in zip(names, pool.map(partial(resolve, sizes=sizes), names), strict=True):
             file = Path(str(FILES)) / list_file(name, sizes)
             file.write_text("".join(f"{jar.line}\n" for jar in jars), encoding="utf-8")
-            step.tell(f"{name}: {len(jars)}")
+            step.show(f"{name}: {len(jars)}")
     return 0
 
 
 def docs(_: list[str]) -> int:
     """Writes the generated pages."""
     with Steps().step("docs") as step:
-        step.tell(", ".join(_module("pages").write(clone_root())) or "as they were")
+        step.show(", ".join(_module("pages").write(clone_root())) or "as they were")
     return 0
 
 

@@ -37,7 +37,7 @@ def airflow_python(version: str, root: Path, cache: Path) -> Path:
     with locked(cache / f"airflow-{version}.lock"):
         if not folder.is_dir():
             # Made under another name, then renamed: a folder with this name is complete.
-            scratch = cache / f"airflow-{version}.coming"
+            scratch = cache / f"airflow-{version}.partial"
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir()
             _install(version, root, scratch).rename(folder)

@@ -31,7 +31,7 @@ JDK = "openjdk-17-jdk-headless"
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 OLDEST = (3, 11)
 BROWSER = ("chromium", "fonts-dejavu-core")
-"""What the tests of the cockpit need beside the rest: `make soak` alone asks for it."""
+"""Packages that only the browser tests of the cockpit need (`make soak`)."""
 DEBUG, WITH_BROWSER = "--debug", "--browser"
 
 
@@ -40,14 +40,14 @@ class SetupError(Exception):
 
 
 UNEXPECTED = (OSError, subprocess.SubprocessError, ValueError)
-"""What a machine may do to any step: folders of another user, a full disk, a program that hangs,
-words that are no numbers.
+"""Errors that any step may meet: a folder of another user, a full disk, a program that hangs, a
+malformed number.
 """
 
 
 def main(argv: list[str]) -> int:
-    """Runs the steps; gives the exit code. `--debug` shows where an error comes from, `--browser`
-    installs one.
+    """Runs the steps; returns the exit code. `--debug`: errors have a traceback. `--browser`:
+    installs Chromium, too.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -101,8 +101,7 @@ def _remedy(error: OSError, path: Path) -> str:
             (folder for folder in (path, *path.parents) if os.path.lexists(folder)), path
         )
         me = user_name(os.geteuid())
-        # all of .state or .venv, whichever it is; what is outside of the clone is not ours to give
-        # to somebody else
+        # The owner of all of .state or .venv is to change. Files outside of the clone stay.
         inside = existing.relative_to(ROOT).parts[:1] if existing.is_relative_to(ROOT) else None
         chown = f"sudo chown -R {me} {ROOT.joinpath(*inside)}" if inside is not None else None
         whose = f"{existing} belongs to {_owner(existing)}, and this is {me}"

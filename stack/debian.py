@@ -40,7 +40,7 @@ def debian(release: str, cache: Path) -> Path:
     log = cache / f"debian-{release}.log"
     with locked(cache / f"debian-{release}.lock"):
         if not root.is_dir():
-            scratch = cache / f"debian-{release}.coming"
+            scratch = cache / f"debian-{release}.partial"
             shutil.rmtree(scratch, ignore_errors=True)
             try:
                 _make(release, scratch / "root", log)

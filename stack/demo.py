@@ -61,11 +61,11 @@ def run_demo() -> int:
 def _work(commands: CommandLine, mail: DemoMail, steps: Steps) -> None:
     with steps.step(f"queue {QUEUE}") as step:
         commands.one("queue", "create", QUEUE)
-        step.tell("there")
+        step.show("there")
     progress = mail.progress
     with steps.step(f"enqueue {progress.source}") as step:
         if mail.enqueued:
-            step.tell("done before, nothing is enqueued twice")
+            step.show("done before, nothing is enqueued twice")
         else:
             mail.spool()
             mail.enqueue(commands, DEMO_WINDOW, step)
@@ -75,7 +75,7 @@ def _work(commands: CommandLine, mail: DemoMail, steps: Steps) -> None:
         if progress.to_drain:
             mail.drain(commands, step)
         else:
-            step.tell(f"done before, {progress.drained} completed")
+            step.show(f"done before, {progress.drained} completed")
 
 
 def _show_report(steps: Steps, report: dict[str, Any], run: str) -> None:

@@ -42,7 +42,7 @@ def _watched(api: AirflowApi, run: str, logs: Path, step: Step) -> str:
         state = api.call("GET", f"dags/{DAG}/dagRuns/{run}")["state"]
         tasks = api.call("GET", f"dags/{DAG}/dagRuns/{run}/taskInstances")["task_instances"]
         if state == "success":
-            step.tell("all tasks green")
+            step.show("all tasks green")
             return run
         if state == "failed":
             failed = [task for task in tasks if task["state"] == "failed"]
@@ -50,7 +50,7 @@ def _watched(api: AirflowApi, run: str, logs: Path, step: Step) -> str:
             raise CannotStart(f"{'; '.join(causes) or DAG + ' failed'}. {remedy}")
         busy = [task for task in tasks if task["state"] in ("running", "queued", "scheduled")]
         names = dict.fromkeys(str(task["task_id"]) for task in busy)
-        step.tell(", ".join(names) or "waiting for the scheduler")
+        step.show(", ".join(names) or "waiting for the scheduler")
         time.sleep(1)
     raise CannotStart(f"{DAG} did not end within {_RUN_SECONDS} s. {remedy}")
 

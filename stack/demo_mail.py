@@ -133,10 +133,10 @@ class DemoMail:
             time.sleep(seconds - time.time() % seconds + 0.1)
             for line in commands.lines("mail", "enqueue", QUEUE, str(folder)):
                 self._enqueued(line)
-                step.tell(f"{self.progress.enqueued} of {self.progress.mails}")
+                step.show(f"{self.progress.enqueued} of {self.progress.mails}")
         self.progress.complete = self._fingerprints
         self._save()
-        step.tell(f"{self.progress.enqueued} of {self.progress.mails}")
+        step.show(f"{self.progress.enqueued} of {self.progress.mails}")
 
     def drain(self, commands: CommandLine, step: Step) -> None:
         """Takes the mails of the first slices off the queue, as a worker does."""
@@ -146,7 +146,7 @@ class DemoMail:
             for line in commands.lines("worker", "drain", QUEUE, *options):
                 if "enqueueId" in line:
                     self.progress.drained += 1
-                    step.tell(f"{self.progress.drained} completed")
+                    step.show(f"{self.progress.drained} completed")
                     self._save()
 
     def _contents(self) -> Iterator[tuple[int, bytes]]:
@@ -171,9 +171,9 @@ class DemoMail:
 
     def _save(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        coming = self._file.with_suffix(".coming")
-        coming.write_text(json.dumps(asdict(self.progress)), encoding="utf-8")
-        coming.replace(self._file)
+        scratch = self._file.with_suffix(".partial")
+        scratch.write_text(json.dumps(asdict(self.progress)), encoding="utf-8")
+        scratch.replace(self._file)
 
 
 def source_of(stack: StackSettings, source: str | None, *, from_environment: bool) -> Path:

@@ -124,7 +124,7 @@ def missing(simulated: str) -> list[str]:
 
 
 def _unpack(root: Path) -> None:
-    scratch = root.with_name(root.name + ".coming")
+    scratch = root.with_name(root.name + ".partial")
     shutil.rmtree(scratch, ignore_errors=True)
     packages = scratch / "packages"
     packages.mkdir(parents=True)

@@ -30,7 +30,7 @@ def _installed(cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with locked(cache / "moto.lock"):
         if not folder.is_dir():
-            scratch = cache / "moto.coming"
+            scratch = cache / "moto.partial"
             shutil.rmtree(scratch, ignore_errors=True)
             uv = str(Path(sys.executable).with_name("uv"))
             environ = {**os.environ, **network_of_pip(sys.executable), "VIRTUAL_ENV": str(scratch)}

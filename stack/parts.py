@@ -89,10 +89,10 @@ def part(name: str, sizes: Sizes) -> Path:
         ) from None
     with locked(folder.parent / f"{name}.lock"):
         if not folder.is_dir():
-            coming = folder.with_name(folder.name + ".coming")
-            _fetch(name, module, coming, as_listed=bool(jars))
-            _verify(name, jars, coming)
-            coming.rename(folder)
+            scratch = folder.with_name(folder.name + ".partial")
+            _fetch(name, module, scratch, as_listed=bool(jars))
+            _verify(name, jars, scratch)
+            scratch.rename(folder)
     return folder
 
 
@@ -115,7 +115,7 @@ def resolve(name: str, sizes: Sizes) -> tuple[Jar, ...]:
     cache = _fetch(name, _required_module(name, sizes), scratch, as_listed=False)
     path = next(cache.glob(f"mailslice-{name}*-runtime.xml"))
     report = ET.parse(path).getroot()  # noqa: S314 - Ivy wrote it just now
-    found = [
+    jars = [
         Jar(
             module.get("organisation", ""),
             module.get("name", ""),
@@ -128,7 +128,7 @@ def resolve(name: str, sizes: Sizes) -> tuple[Jar, ...]:
         for artifact in revision.iterfind("artifacts/artifact")
     ]
     shutil.rmtree(scratch)
-    return tuple(sorted(found))
+    return tuple(sorted(jars))
 
 
 def _version(name: str, sizes: Sizes) -> str:

@@ -1,4 +1,4 @@
-"""What every service needs: its record for supervisor, its files, whether it answers."""
+"""Common parts of the services: a record for supervisor, files, a check that one answers."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def write_once(path: Path, text: str) -> str:
     """
     if path.is_file() and (existing := path.read_text(encoding="utf-8")):
         return existing
-    coming = path.with_name(f"{path.name}.coming")
-    coming.unlink(missing_ok=True)
-    coming.touch(mode=0o600)
-    coming.write_text(text, encoding="utf-8")
-    coming.replace(path)
+    scratch = path.with_name(f"{path.name}.partial")
+    scratch.unlink(missing_ok=True)
+    scratch.touch(mode=0o600)
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)
     return text
 
 

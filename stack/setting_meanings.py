@@ -1,4 +1,4 @@
-"""What each setting means, for docs/settings.md."""
+"""The meaning of each setting, for docs/settings.md."""
 
 import ast
 import inspect

@@ -94,7 +94,7 @@ class Stack:
 
         def on_up(name: str) -> None:
             up.append(name)
-            step.tell(", ".join(up) + " up")
+            step.show(", ".join(up) + " up")
 
         self._wait(lambda: wait_healthy(self._stack, self._supervisor, programs, on_up))
 

@@ -1,4 +1,4 @@
-"""What a person sees of a command: one line a step, with its time; the error as one line."""
+"""Prints the progress of a command: one line a step, with its time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rich.status import Status
 
 
 class Step:
-    """A step under way; `tell` says how far it is."""
+    """A running step."""
 
     def __init__(self, name: str, status: Status) -> None:
         self._name = name
         self._status = status
         self.outcome = "done"
 
-    def tell(self, progress: str) -> None:
-        """Shows progress on a terminal; the last word stands behind the finished step."""
+    def show(self, progress: str) -> None:
+        """Shows progress on a terminal. The last text is the outcome of the finished step."""
         self.outcome = progress
         self._status.update(f"{self._name}: {progress}")
 
@@ -32,7 +32,7 @@ class Steps:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
-        """One step: a moving line on a terminal, a line at its end everywhere."""
+        """Runs one step: a spinner on a terminal, and a line at its end."""
         start = time.monotonic()
         if not self.console.is_terminal:
             self.console.print(f"  … {name}", markup=False)

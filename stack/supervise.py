@@ -1,9 +1,8 @@
-"""supervisor (PyPI) runs the services: its configuration, its start, its end. Ends only what this
-stack started.
+"""Runs the services by supervisor (PyPI). Ends only processes that this stack started.
 
-Every process below supervisor carries MAILSLICE_STACK_OWNER=<state folder> in its environment. So
-what outlived a killed supervisor, or detached itself from it (Airflow's children), is found and
-ended by that mark and by nothing else. SPT_NOENV keeps Airflow's processes from writing their
+Every process below supervisor carries MAILSLICE_STACK_OWNER=<state folder> in its environment. A
+process that outlived a killed supervisor, or detached itself from it (Airflow's children), is found
+by that mark alone. SPT_NOENV keeps Airflow's processes from writing their
 titles over it.
 """
 
@@ -108,7 +107,7 @@ class Supervisor:
         return processes
 
     def end_orphans(self) -> None:
-        """TERM, then KILL after 15 s, to what carries this stack's mark."""
+        """Sends TERM, then KILL after 15 s, to every process with this stack's mark."""
         processes = self.owned()
         for end, seconds in ((psutil.Process.terminate, 15), (psutil.Process.kill, 5)):
             for process in processes:
@@ -168,7 +167,7 @@ def _escaped(value: object) -> str:
 
 
 def _quoted(value: str) -> str:
-    """In the kind of quotes that the value does not hold: supervisor cannot escape quotes."""
+    """The value in quotes of the kind that it does not contain: supervisor cannot escape quotes."""
     quote = '"' if '"' not in value else "'"
     if quote in value or "\n" in value:
         raise CannotStart(

@@ -58,7 +58,7 @@ def address(airflow) -> Iterator[str]:
     facts = Facts(
         Settings,
         clock=lambda: datetime.now(UTC),
-        look=lambda *_: [one],
+        overviews=lambda *_: [one],
         open_stores=lambda _: Stores(),
     )
     outer = site(facts)

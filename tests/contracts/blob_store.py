@@ -104,7 +104,7 @@ class BlobStoreContract:
             store.get(BlobId("gone"))
 
     async def test_a_bucket_that_is_there_is_not_created(self, store, hot):
-        assert await hot.bucket_is_there()
+        assert await hot.bucket_exists()
         assert store.bucket_exists()
         assert not store.ensure_bucket()
 
@@ -207,7 +207,7 @@ class MissingBucketContract:
                 with pytest.raises(StoreUnavailable, match=buckets.missing):
                     ask()
         with closing(buckets.open_async(buckets.missing)) as nowhere:
-            assert not await nowhere.bucket_is_there()
+            assert not await nowhere.bucket_exists()
             with pytest.raises(StoreUnavailable, match=buckets.missing):
                 await nowhere.put(key, b"x")
             with pytest.raises(StoreUnavailable, match=f"there is no bucket '{buckets.missing}'"):

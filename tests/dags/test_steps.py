@@ -428,7 +428,7 @@ def test_settings_that_cannot_be_read_silence_no_connection(monkeypatch, caplog)
 
 @pytest.mark.usefixtures("no_connection")
 def test_the_webhook_gets_one_json_object_and_a_broken_channel_stops_no_other(monkeypatch, caplog):
-    monkeypatch.setitem(notifier._SPEAK, "email", lambda *_: 1 / 0)
+    monkeypatch.setitem(notifier._CHANNELS, "email", lambda *_: 1 / 0)
     with webhook() as (posted, url):
         settings = DutySettings(
             notify="email,webhook,log", notify_email="ops@example.org", notify_webhook=url

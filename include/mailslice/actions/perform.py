@@ -107,7 +107,7 @@ class _Act:
             self.ids = [str(id_) for id_ in (self.selection.ids or ())[:SHOWN_IDS]]
             if deletion.until is not None:
                 self.undo = {"undo": deletion.run, "restorableUntil": iso(deletion.until)}
-        self.counts |= self._gone(deletion.mails)
+        self.counts |= self._count_gone(deletion.mails)
         if initial is not None:
             self.information = {"initialCount": initial, "remainingCount": self._size(queue)}
 
@@ -116,7 +116,7 @@ class _Act:
     def undelete(self) -> None:
         request, back, resend = self.request, Undeleted(), self.context.accept_duplicates
         mails = deleted_mails(
-            self.stores, request.queue, self.clock(), run=request.run, on_missing=back.missing
+            self.stores, request.queue, self.clock(), run=request.run, on_missing=back.count_lost
         )
         try:
             undelete(self.stores, request.queue, self.clock, mails, back, accept_duplicates=resend)
@@ -152,7 +152,7 @@ class _Act:
         finally:
             self.counts |= outcome.counts
             self.ids = [str(id_) for id_ in outcome.retried[:SHOWN_IDS]]
-        self.counts |= self._gone(sum(outcome.counts.values()))
+        self.counts |= self._count_gone(sum(outcome.counts.values()))
         self.failed = outcome.problem(self.request.queue)
 
     def flush(self) -> None:
@@ -200,7 +200,7 @@ class _Act:
         discards = self.request.action is MailAction.DISCARD_STUCK
         quarantine = Quarantine(self.stores, self.request.queue, self.clock)
         decision = StuckMailDecision(quarantine, discards, self.why, self.context.who)
-        mails, gone = _named(self.request, quarantine.waiting())
+        mails, gone = _find_rows(self.request, quarantine.waiting())
         done: dict[str, str | None] = {}
         failures = []
         try:
@@ -248,13 +248,13 @@ class _Act:
         summary = queue.live_summary(_MAX_COUNTED) if self.selection.ids is None else None
         return None if summary is None else summary.size
 
-    def _gone(self, handled: int) -> dict[str, int]:
+    def _count_gone(self, handled: int) -> dict[str, int]:
         """The number of previewed mails that are gone, or were handled by an earlier try."""
         ids = self.selection.ids
         return {} if ids is None else {"gone": max(0, len(ids) - handled)}
 
 
-def _named(
+def _find_rows(
     request: ActionRequest, waiting: Iterable[QuarantinedMail]
 ) -> tuple[dict[str, QuarantinedMail], int]:
     """Row's name -> mail, for the mails that the request names; and how many of these are gone.

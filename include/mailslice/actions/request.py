@@ -12,7 +12,7 @@ from mailslice.codec.wildcards import is_pattern
 from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import BadInput
-from mailslice.model.holds import held_domain
+from mailslice.model.holds import parse_hold_domain
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import is_broken, queue_name
 
@@ -116,7 +116,7 @@ class ActionRequest:
         if self.action in _HOLDS:
             if set(given) - {"domain"}:
                 raise BadInput(f"{self.action}: the only filter allowed is domain")
-            held_domain(self.texts.domain or "all.example")
+            parse_hold_domain(self.texts.domain or "all.example")
         self._check_lasts()
         if (self.action is MailAction.MOVE) != (self.to is not None):
             raise BadInput(f"{self.action}: to={self.to!r}; a move needs `to`, others have none")

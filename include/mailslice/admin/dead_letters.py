@@ -141,7 +141,7 @@ def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> lis
     redrives = {enqueue_id: note.redrives for enqueue_id, note in notes.items()}
     marked = stores.tables.deleted.marked(queue, ids) if ids else set()
     silent = (one for one in letters if one.death not in _BROKER_CAUSES and one.reason is None)
-    content = content_there(stores, (one for one in silent if one.enqueue_id not in marked))
+    content = content_exists(stores, (one for one in silent if one.enqueue_id not in marked))
 
     def classified(letter: Letter) -> ClassifiedLetter:
         id_, exists = letter.enqueue_id, content.get(letter.key)
@@ -151,7 +151,7 @@ def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> lis
     return [classified(letter) for letter in letters]
 
 
-def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool | None]:
+def content_exists(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool | None]:
     """Letter's key -> whether both blobs exist; None: no answer. Raises as `missing_content`."""
     mails = {letter.key: letter.blobs for letter in letters if letter.blobs is not None}
     parts, silent = contents_answered(stores.settings, mails)

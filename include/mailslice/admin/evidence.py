@@ -140,7 +140,7 @@ def contents_exist(
     contents: Sequence[tuple[BlobId, BlobId]],
     unanswered: set[BlobId] | None = None,
 ) -> list[tuple[bool, bool]]:
-    """For each content whether its header blob and its body blob exist.
+    """Whether the header blob and the body blob of each content exist.
 
     `unanswered` as in AsyncBlobStore.missing: its ids count as existing. Raises StoreUnavailable.
     Not inside an event loop.

@@ -13,7 +13,7 @@ from mailslice.admin import queues
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput, Refused, StoreUnavailable
-from mailslice.model.holds import APPLIES_TO, WHOLE_QUEUE, ActiveHolds, Hold, held_domain
+from mailslice.model.holds import APPLIES_TO, WHOLE_QUEUE, ActiveHolds, Hold, parse_hold_domain
 from mailslice.model.mail import QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import Holds
@@ -143,4 +143,4 @@ def _require(done: bool, queue: QueueName) -> None:
 
 
 def _names(domains: Iterable[str]) -> set[str]:
-    return {held_domain(one) for one in domains} or {WHOLE_QUEUE}
+    return {parse_hold_domain(one) for one in domains} or {WHOLE_QUEUE}

@@ -38,7 +38,7 @@ class LeasedLock:
         self.pause = lease.total_seconds() / 3
         """Seconds between two renewals."""
         self.until = 0.0
-        """Until when (`elapsed_seconds`) the holder may begin something new."""
+        """The holder may begin something new until then (`elapsed_seconds`)."""
 
     @contextmanager
     def held(self) -> Iterator[None]:

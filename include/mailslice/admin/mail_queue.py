@@ -161,8 +161,8 @@ class MailQueue:
 
     @cached_property
     def _remembered_live(self) -> LiveRows:
-        """For reads that change nothing: skips dead rows that a cleanup had to leave beside a
-        survivor. Code that changes something uses `_live`, which reads every row.
+        """Skips dead rows that a cleanup had to leave beside a survivor. Only for reads that
+        change nothing: code that changes something uses `_live`, which reads every row.
         """
         survivors = trusted_survivors(
             self._stores.remembered_slices(self.name), self._live.shape.largest_window

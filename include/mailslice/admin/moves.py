@@ -259,7 +259,7 @@ class Moves:
         in_flight, before, outcome = self._history.observe(), len(taken), self._outcome
         stages = self._stages(row.enqueue_id for row in rows)
         free = outcome.without_holder(rows, in_flight, stages)
-        kept = self._map(self._keep, free)
+        kept = self._map(self._copy, free)
         kept = [mail for mail in kept if mail.state is not State.KEPT]  # KEPT: counted as in doubt
         self._lock.require()
         self._lock.renew()
@@ -296,7 +296,7 @@ class Moves:
         if marked.state is State.KEPT:
             taken.append(marked)
 
-    def _proved(self, marked: QuarantinedMail) -> QuarantinedMail | None:
+    def _record_proof(self, marked: QuarantinedMail) -> QuarantinedMail | None:
         """The row, TAKEN or later: no worker completed the mail. None: another process has it."""
         if marked.state in _PROVED:
             return marked
@@ -304,7 +304,7 @@ class Moves:
         crash.point("move:taken")
         return taken
 
-    def _keep(self, row: ViewRow) -> QuarantinedMail:
+    def _copy(self, row: ViewRow) -> QuarantinedMail:
         age = max(timedelta(0), self._clock() - row.enqueued_time)
         holder = Holder("", "waiting", row.enqueued_time, age)
         return self._quarantine.keep(row.item, holder, self._decided)
@@ -330,7 +330,7 @@ class Moves:
                 outcome.doubt(mail)
         ready = [mail for mail in mails if mail.enqueue_id not in in_flight | done | doubtful]
         self._lock.renew()
-        proved = self._map(self._proved, ready)
+        proved = self._map(self._record_proof, ready)
 
         def release(mail: QuarantinedMail) -> None:
             record = stages.get(mail.enqueue_id)
@@ -394,10 +394,10 @@ def forecast(
     clock: Clock,
     due: datetime | None = None,
 ) -> dict[str, int]:
-    """What a move of these mails, or their delay until `due`, would do now. Creates no table.
+    """Counts what a move of these mails, or their delay until `due`, would do. Creates no table.
 
-    Returns the counts of MoveOutcome except those that only a move itself finds out: it alone reads
-    contents, and what earlier moves left. Raises as `require_delays`.
+    Leaves out the counts that only a move knows: it reads contents and finishes earlier moves.
+    Raises as `require_delays`.
     """
     if due is not None:
         require_delays(stores, queue, clock)

@@ -30,7 +30,7 @@ from mailslice.model.settings import variable
 
 CONFIG = "MAILSLICE_AIRFLOW_CONFIG"
 BY_HAND = "none"
-"""In place of a cron expression: the DAG runs only when somebody triggers it."""
+"""The value of `schedule` for a DAG that runs only when somebody triggers it."""
 _OF_DUTIES = {"schedule", "after", "approve", "approve_within"}
 """Keys that mail_actions does not have: a person starts it, and has seen a preview."""
 

@@ -24,7 +24,7 @@ from mailslice.model.settings import DutySettings, load_settings
 log = logging.getLogger(__name__)
 
 WEBHOOK, EMAIL = "mailslice_webhook", "mailslice_email"
-_LATE = "deadline missed"
+_MISSED = "deadline missed"
 
 
 class DutyNotifier(BaseNotifier):
@@ -54,7 +54,7 @@ class DutyNotifier(BaseNotifier):
 def send_message(message: Mapping[str, Any], connected: str = "") -> bool:
     """Send the message on each channel and connection, even if another or the settings fail.
 
-    False: all failed that are set; the log counts only where it is alone.
+    False if every configured channel failed. The log counts only if it is the only channel.
     """
     sent: dict[str, bool] = {}
     named = channels(duty := DutySettings())
@@ -63,12 +63,12 @@ def send_message(message: Mapping[str, Any], connected: str = "") -> bool:
         named = channels(duty := settings.duty)
     except Exception:
         log.exception("the notifiers of MAILSLICE_DUTY_NOTIFY are not known")
-    for channel in (*named, *_BY_CONNECTION):
+    for channel in (*named, *_CONNECTIONS):
         try:
-            if channel in _SPEAK:
-                _SPEAK[channel](message, duty)
+            if channel in _CHANNELS:
+                _CHANNELS[channel](message, duty)
             elif (connection := connection_of(channel)) is not None:
-                _BY_CONNECTION[channel](message, duty, connection)
+                _CONNECTIONS[channel](message, duty, connection)
             else:
                 continue
             if channel != "log":
@@ -90,8 +90,8 @@ def send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str)
     from airflow.providers.smtp.hooks.smtp import SmtpHook
 
     subject = f"{message['dag']} failed"
-    if message["reason"] == _LATE:
-        subject = f"{message['dag']}: {_LATE}"
+    if message["reason"] == _MISSED:
+        subject = f"{message['dag']}: {_MISSED}"
     elif "alerts" in message:
         subject = f"{message['dag']}: {', '.join(alert['name'] for alert in message['alerts'])}"
     with SmtpHook(**connection) as hook:
@@ -102,12 +102,12 @@ def send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str)
         )
 
 
-_SPEAK: dict[str, Callable[[Mapping[str, Any], DutySettings], None]] = {
+_CHANNELS: dict[str, Callable[[Mapping[str, Any], DutySettings], None]] = {
     "log": lambda message, _: log.error("%s", message["text"]),
     "email": lambda message, settings: send_email(message, settings.notify_email),
     "webhook": lambda message, settings: post(message, hook_of(settings)),
 }
-_BY_CONNECTION: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]] = {
+_CONNECTIONS: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]] = {
     EMAIL: lambda message, settings, connection: send_email(
         message, recipients_of(connection, settings.notify_email), smtp_conn_id=EMAIL
     ),
@@ -149,15 +149,15 @@ def message_of(context: Mapping[str, Any]) -> dict[str, Any]:
     """`{"dag", "run", "task", "reason", "text"}`; a deadline's context has no task."""
     run = context.get("dag_run")
     ti = context.get("ti") or context.get("task_instance")
-    dag = _of(run, "dag_id") or _of(context.get("dag"), "dag_id") or "a DAG"
-    run_id = _of(run, "run_id") or _of(run, "dag_run_id")
-    task = _of(ti, "task_id")
+    dag = _attribute(run, "dag_id") or _attribute(context.get("dag"), "dag_id") or "a DAG"
+    run_id = _attribute(run, "run_id") or _attribute(run, "dag_run_id")
+    task = _attribute(ti, "task_id")
     failure = context.get("exception") or context.get("reason") or "failed"
-    reason = _LATE if context.get("deadline") else str(failure)
+    reason = _MISSED if context.get("deadline") else str(failure)
     text = f"{dag} run {run_id}" + (f", task {task}" if task else "") + f": {reason}"
     return {"dag": dag, "run": run_id, "task": task, "reason": reason, "text": text}
 
 
-def _of(source: Any, name: str) -> str | None:
+def _attribute(source: Any, name: str) -> str | None:
     value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
     return str(value) if value else None

@@ -137,14 +137,14 @@ def _report(duty: DagDuty, before: list[str]) -> Callable[[str], Any]:
         outlets=[asset, alias] if load(duty.duty).needs_queue else [asset],
     )
     def report(queue: str) -> dict[str, Any]:
-        from mailslice.maintenance.runner import untell
+        from mailslice.maintenance.runner import record_unsent_alerts
 
         context = get_current_context()
         failed = failed_steps(context, before)
         recorded = _recorded(context, duty, queue) if failed else None
         written = recorded or run_in_process(duty, "report", queue)
         if not notify_alerts(written, duty.prefix):
-            untell(written, duty.load())
+            record_unsent_alerts(written, duty.load())
         names = ("run", "status", "planned", "applied", "failed")
         fields = {"duty": duty.duty, "queue": queue} | {name: written.get(name) for name in names}
         context["outlet_events"][asset].extra = fields

@@ -28,7 +28,7 @@ _RETRY_AFTER_QUIET = 0.3
 
 
 class DrainOutcome(StrEnum):
-    """What happens to each mail."""
+    """How the drain settles each mail."""
 
     SUCCESS = "success"
     RETRY = "retry"

@@ -95,7 +95,7 @@ def run(
     `duty run DUTY --help` shows the options of that duty.
     """
     from mailslice.maintenance.notify import channels_without_airflow, notify_end
-    from mailslice.maintenance.runner import run_all, untell
+    from mailslice.maintenance.runner import record_unsent_alerts, run_all
 
     recipients = load_settings().duty if notify else None
     if recipients is not None:
@@ -120,7 +120,7 @@ def run(
     finally:
         if recipients is not None and not notify_end(duty, queue, report, failure, recipients):
             with suppress(MailsliceError):  # keep the end of the run
-                untell(report or {}, settings)
+                record_unsent_alerts(report or {}, settings)
 
 
 def _step_command(step: str, help_text: str) -> None:

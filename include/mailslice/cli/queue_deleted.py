@@ -94,7 +94,7 @@ def undelete(
 
         def restorable(counted: deletions.Undeleted) -> "Iterator[list[DeletedMail]]":
             scope = stores, name, system_clock(), mail_filter, run
-            return deletions.deleted_mails(*scope, on_missing=counted.missing)
+            return deletions.deleted_mails(*scope, on_missing=counted.count_lost)
 
         if dry_run or may_ask(yes):
             estimate = deletions.Undeleted()

@@ -91,7 +91,7 @@ class PlanQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What Airflow says of a DAG."""
+    """Airflow's facts about a DAG."""
 
     summary: str | None
     paused: bool
@@ -146,7 +146,7 @@ def cockpit(
 
 
 class Pages:
-    """What each route answers."""
+    """The handlers of the routes."""
 
     def __init__(
         self, facts: Facts, dag_of: Callable[[str], str], schedules: Schedules, start: Start | None

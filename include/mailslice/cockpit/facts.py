@@ -1,6 +1,6 @@
-"""What the pages show, cached for all viewers: not every viewer asks the stores.
+"""Figures for the pages. A cache serves all viewers, so that not every viewer queries the stores.
 
-The first question opens the stores. After an error of a store the next question opens them again.
+The first query opens the stores. After an error of a store the next query opens them again.
 """
 
 import logging
@@ -77,7 +77,7 @@ class Facts:
 
     load: Callable[[], Settings] = load_settings
     clock: Clock = system_clock
-    look: Callable[[Stores, Clock], list[QueueOverview]] = overview
+    overviews: Callable[[Stores, Clock], list[QueueOverview]] = overview
     open_stores: Callable[[Settings], Stores] = open_stores
     patience: timedelta = PATIENCE
     _open_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -85,7 +85,7 @@ class Facts:
     _users: Counter[Stores] = field(default_factory=Counter, init=False)
     _attempt_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _attempt: Future[Snapshot] | None = field(default=None, init=False)
-    _attempted: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
+    _attempted_at: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
     _snapshot: Snapshot | None = field(default=None, init=False)
     _cache: dict[Hashable, tuple[datetime, Any]] = field(default_factory=dict, init=False)
 
@@ -100,18 +100,18 @@ class Facts:
         Takes at most `patience`, whatever the stores do.
         """
         # After the clock was set back, a negative age must not count as fresh.
-        known, age = self._snapshot, abs(self.clock() - self._attempted)
+        known, age = self._snapshot, abs(self.clock() - self._attempted_at)
         if known is not None and age < FRESH:
             return known
-        attempt = self._refreshing()
+        attempt = self._running_attempt()
         if known is not None and age < STALE:
             return known
         return self._result(attempt)
 
     def expire(self) -> None:
-        """For use after an action: the next page waits for a new overview, up to `patience`."""
+        """Call after an action: the next page waits for a new overview, up to `patience`."""
         with self._attempt_lock:
-            self._attempted, self._attempt = datetime.min.replace(tzinfo=UTC), None
+            self._attempted_at, self._attempt = datetime.min.replace(tzinfo=UTC), None
 
     def queue(self, name: str) -> tuple[QueueOverview | None, Snapshot]:
         """One queue, and the snapshot that has it; None: there is no such queue.
@@ -120,7 +120,7 @@ class Facts:
         """
         snapshot = self.snapshot()
         if all(one.queue != name for one in snapshot.queues):
-            snapshot = self._result(self._refreshing())
+            snapshot = self._result(self._running_attempt())
         queue = next((one for one in snapshot.queues if one.queue == name), None)
         if queue is None and snapshot.problem:
             raise StoreUnavailable(f"queue {name!r} may exist or not: {snapshot.problem}")
@@ -181,7 +181,7 @@ class Facts:
             self.close(stores)
             raise
         finally:
-            self._leave(stores)
+            self._release(stores)
 
     @property
     def settings(self) -> Settings:
@@ -194,9 +194,9 @@ class Facts:
             if stores is None or failed not in {None, stores}:
                 return
             self._opened = None
-        self._leave(stores)
+        self._release(stores)
 
-    def _leave(self, stores: Stores) -> None:
+    def _release(self, stores: Stores) -> None:
         with self._open_lock:
             self._users[stores] -= 1
             if self._users[stores]:
@@ -204,7 +204,7 @@ class Facts:
             del self._users[stores]
         stores.close()
 
-    def _refreshing(self) -> Future[Snapshot]:
+    def _running_attempt(self) -> Future[Snapshot]:
         """The running attempt at an overview, or a new one."""
         with self._attempt_lock:
             if self._attempt is None or self._attempt.done():
@@ -214,10 +214,10 @@ class Facts:
 
     def _run(self, attempt: Future[Snapshot]) -> None:
         try:
-            snapshot = self._refreshed()
+            snapshot = self._make_snapshot()
             with self._attempt_lock:
-                if self._attempt is attempt:  # nobody acted since it began
-                    self._snapshot, self._attempted = snapshot, self.clock()
+                if self._attempt is attempt:  # no action expired it meanwhile
+                    self._snapshot, self._attempted_at = snapshot, self.clock()
         except BaseException as error:  # noqa: BLE001 - `_result` raises it
             if not isinstance(error, TryAgain):
                 log.warning("the overview of queues could not be made anew: %s", error)
@@ -225,18 +225,19 @@ class Facts:
         else:
             attempt.set_result(snapshot)
 
-    def _refreshed(self) -> Snapshot:
+    def _make_snapshot(self) -> Snapshot:
         known, settings, postal = self._snapshot, self.settings, None
         try:
             with self.stores() as stores:
                 if settings.postal.url is not None:
                     postal = postal_overview(stores, self.clock)
-                queues = tuple(self.look(stores, self.clock)) if has_cassandra(settings) else ()
+                read = self.overviews if has_cassandra(settings) else lambda *_: []
+                queues = tuple(read(stores, self.clock))
                 errors = [error for one in queues for error in one.unanswered.values()]
                 if BadSetting in map(type, (*errors, postal and postal.unanswered)):
                     self.close(stores)
         except STORE_ERRORS as error:
-            before = known or self._reported(error, postal)
+            before = known or self._from_ledger(error, postal)
             queues = _downgraded(before.queues, error)
             return replace(before, queues=queues, problem=str(error), postal=postal)
         problems = dict.fromkeys(map(str, errors))
@@ -244,7 +245,7 @@ class Facts:
             queues = tuple(_with_earlier_figures(one, known.queues) for one in queues)
         return Snapshot(self.clock(), queues, "; ".join(problems) or None, postal)
 
-    def _reported(self, error: TryAgain | BadSetting, postal: PostalOverview | None) -> Snapshot:
+    def _from_ledger(self, error: TryAgain | BadSetting, postal: PostalOverview | None) -> Snapshot:
         try:
             with self.stores() as stores:
                 queues = tuple(last_reported(stores, error))
@@ -256,7 +257,7 @@ class Facts:
 
 
 def _downgraded(queues: Iterable[QueueOverview], error: Exception) -> tuple[QueueOverview, ...]:
-    """The queues while RabbitMQ does not answer: words better than UNKNOWN become UNKNOWN."""
+    """The queues while RabbitMQ does not answer: a verdict better than UNKNOWN becomes UNKNOWN."""
     unknown = HealthVerdict(Health.UNKNOWN, unanswered("RabbitMQ", error), "mailslice config check")
     return tuple(
         replace(one, verdict=min(unknown, one.verdict, key=lambda verdict: verdict.health.severity))

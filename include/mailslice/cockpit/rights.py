@@ -21,7 +21,7 @@ TOO_LARGE = f"a request has at most {MAX_BODY} bytes, and says how many"
 
 
 class Right(StrEnum):
-    """What a person may do. Each right includes those before it."""
+    """The rights of a person. Each right includes those before it."""
 
     LOOK = "look"
     """Figures, queues, mails' envelopes, reports. Airflow: viewer."""
@@ -30,7 +30,7 @@ class Right(StrEnum):
     ACT = "act"
     """Runs that change something. Airflow: op."""
     CONTENT = "content"
-    """What is written in a mail. Airflow: admin."""
+    """The content of mails. Airflow: admin."""
 
 
 Guards = Mapping[Right, Callable[..., Any]]

@@ -16,7 +16,7 @@ from mailslice.model.errors import PlanRefused
 from mailslice.stores.cassandra.ids import WIDTH
 
 Ids: TypeAlias = npt.NDArray[np.uint8]
-"""Of shape (n, 16)."""
+"""Ids as an array of shape (n, 16)."""
 Times: TypeAlias = npt.NDArray[np.int64]
 """Write times, microseconds since the epoch."""
 _TEXT = 36

@@ -192,7 +192,7 @@ class Marks:
         self._queue = queue
 
     def of(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """For each id whether it has a mark."""
+        """Whether each id has a mark."""
         marked = np.zeros(len(ids), np.bool_)  # an id without an answer counts as live
         for at, packed, marked_ids in self._deleted.look_up(
             self._queue, enumerate(id_batches(ids_.pack(ids))), READS_IN_FLIGHT

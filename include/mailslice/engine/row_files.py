@@ -11,10 +11,11 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from mailslice.engine.errors import mailslice_error_in, naming_location
+from mailslice.model.closing import Closing
 from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
@@ -79,7 +80,7 @@ class Digest:
 
     @classmethod
     def parse(cls, text: str) -> Digest:
-        """What `str` wrote. Raises ValueError."""
+        """The inverse of `str`. Raises ValueError."""
         count, total, xor = text.split("-")
         return cls(int(count), int(total, 16), int(xor, 16))
 
@@ -159,7 +160,7 @@ NO_PART = PlanPart("", 0, 0)
 """Of a partition without planned rows."""
 
 
-class GroupWriter:
+class GroupWriter(Closing):
     """Writes one file below `folder`, a row group at a time; creates nothing before the first."""
 
     def __init__(self, location: Location, folder: str, file: str) -> None:
@@ -181,12 +182,6 @@ class GroupWriter:
                 )
             self._writer.write_table(group, row_group_size=group.num_rows)
         return digest_of(group)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> Any:
         if self._writer is not None:

@@ -83,7 +83,7 @@ class Trace:
         self._traced = traced
         self._queues = list(queues)
         self._days: Mapping[QueueName, Sequence[str]] | None = None  # with decisions
-        self._away: dict[str, str] = {}
+        self._unavailable: dict[str, str] = {}
         """Store -> why it does not answer. Such a store is not asked again."""
         self.entries: list[dict[str, object]] = []
 
@@ -123,7 +123,7 @@ class Trace:
         """
         is_known = any(entry["answer"] == YES for entry in self.entries)
         unknown = [entry for entry in self.entries if entry["answer"] == UNKNOWN]
-        if self._away or (unknown and not is_known):
+        if self._unavailable or (unknown and not is_known):
             raise StoreUnavailable(
                 f"mail trace: {len(unknown)} places did not answer, so what they know is unknown; "
                 f"the first: {unknown[0]['source']}: {unknown[0]['says']}"
@@ -138,7 +138,7 @@ class Trace:
         try:
             return self._stores.rabbitmq.names()
         except MailsliceError as error:
-            self._away[RABBITMQ] = str(error)
+            self._unavailable[RABBITMQ] = str(error)
             says = f"which queues there are: {error}; name one by --queue"
             self._add(None, "queues", UNKNOWN, SourceAnswer(says))
             return []
@@ -146,8 +146,8 @@ class Trace:
     def _ask(self, queue: QueueName, source: str, store: str, question: Question) -> None:
         if store in self._without:
             return
-        if store in self._away:
-            self._add(queue, source, UNKNOWN, SourceAnswer(self._away[store]))
+        if store in self._unavailable:
+            self._add(queue, source, UNKNOWN, SourceAnswer(self._unavailable[store]))
             return
         is_empty = True
         try:
@@ -158,7 +158,7 @@ class Trace:
                 self._add(queue, source, YES, finding)
         except (MailsliceError, ImportError) as error:
             if isinstance(error, TryAgain):
-                self._away[CASSANDRA if "Cassandra" in str(error) else store] = str(error)
+                self._unavailable[CASSANDRA if "Cassandra" in str(error) else store] = str(error)
             self._add(queue, source, UNKNOWN, SourceAnswer(str(error)))
             return
         if is_empty:

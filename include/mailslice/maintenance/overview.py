@@ -29,12 +29,12 @@ from mailslice.view.live_rows import LiveRows
 DUTIES = ("queue_size", "queue_cleanup", "queue_audit", "republish_lost", "stuck_mails")
 """The overview uses the newest reports of these duties."""
 _AT_ONCE = 16
-_COUNTED = 10
-"""So many queues may each be counted with all that `Quota` allows. More queues share that."""
+_FULL_QUOTAS = 10
+"""Up to this many queues, each has the whole `Quota`. More queues share ten quotas."""
 _STUCK_COUNTS_FOR = timedelta(hours=26)
 _MEASURED_LATELY = timedelta(hours=1)
-_FEW, _MORE = 3, 50
-"""Ledger rows that are read of a duty; more where the newest are of runs without a result."""
+_ROWS_READ, _MORE_ROWS_READ = 3, 50
+"""Ledger rows that are read of a duty; more if the newest have no result, or only dry runs do."""
 
 T = TypeVar("T")
 Report = Mapping[str, Any]
@@ -49,7 +49,7 @@ class Quota:
 
     def per_queue(self, queues: int) -> "Quota":
         """What each of `queues` queues may read."""
-        share = min(1.0, _COUNTED / max(1, queues))
+        share = min(1.0, _FULL_QUOTAS / max(1, queues))
         return Quota(int(self.rows * share), int(self.partitions * share))
 
 
@@ -107,10 +107,10 @@ def overview(
     chosen = stores.management.mail_queues() if queues is None else queues
     unanswered: dict[str, MailsliceError] = {}
     # Connects, once for all queues.
-    reports = _answered(lambda: _newest(stores.existing_runs(), chosen), unanswered) or {}
-    workers = _answered(lambda: stores.workers_of(chosen), unanswered)
-    held = _answered(lambda: active_holds(stores, clock), unanswered) or {}
-    shape = _answered(lambda: view_shape(stores), unanswered) if chosen else None
+    reports = _ask_or_none(lambda: _newest(stores.existing_runs(), chosen), unanswered) or {}
+    workers = _ask_or_none(lambda: stores.workers_of(chosen), unanswered)
+    held = _ask_or_none(lambda: active_holds(stores, clock), unanswered) or {}
+    shape = _ask_or_none(lambda: view_shape(stores), unanswered) if chosen else None
     share = quota.per_queue(len(chosen))
     inputs = _Inputs(stores, clock, moving, reports, workers, held, shape, share, unanswered)
     with ThreadPoolExecutor(_AT_ONCE, "overview") as threads:
@@ -166,9 +166,9 @@ def _overview(inputs: _Inputs, queue: QueueName) -> QueueOverview:
     broker = _sum(depth.total if depth else None, delayed_count, parked_count, dead_letters)
     measured = _measured(reports.get("queue_size"))
     rows = measured.rows if measured and now - measured.at <= _MEASURED_LATELY else 0
-    is_small = max(broker or 0, rows) <= inputs.quota.rows
-    counted = _answered(lambda: _count(inputs, queue, broker), unanswered) if is_small else None
-    counted = counted or measured
+    counted = measured
+    if max(broker or 0, rows) <= inputs.quota.rows:
+        counted = _ask_or_none(lambda: _count(inputs, queue, broker), unanswered) or measured
     rate = counted.moving if counted else None
     silent, in_flight = (
         sum(len(record.in_flight) for record in records or () if record.is_alive is is_alive)
@@ -184,14 +184,14 @@ def _overview(inputs: _Inputs, queue: QueueName) -> QueueOverview:
         consumers=depth.consumers if depth else None,
         oldest=now - counted.oldest if counted and counted.oldest else None,
         late_after=stores.settings.alert.oldest_mail or timedelta.max,
-        lost=_lost(inputs, reports, counted),
+        lost=_count_lost(inputs, reports, counted),
         lost_ago=_age(reports.get("queue_audit", {}), now),
-        stuck=_stuck(reports.get("stuck_mails", {}), now),
+        stuck=_count_stuck(reports.get("stuck_mails", {}), now),
         # Mails that the broker requeued are ready, or live workers have them.
         silent=min(silent, max(0, depth.unacknowledged - in_flight)) if depth else silent,
         moving=rate if rate is not None else work.moving if work else 0.0,
         counting=counted.seconds if counted else 0.0,
-        held=_sentence(held),
+        held=_hold_sentence(held),
         release=held.all[0].release if held.all else None,
         is_held_whole=held.whole is not None,
         unanswered=dict(unanswered),
@@ -244,15 +244,15 @@ def newest_reports(
     """Duty, queue and newest finished reports. Reads more if none but dry runs has a result."""
     if runs is None:
         return
-    for rows in runs.newest(_FEW, duties, queues):
-        duty, queue, reports = rows[0].duty, rows[0].queue, _finished(rows)
+    for rows in runs.newest(_ROWS_READ, duties, queues):
+        duty, queue, reports = rows[0].duty, rows[0].queue, _finished_reports(rows)
         with_result = (report for report in reports if has_result(duty, report))
-        if len(rows) == _FEW and all(map(is_dry, with_result)):
-            reports = _finished(runs.list(duty, queue, _MORE))
+        if len(rows) == _ROWS_READ and all(map(is_dry, with_result)):
+            reports = _finished_reports(runs.list(duty, queue, _MORE_ROWS_READ))
         yield duty, queue, reports
 
 
-def _finished(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
+def _finished_reports(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
     return [json.loads(row.report) for row in rows if row.finished is not None]
 
 
@@ -261,7 +261,7 @@ def has_result(duty: str, report: Report) -> bool:
     if duty in {"stuck_mails", "stuck_mails_postal"}:
         return report.get("lockTimeoutSeconds") is not None
     if duty == "republish_lost":
-        return not is_dry(report) and _put_back(report) > 0
+        return not is_dry(report) and _count_republished(report) > 0
     result = {"queue_audit": "verdicts", "queue_size": "size"}.get(duty)
     return result is None or (report.get(result) is not None and counts_whole_queue(report))
 
@@ -291,8 +291,8 @@ def _count(inputs: _Inputs, queue: QueueName, in_broker: int | None) -> _MailCou
         return None
     now, quota = inputs.clock(), inputs.quota
     rows = LiveRows(inputs.stores.tables, queue, inputs.shape)
-    glance = rows.small_summary(now, quota.rows, quota.partitions)
-    return None if glance is None else _MailCount(glance.size, now, glance.oldest, in_broker)
+    summary = rows.small_summary(now, quota.rows, quota.partitions)
+    return None if summary is None else _MailCount(summary.size, now, summary.oldest, in_broker)
 
 
 def _measured(report: Report | None) -> _MailCount | None:
@@ -312,7 +312,9 @@ def _measured(report: Report | None) -> _MailCount | None:
     )
 
 
-def _lost(inputs: _Inputs, reports: Mapping[str, Report], counted: _MailCount | None) -> int | None:
+def _count_lost(
+    inputs: _Inputs, reports: Mapping[str, Report], counted: _MailCount | None
+) -> int | None:
     """Lost mails of the last audit with a result, without those that were put back or deleted."""
     audit, republished = (reports.get(duty, {}) for duty in ("queue_audit", "republish_lost"))
     is_same = (republished.get("audit") or {}).get("run") == audit.get("run")
@@ -323,13 +325,13 @@ def _lost(inputs: _Inputs, reports: Mapping[str, Report], counted: _MailCount | 
     return lost if (lost := min(lost, live)) > 0 and _age(audit, now) < retention else None
 
 
-def _put_back(republish: Report) -> int:
+def _count_republished(republish: Report) -> int:
     """Mails of the audit that are no longer lost, also those that an earlier run put back."""
     counts = {**republish.get("skippedBy", {}), "applied": republish.get("applied", 0)}
     return sum(counts.get(n, 0) for n in ("applied", "already republished", "done or gone"))
 
 
-def _stuck(report: Report, now: datetime) -> int:
+def _count_stuck(report: Report, now: datetime) -> int:
     """Mails that stuck_mails found and left with their workers."""
     planned, *done = (int(report.get(name) or 0) for name in ("planned", "applied", "skipped"))
     return max(0, planned - sum(done)) if _age(report, now) <= _STUCK_COUNTS_FOR else 0
@@ -340,7 +342,7 @@ def _age(report: Report, now: datetime) -> timedelta:
     return now - datetime.fromisoformat(finished) if finished else timedelta.max
 
 
-def _sentence(holds: ActiveHolds) -> str | None:
+def _hold_sentence(holds: ActiveHolds) -> str | None:
     if not holds.all:
         return None
     more = f"; and {len(holds.all) - 1} more: mailslice queue holds" if len(holds.all) > 1 else ""
@@ -351,7 +353,7 @@ def _sum(*counts: int | None) -> int | None:
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-def _answered(ask: Callable[[], T], unanswered: dict[str, MailsliceError]) -> T | None:
+def _ask_or_none(ask: Callable[[], T], unanswered: dict[str, MailsliceError]) -> T | None:
     """The answer of Cassandra; None where it has none, with the error in `unanswered`."""
     if unanswered:
         return None  # each question would take its whole time-out

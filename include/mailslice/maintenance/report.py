@@ -36,7 +36,7 @@ def lost_mails(report: Mapping[str, Any], limit: int = 0) -> int | None:
 
 
 def loss_proof(reports: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Of reports, newest first: the last audit that could count lost mails, or its copy; or {}."""
+    """The last audit that could count lost mails, or its copy; else {}. Reports: newest first."""
     for report in reports:
         if counts_whole_queue(report) and lost_mails(report) is not None:
             return report

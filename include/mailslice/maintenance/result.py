@@ -7,7 +7,7 @@ from typing import Any, Self
 from mailslice.maintenance.artifacts import FILES, RunFolder
 
 PROGRESS = "progress.json"
-"""In the run's folder while apply works: the applied.json of an apply that ended now."""
+"""File in the run's folder while apply works: its applied.json as if it ended now."""
 TIME_LIMIT = "time limit"
 """A reason in `skipped`: some duties count there what the time limit left, not in `remaining`."""
 _OF_THE_STEP = frozenset(

@@ -41,11 +41,11 @@ OnStep = Callable[[str, dict[str, Any]], None]
 CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
 _SKEW = timedelta(hours=1)
-"""A report from later than this is of a machine whose clock was ahead: it tells no alert's past."""
+"""A report that ended later than this from now came from a clock that was ahead: it is ignored."""
 AHEAD = "ahead.json"
-"""`run_small`: steps that it did and no task took, whether a task took one, and its `clear`."""
+"""State of `run_small`: the steps that no task has taken, whether a task took one, `clear`."""
 FAILURE = "failure.json"
-"""In the run's folder when the last step that was tried, except the report, raised."""
+"""File in the run's folder: the error of the last step (not the report), if it raised."""
 
 
 def run_step(
@@ -98,8 +98,8 @@ def run_small(
 
     Returns the plan's summary. A later step that raises ends this: the task of that step runs it
     again and reports the error.
-    Until a task has taken a step (`small_run_summary`), another try goes on with plan and steps.
-    `clear` is the same in all tries until a person clears the task: then the run is planned anew.
+    A retry continues with this plan until a task has taken a step (`small_run_summary`).
+    `clear` differs after a person cleared the task: then the run is planned again.
     Raises TooLarge when the plan needs Spark, else what the plan raises.
     """
     with _opened(request, settings, tools=tools, in_process=True) as job:
@@ -125,8 +125,8 @@ def record_refusal(step: str, error: Refused, request: RunRequest, settings: Set
         _record_failure(job.logic, job.run, step, error, times)
 
 
-def untell(report: dict[str, Any], settings: Settings) -> None:
-    """Write the row of a report of whose new alerts nobody heard: the next run tells them."""
+def record_unsent_alerts(report: dict[str, Any], settings: Settings) -> None:
+    """Write the report's row with its new alerts as not sent: the next run sends them."""
     new = alerts.new_alerts(report)
     report["alerts"] = [{**one, "told": None} if one in new else one for one in report["alerts"]]
     with open_stores(settings) as stores:
@@ -276,8 +276,8 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     _end(run, report, Ledger(run.stores, run.settings).list(request.duty, request.queue))
     try:
         folder.write_json(FILES["report"], report)
-    except MailsliceError:  # the disk is full: else the ledger would say that the run goes on
-        untell(report, run.settings)
+    except MailsliceError:  # a full disk: else the ledger would show the run as running
+        record_unsent_alerts(report, run.settings)
         raise
     Ledger(run.stores, run.settings).write(report)
     files, clock = folder.artifacts, run.clock

@@ -101,7 +101,7 @@ class ActiveHolds:
         return tuple(sorted(hold.change for hold in self.all))
 
 
-def held_domain(text: str) -> str:
+def parse_hold_domain(text: str) -> str:
     """A domain in the form that holds use. Raises BadInput, also for patterns and addresses."""
     domain = destination(text.strip())
     is_name = domain and len(domain) <= _LONGEST_DOMAIN and domain.isascii()

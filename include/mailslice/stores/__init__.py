@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mailslice.model.batches import batches
+from mailslice.model.closing import Closing
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.settings import Settings
@@ -26,17 +27,11 @@ if TYPE_CHECKING:
     from mailslice.stores.rabbitmq.topology import Topology
 
 
-class Stores:
+class Stores(Closing):
     """The stores that the settings name; a context manager. One thread opens it, many use it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-
-    def __enter__(self) -> Stores:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the stores that were opened. May be called twice."""

@@ -64,7 +64,7 @@ class _IdChunk:
 
 _TimedId = tuple[int, bytes, EnqueuedMails, Partition]
 """Enqueued time in milliseconds since the epoch, packed id, table and partition."""
-_Read = tuple[_IdChunk, bytes]
+_Page = tuple[_IdChunk, bytes]
 """A chunk and its packed ids, at most IDS_A_REQUEST. Most rows are dead: their ids suffice."""
 
 
@@ -183,11 +183,11 @@ class LiveRows:
             timed
             for table in self.tables.existing_now()
             for partition, times in table.first_ids(self.queue, partitions, limit + 1)
-            for timed in _timed(table, partition, times)
+            for timed in _chunks(table, partition, times)
         )
         return self._summary(read, limit)
 
-    def _summary(self, chunks: Iterable[_Read], limit: int) -> LiveSummary | None:
+    def _summary(self, chunks: Iterable[_Page], limit: int) -> LiveSummary | None:
         rows, read = 0, []
         for chunk, packed in chunks:
             rows += len(packed) // WIDTH
@@ -200,7 +200,7 @@ class LiveRows:
     def slices(self, now: datetime) -> Iterator[SliceCounts]:
         """Counts of each slice that has a row, oldest first. May miss slices cleaned meanwhile."""
         several = len(self.tables.existing) > 1
-        checked = self._checked(self._ordered(self.partitions(now)))
+        checked = self._unmarked(self._ordered(self.partitions(now)))
         for start, chunks in groupby(checked, key=_slice_of):
             unmarked: dict[EnqueueId, Candidate] = {}
             dead, marked = 0, set[EnqueueId]()
@@ -228,7 +228,7 @@ class LiveRows:
         partitions = self.partitions(now, buckets)
         if after is not None:
             partitions = [key for key in partitions if key.slice_start >= after[0]]
-        checked = self._checked(self._ordered(partitions))
+        checked = self._unmarked(self._ordered(partitions))
         deadline = deadline or BrowseDeadline(math.inf)
         for start, chunks in groupby(checked, key=_slice_of):
             live: dict[EnqueueId, Candidate] = {}
@@ -316,13 +316,13 @@ class LiveRows:
         rows = (row for table in tables for row in table.find(self.queue, partitions, enqueue_id))
         return next(rows, None)
 
-    def _live(self, read: Iterable[_Read]) -> Iterator[Candidate]:
+    def _live(self, read: Iterable[_Page]) -> Iterator[Candidate]:
         """The candidates without a mark whose rows exist after the look for the mark (ADR 10).
 
         A cleanup deletes rows, then their marks. A row that was read before a cleanup, and whose
         mark was looked for after it, is not live.
         """
-        checked = self._checked(read)
+        checked = self._unmarked(read)
         return self.present(
             chunk.candidate(ids, at) for chunk, ids, alive in checked for at in alive
         )
@@ -350,7 +350,7 @@ class LiveRows:
             by_table.setdefault(table, {}).setdefault(partition, []).append(enqueue_id)
         return by_table
 
-    def _checked(self, read: Iterable[_Read]) -> Iterator[tuple[_IdChunk, bytes, Sequence[int]]]:
+    def _unmarked(self, read: Iterable[_Page]) -> Iterator[tuple[_IdChunk, bytes, Sequence[int]]]:
         """Each chunk of `read`, in order, with the numbers of its rows without a mark."""
         marks_of = self.tables.deleted.look_up
         for chunk, packed, marked in marks_of(self.queue, read, PARTITIONS_IN_FLIGHT, ordered=True):
@@ -361,40 +361,40 @@ class LiveRows:
 
     def _ordered(
         self, partitions: list[Partition], in_flight: int = PARTITIONS_IN_FLIGHT
-    ) -> Iterator[_Read]:
+    ) -> Iterator[_Page]:
         return heapq.merge(*self._streams(partitions, in_flight), key=_slice_of)
 
     def _streams(
         self, partitions: list[Partition], in_flight: int = PARTITIONS_IN_FLIGHT
-    ) -> Iterator[Iterator[_Read]]:
+    ) -> Iterator[Iterator[_Page]]:
         for table in self.tables.existing:
-            yield self._read(table, partitions, in_flight)
+            yield self._pages(table, partitions, in_flight)
             yield self._read_survivors(table, partitions)
 
-    def _unordered(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
-        unknown = self._unremembered(partitions)
+    def _unordered(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Page]:
+        unknown = self._to_read(partitions)
         for partition, page in table.packed_ids_of(self.queue, unknown, PARTITIONS_IN_FLIGHT):
             yield from ((_IdChunk(table, partition), packed) for packed in id_batches(page))
         yield from self._read_survivors(table, partitions)
 
-    def _read(
+    def _pages(
         self, table: EnqueuedMails, partitions: list[Partition], in_flight: int
-    ) -> Iterator[_Read]:
-        unknown = self._unremembered(partitions)
+    ) -> Iterator[_Page]:
+        unknown = self._to_read(partitions)
         for partition, page in table.timed_ids_of(self.queue, unknown, in_flight, ordered=True):
-            yield from _timed(table, partition, page)
+            yield from _chunks(table, partition, page)
 
-    def _unremembered(self, partitions: Iterable[Partition]) -> Iterator[Partition]:
+    def _to_read(self, partitions: Iterable[Partition]) -> Iterator[Partition]:
         return (key for key in partitions if key.slice_start not in self.survivors)
 
-    def _read_survivors(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
+    def _read_survivors(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Page]:
         """The survivors of remembered slices, if their rows exist."""
         remembered = (key for key in partitions if key.slice_start in self.survivors)
         known = ((key, self.survivors[key.slice_start]) for key in remembered)
         pages = table.existing_ids(self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True)
         for partition, page in pages:
             times = TimedIds.of_rows([(row.enqueue_id, row.enqueued_time) for row in page])
-            yield from _timed(table, partition, times)
+            yield from _chunks(table, partition, times)
 
 
 def _slice_of(read: tuple[Any, ...]) -> datetime:
@@ -413,7 +413,7 @@ def _position(candidate: Candidate) -> Position:
     return partition.slice_start, enqueued, enqueue_id
 
 
-def _timed(table: EnqueuedMails, partition: Partition, page: TimedIds) -> Iterator[_Read]:
+def _chunks(table: EnqueuedMails, partition: Partition, page: TimedIds) -> Iterator[_Page]:
     for number, packed in enumerate(id_batches(page.packed)):
         yield _IdChunk(table, partition, page, number * IDS_A_REQUEST), packed
 

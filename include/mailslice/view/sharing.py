@@ -31,7 +31,7 @@ _RUNNING = timedelta(seconds=150)
 """A worker with a younger record may run: an idle worker writes one a minute."""
 _SHOWN = 3
 _OWNER, _LEASE = "config shared", timedelta(minutes=1)
-"""Of the cleanups' locks while the answer is stored. A command after a killed one has them, too."""
+"""Owner and lease of the cleanups' locks while the answer is stored. A repeat takes them over."""
 
 
 def stored(stores: Stores) -> bool | None:

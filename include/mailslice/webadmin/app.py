@@ -123,7 +123,7 @@ _MODELS: dict[str, Any] = {
 
 
 class Routes:
-    """What each route answers."""
+    """The handlers of the routes."""
 
     def __init__(self, queues: Queues, tasks: Tasks, reason_required: Callable[[], bool]) -> None:
         self._queues, self._tasks, self._reason_required = queues, tasks, reason_required
@@ -159,7 +159,7 @@ class Routes:
 
         Anything else that looks like a filter is refused: James would ignore it and clear.
         """
-        _only(request, "sender", "name", "recipient", "reason")
+        _allow_only(request, "sender", "name", "recipient", "reason")
         if await _body(request):
             raise invalid(ARGUMENTS, "a DELETE has no body: filters are query parameters")
         filters = {
@@ -197,7 +197,7 @@ class Routes:
         reason: Text = None,
     ) -> JSONResponse:
         """Republish lost mails, or clean up and move browseStart."""
-        if _action("action", action, REPUBLISH, BROWSE_START) == BROWSE_START:
+        if _one_of("action", action, REPUBLISH, BROWSE_START) == BROWSE_START:
             return await self._start(request, TaskType.BROWSE_START, queue, {}, reason)
         await run_in_threadpool(self._queues.require, queue)  # James checks the queue first
         age = query_params.older_than(olderThan)
@@ -245,7 +245,7 @@ class Routes:
         reason: Text = None,
     ) -> JSONResponse:
         """Run counter_repair on all mailboxes."""
-        _action("task", action if task is None else task, COUNTERS)
+        _one_of("task", action if task is None else task, COUNTERS)
         trusted = query_params.strict_boolean(trustMessageProjection, "trustMessageProjection")
         params = {"trustMessageProjection": trusted}
         return await self._start(request, TaskType.COUNTERS, None, params, reason)
@@ -269,9 +269,9 @@ class Routes:
     ) -> JSONResponse:
         """The last thousand tasks, the newest first."""
         chosen = _status(status)
-        del submittedBefore, submittedAfter, startedBefore, startedAfter  # `_in_time` reads them
+        del submittedBefore, submittedAfter, startedBefore, startedAfter  # for `_time_filter`
         del completedBefore, completedAfter, failedBefore, failedAfter
-        in_time = _in_time(request)
+        in_time = _time_filter(request)
         start = 0 if offset is None else query_params.whole_filter(offset, "offset")
         count = 1000 if limit is None else query_params.whole_filter(limit, "limit")
         matching = [
@@ -363,7 +363,7 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-def _only(request: Request, *names: str) -> None:
+def _allow_only(request: Request, *names: str) -> None:
     parameters = [name for name, _ in request.query_params.multi_items()]
     for name in parameters:
         if name not in names:
@@ -372,7 +372,7 @@ def _only(request: Request, *names: str) -> None:
             raise invalid(ARGUMENTS, f"'{name}' is given more than once")
 
 
-def _action(name: str, value: str | None, *supported: str) -> str:
+def _one_of(name: str, value: str | None, *supported: str) -> str:
     hint = f"Supported values are [{', '.join(supported)}]"
     if value is None:
         raise invalid(ARGUMENTS, f"'{name}' query parameter is compulsory. {hint}")
@@ -402,7 +402,7 @@ _TIMES: dict[str, Callable[[Task], datetime | None]] = {
 }
 
 
-def _in_time(request: Request) -> Callable[[Task], bool]:
+def _time_filter(request: Request) -> Callable[[Task], bool]:
     bounds = [
         (at, side, query_params.moment(text))
         for name, at in _TIMES.items()

@@ -23,7 +23,7 @@ from mailslice.webadmin.tasks import DUTIES, Task, TaskRequest, TaskType, figure
 
 Information = dict[str, Any]
 BEFORE_APPLY = ("plan", "check")
-"""At the end of these steps a duty has changed nothing: there it can be canceled."""
+"""Steps that change nothing: a duty can be canceled at their end."""
 
 
 class Canceled(Exception):

@@ -113,7 +113,7 @@ class Recorder:
         finished = statistics.finished
         newest = max(LEAST_DONE, finished - self._finished[0])
         if self._table is None:
-            self._table = await self._context.opened(WorkerRecords.created)
+            self._table = await self._context.open_table(WorkerRecords.created)
         self._beat += 1
         record = WorkerRecord(
             worker=self._context.worker,
@@ -144,9 +144,9 @@ class Recorder:
         """Mails in handlers first, the oldest of them first; then those that wait for one."""
         now = asyncio.get_running_loop().time()
         in_hand = self._state.in_hand.values()
-        handed = [delivery for delivery in in_hand if delivery.handed is not None]
-        begun = sorted(handed, key=lambda delivery: delivery.handed or now)
-        waiting = (delivery for delivery in in_hand if delivery.handed is None)
+        handed = [delivery for delivery in in_hand if delivery.handed_at is not None]
+        begun = sorted(handed, key=lambda delivery: delivery.handed_at or now)
+        waiting = (delivery for delivery in in_hand if delivery.handed_at is None)
         mails = chain(
             (_of_delivery(delivery, now) for delivery in chain(begun, waiting)),
             (_of_message(item, message, now) for item, message in self._received()),
@@ -155,9 +155,9 @@ class Recorder:
 
 
 def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
-    begun = delivery.handed is not None
+    begun = delivery.handed_at is not None
     message = delivery.message
-    seconds = now - (message.arrived if delivery.handed is None else delivery.handed)
+    seconds = now - (message.arrived if delivery.handed_at is None else delivery.handed_at)
     return InFlightMail(
         enqueue_id=delivery.item.enqueue_id,
         name=delivery.item.mail.name,

@@ -13,7 +13,7 @@ from mailslice.codec.reports import Failure
 
 
 class Disposition(StrEnum):
-    """What became of a settled mail, which may differ from the requested outcome."""
+    """The end of a settled mail, which may differ from the requested outcome."""
 
     COMPLETED = "completed"
     RETRIED = "retried"

@@ -61,12 +61,7 @@ class QueueWorker:
     async def enqueue(
         self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None
     ) -> QueuedMail:
-        """Returns when the mail is durable, to be delivered now or after `delay`.
-
-        `content`: the whole mail, or a file. Raises BadInput (too large, no recipients) or
-        StoreUnavailable: it is not enqueued. After Unconfirmed, a StoreUnavailable, it may still be
-        delivered; usually its deleted mark drops it.
-        """
+        """Returns when the mail is durable (`SyncQueue.enqueue` says more)."""
         return await self._enqueuer.enqueue(mail, content, delay)
 
     def deliveries(
@@ -168,8 +163,8 @@ async def worker_of(
     """As `open_worker`, on open stores, which stay open: several workers may share them."""
     return_large_blocks()
     blobs = AsyncBlobStore(stores.settings.s3, stores.settings.s3.bucket)
-    view = await asyncio.to_thread(_prepared, stores, queue, clock)
-    if not await blobs.bucket_is_there():
+    view = await asyncio.to_thread(_prepare_stores, stores, queue, clock)
+    if not await blobs.bucket_exists():
         # boto3 is imported only for this, and in the thread.
         await asyncio.to_thread(lambda: stores.blobs.ensure_bucket())  # noqa: PLW0108
     settings = stores.settings
@@ -208,7 +203,7 @@ async def worker_of(
         await worker.close()
 
 
-def _prepared(stores: Stores, queue: QueueName, clock: Clock) -> Shape:
+def _prepare_stores(stores: Stores, queue: QueueName, clock: Clock) -> Shape:
     """Checks clock and queue; declares its dead letter queue (James 3.5 does not). The shape."""
     require(stores, queue)
     grace = stores.settings.duty.grace

@@ -83,16 +83,16 @@ async def retry_now(
 ) -> Retried:
     """Makes the delayed mails that match due now. Filters see the recipients that remain.
 
-    Raises as `Delays.for_each_open`.
+    Raises as `Delays.run_for_open_rows`.
     """
     outcome, delays = outcome or Retried(), worker.state.delays
 
     async def work(lock: LeasedLock, row: DelayedMail) -> None:
         await _retry(worker, row, outcome, None if dry_run else lock)
 
-    if await delays.rows.exist():
+    if await delays.rows.table_exists():
         matches = partial(_matches, worker, mail_filter)
-        await delays.for_each_open(work, None if dry_run else lease, mail_filter.ids, matches)
+        await delays.run_for_open_rows(work, None if dry_run else lease, mail_filter.ids, matches)
     return outcome
 
 

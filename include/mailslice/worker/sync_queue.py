@@ -31,7 +31,7 @@ _BYTES_IN_FLIGHT = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """What became of one mail of `enqueue_many`: its queue entry, or the error that kept it out."""
+    """The result for one mail of `enqueue_many`: its queue entry, or the error that kept it out."""
 
     mail: Mail
     item: QueuedMail | None
@@ -142,7 +142,7 @@ class SyncQueue:
         """
         check_count("in_flight", in_flight)
         check_span("delay", delay)
-        return self._enqueuing(iter(mails), in_flight, delay)
+        return self._stream_enqueues(iter(mails), in_flight, delay)
 
     def consume(
         self,
@@ -180,13 +180,14 @@ class SyncQueue:
         mails go back when the caller's loop ends, unsettled ones when the queue is closed.
         """
         check_span("idle", idle)
-        taking = self._loop.call(_taking(self._worker, prefetch, give_up_after, self._stop))
+        start = _start_iterator(self._worker, prefetch, give_up_after, self._stop)
+        iterator = self._loop.call(start)
         try:
-            while (delivery := self._loop.call(taking.next(idle))) is not None:
+            while (delivery := self._loop.call(iterator.next(idle))) is not None:
                 yield SyncDelivery(self._loop, delivery)
         finally:
             with suppress(BadInput):  # the queue was closed before the loop was left
-                self._loop.call(taking.close())
+                self._loop.call(iterator.close())
 
     def flush(self) -> int:
         """As `QueueWorker.flush`."""
@@ -196,30 +197,30 @@ class SyncQueue:
         """Ends `consume` and `deliveries` at once and for ever. For any thread or signal."""
         self._loop.call_soon(self._stop.set)
 
-    def _enqueuing(
+    def _stream_enqueues(
         self, mails: Iterator[tuple[Mail, bytes | Path]], in_flight: int, delay: timedelta | None
     ) -> Iterator[Enqueued]:
         ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]] = SimpleQueue()
         pending = bytes_in_flight = 0
         last: Exception | None = None
-        more = True
+        has_more = True
         try:
-            while more or pending:
+            while has_more or pending:
                 has_room = pending < in_flight and bytes_in_flight < _BYTES_IN_FLIGHT
-                if more and ended.empty() and (has_room or not pending):
+                if has_more and ended.empty() and (has_room or not pending):
                     try:
-                        if more := (drawn := next(mails, None)) is not None:
-                            bytes_in_flight += self._begin(drawn, delay, ended)
+                        if has_more := (entry := next(mails, None)) is not None:
+                            bytes_in_flight += self._start_enqueue(entry, delay, ended)
                             pending += 1
                     except Exception as error:  # noqa: BLE001 - raised at the end
-                        last, more = error, False
+                        last, has_more = error, False
                     continue
                 mail, size, done = ended.get()
                 pending, bytes_in_flight = pending - 1, bytes_in_flight - size
                 result = _result(mail, done)
                 why = result.error if isinstance(result, Enqueued) else result
                 if why is result or isinstance(why, TryAgain):
-                    last, more = last or why, False
+                    last, has_more = last or why, False
                 if isinstance(result, Enqueued):
                     yield result
         finally:
@@ -228,14 +229,14 @@ class SyncQueue:
         if last is not None:
             raise last
 
-    def _begin(
+    def _start_enqueue(
         self,
-        drawn: tuple[Mail, bytes | Path],
+        entry: tuple[Mail, bytes | Path],
         delay: timedelta | None,
         ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]],
     ) -> int:
         """Starts an enqueue; the bytes that it holds. A file holds none: it is read in its turn."""
-        mail, content = drawn
+        mail, content = entry
         size = len(content) if isinstance(content, bytes | bytearray) else 0
         future = self._loop.submit(self._worker.enqueue(mail, content, delay=delay))
         future.add_done_callback(lambda done: ended.put((mail, size, done)))
@@ -272,7 +273,7 @@ def view_of(worker: QueueWorker) -> MailQueue:
     return MailQueue(worker.context.stores, worker.queue, worker.context.clock)
 
 
-class _Taking:
+class _DeliveryIterator:
     """Deliveries on the loop, for an iterator in another thread."""
 
     def __init__(self, deliveries: Deliveries, stop: asyncio.Event) -> None:
@@ -296,10 +297,10 @@ class _Taking:
             await self._deliveries.disconnect()
 
 
-async def _taking(
+async def _start_iterator(
     worker: QueueWorker, prefetch: int, give_up_after: timedelta | None, stop: asyncio.Event
-) -> _Taking:
-    return _Taking(worker.deliveries(prefetch, give_up_after=give_up_after), stop)
+) -> _DeliveryIterator:
+    return _DeliveryIterator(worker.deliveries(prefetch, give_up_after=give_up_after), stop)
 
 
 def _result(mail: Mail, done: Future[QueuedMail]) -> Enqueued | Exception:

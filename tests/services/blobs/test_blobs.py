@@ -46,10 +46,10 @@ async def test_a_bucket_is_missing_for_whom_it_may_not_be_told_and_unknown_witho
     fresh: Any,
 ) -> None:
     settings = fresh.but(MAILSLICE_S3_SECRET_KEY="sesame").settings.s3
-    assert not await AsyncBlobStore(settings, settings.bucket).bucket_is_there()
+    assert not await AsyncBlobStore(settings, settings.bucket).bucket_exists()
     settings = fresh.but(MAILSLICE_S3_ENDPOINT="http://127.0.0.1:1").settings.s3
     with pytest.raises(StoreUnavailable, match=r"S3 at 127\.0\.0\.1:1"):
-        await AsyncBlobStore(settings, "b").bucket_is_there()
+        await AsyncBlobStore(settings, "b").bucket_exists()
     with pytest.raises(StoreUnavailable, match=r"S3 at 127\.0\.0\.1:1"):
         await AsyncBlobStore(settings, "b").missing([BlobId("x")])
 

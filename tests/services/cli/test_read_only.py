@@ -171,7 +171,7 @@ def account(fresh: Any) -> Iterator[str]:
     broker.ask("DELETE", f"users/{user}")
 
 
-def look(cli: Inside) -> dict[str, list[dict[str, Any]]]:
+def read_everything(cli: Inside) -> dict[str, list[dict[str, Any]]]:
     """The page's commands; each one's lines of JSON."""
     return {" ".join(words[:2]): cli.json(*words) for words in commands(LOOK)}
 
@@ -188,7 +188,7 @@ def test_the_commands_of_the_page_write_nothing(fresh: Any, account: str, tmp_pa
     broker, keyspace = Broker(fresh.env), env["MAILSLICE_CASSANDRA_KEYSPACE"]
     with driver(env) as session:
         before = settled(broker.state), rows(session, keyspace), objects(env)
-        answers = look(Cli(env).inside())
+        answers = read_everything(Cli(env).inside())
         shown = answers["queue browse"][0]
         Cli(env).inside()("mail", "show", "spool", "--id", shown["enqueueId"], "--raw")
         Cli(env).inside()("stuck", "list", "spool")
@@ -290,7 +290,7 @@ def test_the_page_goes_through_with_its_grants(
         cli = Cli({**env, **eyes, **as_user(fresh.env, account)}).inside()
 
         before = settled(broker.state), rows(session, KEYSPACE), objects(env)
-        answers = look(cli)
+        answers = read_everything(cli)
         assert answers["queue size"] == [{"queue": "spool", "size": 6}]
         assert keyspaces(session).isdisjoint({"mailslice"})
         for words in (

@@ -108,7 +108,7 @@ class Place4Queue:
         with blocking_connection(self.settings.rabbitmq) as connection:
             return int(connection.channel().queue_declare(name, passive=True).method.message_count)
 
-    def coming(self, name: str, count: int, seconds: float = 20) -> int:
+    def wait_for_ready(self, name: str, count: int, seconds: float = 20) -> int:
         """Waits until `ready` is `count`, or for `seconds`; returns `ready`. A broker dead-letters
         and requeues some time after its answer.
         """

@@ -89,7 +89,7 @@ def test_enqueue_one(example: Any, spool: Place4Queue, capsys: pytest.CaptureFix
     names = example("Enqueue one")
     assert [row.item for row in spool.live()] == [names["item"]]
     assert capsys.readouterr().out == f"enqueued as {names['item'].enqueue_id}\n"
-    assert spool.coming(spool.names.work_queue, 1) == 1
+    assert spool.wait_for_ready(spool.names.work_queue, 1) == 1
 
 
 def test_enqueue_many(
@@ -121,7 +121,7 @@ def test_consume_with_a_function(
         "alice@example.org -> bob@example.net: 55 bytes",
         "1 completed, 1 retried, 1 rejected",
     ]
-    assert spool.coming(spool.names.dead_letter_queue, 1) == 1
+    assert spool.wait_for_ready(spool.names.dead_letter_queue, 1) == 1
 
 
 def test_try_again_and_give_up(
@@ -177,7 +177,7 @@ def test_inspect(example: Any, spool: Place4Queue, capsys: pytest.CaptureFixture
     assert first == "1 mails"
     assert "('bob@example.net',)" in row
     assert content == repr(CONTENT[:60])
-    assert spool.coming(spool.names.work_queue, 1) == 1
+    assert spool.wait_for_ready(spool.names.work_queue, 1) == 1
 
 
 def test_in_a_container(

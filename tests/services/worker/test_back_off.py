@@ -50,7 +50,7 @@ async def test_a_mail_that_fails_three_times_under_two_workers_is_a_dead_letter(
     async with open_worker(settings, spool.queue) as worker:
         done = await consume(worker, handle, most=1)
         assert (done.rejected, attempts) == (1, [1, 2, 3])
-    assert spool.coming(spool.names.dead_letter_queue, 1) == 1
+    assert spool.wait_for_ready(spool.names.dead_letter_queue, 1) == 1
     assert spool.ready(spool.names.work_queue) == 0
 
 
@@ -92,7 +92,7 @@ async def test_a_mail_of_which_no_report_can_be_made_is_a_dead_letter_and_holds_
         async with asyncio.timeout(60):
             done = await consume(worker, lambda _mail, _content: Retry(back_off=True), most=1)
         assert (done.bounced, done.rejected) == (0, 1)
-    assert spool.coming(spool.names.dead_letter_queue, 1) == 1
+    assert spool.wait_for_ready(spool.names.dead_letter_queue, 1) == 1
     assert (
         "given up after 1 attempts (MAILSLICE_WORKER_ATTEMPTS); no report could be made"
         in caplog.text

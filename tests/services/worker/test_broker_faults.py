@@ -253,7 +253,7 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
             await held(deliveries, 0.5)
     assert len(refused) == 2
     assert not parked, "another worker would publish the mail once more"
-    assert spool.coming(spool.names.hop_queue, 0) == 0
+    assert spool.wait_for_ready(spool.names.hop_queue, 0) == 0
 
 
 async def test_workers_that_end_never_push_a_copy_that_waits_past_a_delivery_limit(
@@ -401,5 +401,5 @@ async def test_an_enqueue_into_a_broker_in_alarm_waits_says_why_and_leaves_nothi
                 rabbit.say(unblocked())
                 await worker.enqueue(mail("after"), CONTENT)
             assert sorted(row.item.mail.name for row in spool.live()) == ["after", "before"]
-            assert spool.coming(spool.names.work_queue, 2) == 2
+            assert spool.wait_for_ready(spool.names.work_queue, 2) == 2
             assert len(spool.blob_keys()) == 4

@@ -48,7 +48,10 @@ async def test_json_that_is_no_mail_goes_to_the_dead_letters_and_the_next_mail_g
                 delivery = await next_of(deliveries)
                 assert delivery.item == item
                 await delivery.complete()
-                assert await asyncio.to_thread(spool.coming, spool.names.dead_letter_queue, 6) == 6
+                assert (
+                    await asyncio.to_thread(spool.wait_for_ready, spool.names.dead_letter_queue, 6)
+                    == 6
+                )
     properties, body = spool.take(spool.names.dead_letter_queue)
     assert body == b""
     assert properties.headers["x-death"][0]["reason"] == "rejected"
@@ -71,7 +74,10 @@ async def test_a_mail_whose_blob_is_gone_goes_to_the_dead_letters_and_the_next_m
         with caplog.at_level(logging.WARNING):
             async with aclosing(worker.deliveries(3)) as deliveries:
                 assert (await next_of(deliveries)).item == whole
-                assert await asyncio.to_thread(spool.coming, spool.names.dead_letter_queue, 2) == 2
+                assert (
+                    await asyncio.to_thread(spool.wait_for_ready, spool.names.dead_letter_queue, 2)
+                    == 2
+                )
     assert any(
         f"dead letter: {bare[0].enqueue_id}: content missing: " in record.message
         for record in caplog.records
@@ -136,7 +142,10 @@ async def test_a_queue_of_james_3_5_without_a_dead_letter_exchange_keeps_what_is
             spool.publish(spool.names.exchange, b"no mail")
             async with aclosing(worker.deliveries(3)) as deliveries:
                 await (await next_of(deliveries)).reject("no such user \udcff")
-                assert await asyncio.to_thread(spool.coming, spool.names.dead_letter_queue, 2) == 2
+                assert (
+                    await asyncio.to_thread(spool.wait_for_ready, spool.names.dead_letter_queue, 2)
+                    == 2
+                )
         bodies = {}
         while (taken := spool.take(spool.names.dead_letter_queue, 0)) is not None:
             bodies[taken[1]] = taken[0].headers["x-mailslice-reason"]
@@ -436,7 +445,10 @@ async def test_a_mail_without_row_and_mark_is_cleaned_on_an_own_queue_and_handle
             else:
                 with pytest.raises(TimeoutError):
                     await next_of(deliveries, 3.5)
-                assert await asyncio.to_thread(spool.coming, spool.names.dead_letter_queue, 1) == 1
+                assert (
+                    await asyncio.to_thread(spool.wait_for_ready, spool.names.dead_letter_queue, 1)
+                    == 1
+                )
         assert spool.ready(spool.names.dead_letter_queue) == (0 if shared == "true" else 1)
 
 
@@ -506,4 +518,7 @@ async def test_on_an_own_queue_a_mail_whose_rows_were_cleaned_with_its_mark_is_n
             kept = await worker.enqueue(mail("kept"), CONTENT)
             async with aclosing(worker.deliveries(4)) as deliveries:
                 assert (await next_of(deliveries, 25)).item == kept
-                assert await asyncio.to_thread(spool.coming, spool.names.dead_letter_queue, 1) == 1
+                assert (
+                    await asyncio.to_thread(spool.wait_for_ready, spool.names.dead_letter_queue, 1)
+                    == 1
+                )

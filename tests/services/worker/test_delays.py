@@ -161,7 +161,7 @@ async def test_two_flushes_at_once_deliver_each_mail_once(spool: Any) -> None:
         await asyncio.gather(*(one.enqueue(each, CONTENT, delay=hour) for each in mails))
         answers = await asyncio.gather(one.flush(), other.flush(), return_exceptions=True)
     assert sorted(answers, key=str) == [0, 300]
-    assert spool.coming(spool.names.work_queue, 300) == 300
+    assert spool.wait_for_ready(spool.names.work_queue, 300) == 300
 
 
 async def test_a_flush_waits_for_one_that_was_killed_and_is_refused_beside_one_that_goes_on(
@@ -219,7 +219,7 @@ async def test_a_flush_that_is_cancelled_gives_its_lock_up_when_what_it_began_ha
         flush.cancel()
         async with asyncio.timeout(10):  # sooner than the lock expires
             assert await other.flush() == 0
-    assert spool.coming(spool.names.work_queue, 1) == 1
+    assert spool.wait_for_ready(spool.names.work_queue, 1) == 1
 
 
 async def test_a_flush_goes_by_the_row_as_it_is_and_not_as_it_was_listed(
@@ -260,7 +260,7 @@ async def test_a_copy_with_another_token_than_the_rows_is_dropped(spool: Any) ->
         )
         async with aclosing(worker.deliveries(4)) as deliveries:
             assert await nothing_within(deliveries, 1.5)
-        assert spool.coming(spool.names.hop_queue, 0) == 0
+        assert spool.wait_for_ready(spool.names.hop_queue, 0) == 0
         assert not row(spool, item).published
         assert await worker.flush() == 1
 
@@ -307,13 +307,15 @@ async def test_a_mail_whose_row_cannot_be_closed_is_published_once(
                 await worker.flush()
         if flushed:
             assert await worker.flush() == 1
-            assert spool.coming(spool.names.work_queue, 1) == 1
+            assert spool.wait_for_ready(spool.names.work_queue, 1) == 1
         async with aclosing(worker.deliveries(4)) as deliveries:
             assert (await next_of(deliveries)).item == item
             while not row(spool, item).published:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.1)
     assert len(refused) == 3
-    assert spool.coming(spool.names.work_queue, 1) == 1  # given back, and no double behind it
+    assert (
+        spool.wait_for_ready(spool.names.work_queue, 1) == 1
+    )  # given back, and no double behind it
 
 
 async def test_a_worker_that_ends_closes_the_rows_of_what_it_published(
@@ -334,7 +336,7 @@ async def test_a_worker_that_ends_closes_the_rows_of_what_it_published(
             await asyncio.wait_for(begun.wait(), 20)
             first.cancel()
     assert row(spool, item).published
-    assert spool.coming(spool.names.work_queue, 1) == 1
+    assert spool.wait_for_ready(spool.names.work_queue, 1) == 1
     assert spool.ready(spool.names.hop_queue) <= 1  # its copy, which finds a closed row
 
 
@@ -365,7 +367,7 @@ async def test_a_dead_letter_that_a_crash_had_also_delayed_leaves_no_delay(spool
             spool.stores.blobs.delete_many([item.header_blob_id])
             await first.retry()
             assert await nothing_within(deliveries, 1)
-            assert spool.coming(spool.names.dead_letter_queue, 1) == 1
+            assert spool.wait_for_ready(spool.names.dead_letter_queue, 1) == 1
             assert row(spool, item).published
 
 
@@ -389,7 +391,7 @@ async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_ag
             assert again.redelivered
             await again.reject("no such user")
             assert await nothing_within(deliveries, 2.5)
-    assert spool.coming(spool.names.dead_letter_queue, 1) == 1
+    assert spool.wait_for_ready(spool.names.dead_letter_queue, 1) == 1
 
 
 def hours_ago(hours: int) -> Any:

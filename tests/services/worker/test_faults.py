@@ -128,7 +128,7 @@ async def test_an_enqueue_without_a_broker_fails_with_the_address_and_is_taken_b
             await rabbit.mend()
             await worker.enqueue(mail("after"), CONTENT)
         assert sorted(row.item.mail.name for row in spool.live()) == ["after", "before"]
-        assert spool.coming(spool.names.work_queue, 2) == 2
+        assert spool.wait_for_ready(spool.names.work_queue, 2) == 2
 
 
 async def test_a_delayed_enqueue_without_a_broker_leaves_no_delay(
@@ -159,7 +159,7 @@ async def test_an_enqueue_whose_confirm_never_comes_is_taken_back_and_its_messag
             ):
                 await worker.enqueue(mail("hanging"), CONTENT)
             rabbit.hangs = False  # and now it is delivered, long after the error
-            assert await asyncio.to_thread(spool.coming, spool.names.work_queue, 2) == 2
+            assert await asyncio.to_thread(spool.wait_for_ready, spool.names.work_queue, 2) == 2
         async with (
             open_worker(spool.settings, spool.queue) as worker,
             aclosing(worker.deliveries(4)) as deliveries,
@@ -420,7 +420,7 @@ async def test_a_stop_while_cassandra_is_away_ends_and_what_was_handled_goes_bac
                 await worker.enqueue(mail(), CONTENT)
                 done = await asyncio.wait_for(consume(worker, handle, concurrency=1, stop=stop), 60)
                 assert done.total == 0
-                assert await asyncio.to_thread(spool.coming, spool.names.work_queue, 1) == 1
+                assert await asyncio.to_thread(spool.wait_for_ready, spool.names.work_queue, 1) == 1
 
 
 async def test_nothing_is_handed_out_any_more_while_the_deliveries_are_closed(
@@ -450,7 +450,7 @@ async def test_nothing_is_handed_out_any_more_while_the_deliveries_are_closed(
         await asyncio.wait_for(deliveries.aclose(), 20)
         assert list(worker.state.in_hand) == [first.item.enqueue_id]
         await first.complete()
-    assert spool.coming(spool.names.work_queue, 2) == 2
+    assert spool.wait_for_ready(spool.names.work_queue, 2) == 2
 
 
 async def test_a_mail_waits_while_cassandra_is_down(fresh: Any) -> None:

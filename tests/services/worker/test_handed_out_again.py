@@ -94,7 +94,10 @@ async def test_who_was_served_is_not_served_again_when_the_connection_is_lost_un
         assert rest.content == CONTENT
         await rest.reject("no such user")  # leaves no mark that would keep the other one back
         await it.nothing_is_left()
-        assert await asyncio.to_thread(it.spool.coming, it.spool.names.dead_letter_queue, 1) == 1
+        assert (
+            await asyncio.to_thread(it.spool.wait_for_ready, it.spool.names.dead_letter_queue, 1)
+            == 1
+        )
 
 
 async def test_nor_when_it_is_handed_out_again_only_after_that_and_who_is_left_is_not_lost(

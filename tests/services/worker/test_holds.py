@@ -70,7 +70,7 @@ async def test_a_held_queue_gives_nothing_keeps_nothing_and_goes_on_when_it_is_r
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
             await held(spool)
-            assert await asyncio.to_thread(spool.coming, spool.names.work_queue, 2) == 2
+            assert await asyncio.to_thread(spool.wait_for_ready, spool.names.work_queue, 2) == 2
             assert await nothing_within(deliveries, 0.5)
             await first.complete()
             assert len(spool.live()) == 2
@@ -250,7 +250,7 @@ async def test_what_is_ready_as_the_queue_is_held_goes_back_however_slow_the_bro
                 await until(lambda w=worker: w.context.statistics.held_whole == 1)
                 assert await nothing_within(deliveries, 0.5)
                 rabbit.hangs = False
-                assert await asyncio.to_thread(spool.coming, spool.names.work_queue, 2) == 2
+                assert await asyncio.to_thread(spool.wait_for_ready, spool.names.work_queue, 2) == 2
                 await released(spool)
                 for _ in range(2):
                     await (await next_of(deliveries)).complete()
@@ -287,4 +287,4 @@ async def test_a_worker_that_is_killed_while_it_sets_a_mail_aside_doubles_nothin
     ):
         assert (await next_of(deliveries)).item == item
         await until(lambda: row(spool, item).published)
-        assert spool.coming(spool.names.work_queue, 1, seconds=1.5) == 0
+        assert spool.wait_for_ready(spool.names.work_queue, 1, seconds=1.5) == 0

@@ -117,7 +117,9 @@ async def test_its_outcome_is_the_only_one(spool: Place4Queue, how: str) -> None
             await again.complete()
         with pytest.raises(TimeoutError):
             await next_of(deliveries, LENGTH + 3)
-    assert spool.coming(spool.names.dead_letter_queue, how == "rejected") == (how == "rejected")
+    assert spool.wait_for_ready(spool.names.dead_letter_queue, how == "rejected") == (
+        how == "rejected"
+    )
     assert len(spool.live()) == (how == "rejected")
 
 

@@ -63,7 +63,7 @@ async def test_two_copies_of_a_mail_in_two_workers_publish_it_once(spool: Place4
             failed = copy.with_headers({"x-mailslice-failures": 1})
             await delays.schedule(item.enqueue_id, failed, due)
             older: Any = copy
-            assert await workers[1].state.delays.is_overtaken(item.enqueue_id, older)
+            assert await workers[1].state.delays.defer_to_later_attempt(item.enqueue_id, older)
         hops = [ExpiredDelayConsumer(one.context, one.state.delays) for one in workers]
         for hop in hops:
             hop.start()
@@ -112,7 +112,7 @@ async def test_who_was_served_is_not_served_by_another_process(
                 broken.setattr(Message, "ack", lambda _: False)
                 await delivery.retry(["c@b.example"])
             await deliveries.disconnect()
-    assert spool.coming(spool.names.work_queue, 2) == 2
+    assert spool.wait_for_ready(spool.names.work_queue, 2) == 2
     async with (
         open_worker(spool.settings, spool.queue) as worker,
         aclosing(worker.deliveries(1)) as deliveries,

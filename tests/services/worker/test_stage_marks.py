@@ -569,7 +569,7 @@ async def test_a_bounced_mail_is_reported_and_done_and_the_null_senders_goes_to_
     assert spool.marks() == {item.enqueue_id}
     assert record(spool, item).recipients == {A: FAILED}
     assert (
-        spool.coming(spool.names.dead_letter_queue, 1),
+        spool.wait_for_ready(spool.names.dead_letter_queue, 1),
         spool.ready(spool.names.work_queue),
     ) == (1, 0)
     assert record(spool, nobody).recipients == {}
@@ -604,7 +604,7 @@ async def test_what_is_given_back_at_the_end_counts_as_no_attempt(spool: Any) ->
             await asyncio.sleep(0.3)
             await (await waiting).requeue()
     assert record(spool, item) is None
-    assert spool.coming(spool.names.work_queue, 1) == 1
+    assert spool.wait_for_ready(spool.names.work_queue, 1) == 1
 
 
 async def test_a_queue_without_marks_has_none(deployment: Any) -> None:

@@ -257,7 +257,7 @@ def test_a_handler_that_fails_is_counted_and_its_mail_waits(spool: Place4Queue) 
         assert [
             row.item.mail.name for row in queue.view.browse() if row.item.mail.name == "m-0"
         ] == ["m-0"]
-    assert spool.coming(spool.names.dead_letter_queue, 1) == 1
+    assert spool.wait_for_ready(spool.names.dead_letter_queue, 1) == 1
 
 
 def test_a_plain_handler_may_enqueue_and_an_async_one_is_told_why_it_cannot(
@@ -301,7 +301,7 @@ def test_a_delayed_mail_can_be_flushed(spool: Place4Queue) -> None:
         for delivery in queue.deliveries():
             delivery.reject("test")
             break
-    assert spool.coming(spool.names.dead_letter_queue, 1) == 1
+    assert spool.wait_for_ready(spool.names.dead_letter_queue, 1) == 1
 
 
 def test_a_fork_is_told_to_open_its_own(spool: Place4Queue) -> None:

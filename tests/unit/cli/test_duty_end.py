@@ -31,7 +31,7 @@ from mailslice.maintenance import runner
 ALERT = {"name": "dead_letters", "text": "50 messages are dead", "told": "12:00"}
 ABOUT = {"duty": "blob_gc", "queue": None, "run": "r1", "finished": "12:00"}
 runner.run_all = lambda *_: {**ABOUT, "status": "done", "alerts": [ALERT]}
-runner.untell = lambda report, settings: print("untold:", report["run"])
+runner.record_unsent_alerts = lambda report, settings: print("untold:", report["run"])
 main.main()
 """
 

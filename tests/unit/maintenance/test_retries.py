@@ -563,7 +563,7 @@ def test_an_alert_that_no_channel_took_is_sent_by_the_next_run(duty, settings, r
         report = runner.run_step("report", request, settings, clock=lambda at=at: at)
         sent.append(len(new_alerts(report)))
         if fails:
-            runner.untell(report, settings)
+            runner.record_unsent_alerts(report, settings)
         (alert,) = json.loads(runs.get(f"r{number}").report)["alerts"]
         assert (alert["since"], alert["told"] is None) == (iso(noon), fails)
     assert sent == [1, 1, 1, 0]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.model.errors import BadInput
-from mailslice.model.holds import ActiveHolds, Hold, held_domain
+from mailslice.model.holds import ActiveHolds, Hold, parse_hold_domain
 from mailslice.model.mail import QueueName
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -84,10 +84,12 @@ def test_a_hold_says_what_until_when_why_and_for_whom():
 )
 def test_what_is_no_domain_is_refused(text):
     with pytest.raises(BadInput, match=r"--domain: .* is not allowed"):
-        held_domain(text)
+        parse_hold_domain(text)
 
 
 def test_a_domain_has_one_form():
-    assert {held_domain(one) for one in ("B.example", "b.EXAMPLE.", " b.example ")} == {"b.example"}
-    assert held_domain("bücher.example") == "xn--bcher-kva.example"
-    assert held_domain("[192.0.2.1]") == "[192.0.2.1]"
+    assert {parse_hold_domain(one) for one in ("B.example", "b.EXAMPLE.", " b.example ")} == {
+        "b.example"
+    }
+    assert parse_hold_domain("bücher.example") == "xn--bcher-kva.example"
+    assert parse_hold_domain("[192.0.2.1]") == "[192.0.2.1]"

@@ -73,7 +73,7 @@ def test_the_packages_are_unpacked_once_and_not_installed(bin_folder: Path, tmp_
         "-q install --simulate --no-install-recommends mariadb-server-core mariadb-client-core",
         "-q download libaio1 mariadb-server-core",
     ]
-    assert not list(cache.glob("*.coming"))
+    assert not list(cache.glob("*.partial"))
 
 
 def test_without_the_package_the_remedy_is_told(
@@ -112,7 +112,7 @@ def test_a_data_folder_is_made_once_and_one_that_was_cut_off_again(tmp_path: Pat
     _program(tmp_path / "bin", "mariadb-install-db", "\n".join(_INSTALLER))
     _program(tmp_path / "sbin", "mariadbd", 'echo server "$@"')
     folder = tmp_path / "state"
-    (folder / "data.coming" / "half").mkdir(parents=True)
+    (folder / "data.partial" / "half").mkdir(parents=True)
     command = Installation(tmp_path).command(folder, 1234, "--more")
     for _ in range(2):
         said = os.popen(" ".join(command)).read()

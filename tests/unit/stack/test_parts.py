@@ -72,7 +72,7 @@ def test_a_jar_that_is_not_the_listed_one_is_refused(
     assert not [
         folder
         for folder in (tmp_path / "java").glob("cassandra-*")
-        if not folder.name.endswith(".coming")
+        if not folder.name.endswith(".partial")
     ]
 
 

@@ -214,7 +214,7 @@ def test_too_few_nodes_are_believed_after_a_few_tries(opened, naps):
 
 
 def test_who_is_slow_is_tried_until_the_patience_is_over(opened, monkeypatch):
-    monkeypatch.setattr(coordinator_retry, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(coordinator_retry, "CONVICTION_SECONDS", 0.2)
     session, driver = opened(*[SLOW] * 10_000)
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="OperationTimedOut"):
@@ -293,7 +293,7 @@ def test_a_table_that_is_not_there_is_not(opened, naps):
 
 
 def test_a_table_that_never_comes_is_waited_for_so_long(opened, monkeypatch):
-    monkeypatch.setattr(coordinator_retry, "LATE_SECONDS", 0.1)
+    monkeypatch.setattr(coordinator_retry, "SCHEMA_DELAY_SECONDS", 0.1)
     session, driver = opened(*[NOT_YET] * 10_000, nodes="a")
     with pytest.raises(StoreUnavailable, match="Unknown CF"):
         session.execute(session.prepare(READ), [1])
@@ -314,7 +314,7 @@ def test_a_table_that_never_comes_is_waited_for_so_long(opened, monkeypatch):
 def test_the_table_that_a_statement_names(cql, named):
     asked = []
     driver = SimpleNamespace(execute=lambda _, params: asked.append(params) or [("t",)])
-    assert coordinator_retry.CoordinatorRetry(driver)._shows(cql) is (named is not None)
+    assert coordinator_retry.CoordinatorRetry(driver)._has_schema(cql) is (named is not None)
     assert asked == ([named] if named else [])
 
 
@@ -323,7 +323,7 @@ def test_making_a_table_waits_for_its_keyspace():
     driver = SimpleNamespace(
         execute=lambda query, params: asked.append((query.split()[3], params)) or [("ks",)]
     )
-    assert coordinator_retry.CoordinatorRetry(driver)._shows(
+    assert coordinator_retry.CoordinatorRetry(driver)._has_schema(
         "CREATE TABLE IF NOT EXISTS Ks.t (a text PRIMARY KEY)"
     )
     assert asked == [("system_schema.keyspaces", ["ks"])]

@@ -126,7 +126,7 @@ async def test_a_copy_that_is_a_dead_letter_closes_its_delay_and_no_other(
 
     delays: Any = Delays(context)
     delays.on_expired, delays.rows = fails, SimpleNamespace(close=close)
-    delays.rows.exist, delays.rows.load = lambda: answered(True), lambda _: answered(row)
+    delays.rows.table_exists, delays.rows.load = lambda: answered(True), lambda _: answered(row)
     item = QueuedMail(
         EnqueueId(UUID(int=1)), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b")
     )

@@ -190,11 +190,11 @@ async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
 
     monkeypatch.setattr(delayed_mails.DelayedMails, "prepared", look)
     context: Any = SimpleNamespace(stores=SimpleNamespace(cassandra=None), settings=None)
-    context.opened = partial(QueueContext.opened, context)
+    context.open_table = partial(QueueContext.open_table, context)
     rows = DelayedRows(context)
     with pytest.raises(StoreUnavailable):
-        await rows.exist()
-    assert await rows.exist()
+        await rows.table_exists()
+    assert await rows.table_exists()
 
 
 async def test_a_lease_is_written_again_when_its_mail_is_done() -> None:

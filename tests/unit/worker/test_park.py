@@ -84,8 +84,8 @@ class Made:
             WorkerState(context, None),  # type: ignore[arg-type]
             self.slots,
             prefetch,
-            on_trouble=lambda why: self.troubles.append(str(why)),
-            on_fine=lambda: None,
+            on_failure=lambda why: self.troubles.append(str(why)),
+            on_success=lambda: None,
             attempt=self._attempt,
         )
         monkeypatch.setattr(preparer, "dead_letter", self._dead_letter)
@@ -205,7 +205,7 @@ async def test_a_full_window_that_is_held_makes_room_though_nothing_gets_through
     """Whatever is behind it may be well, and cannot come."""
     made = Made(monkeypatch, prefetch=4)
     monkeypatch.setattr(park, "RETRY_SECONDS", 3600.0)
-    monkeypatch.setattr(park, "SECONDS_IN_THE_WAY", 0.5)
+    monkeypatch.setattr(park, "MAX_BLOCKING_SECONDS", 0.5)
     made.error = StoreUnavailable("S3 at x")
     bad = message("bad")
     bad.arrived = asyncio.get_running_loop().time()
@@ -246,7 +246,7 @@ async def test_tries_of_what_was_parked_before_have_a_quarter_of_the_window(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next is parked again at once, until a try ends or has lasted for half a minute."""
-    monkeypatch.setattr(park, "SECONDS_FOR_A_TURN", 0.1)
+    monkeypatch.setattr(park, "TURN_SECONDS", 0.1)
     monkeypatch.setattr(park, "RETRY_SECONDS", 2.0)
 
     async def tried(name: str) -> None:
@@ -278,7 +278,7 @@ async def test_a_mail_that_gets_no_turn_keeps_its_doubt_and_is_no_trouble_of_a_s
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that have the turns may wait for another worker, or for memory."""
-    monkeypatch.setattr(park, "SECONDS_FOR_A_TURN", 0.1)
+    monkeypatch.setattr(park, "TURN_SECONDS", 0.1)
     hanging = [made.slots.arrived(message("hangs", **{HEADER_PARKED: 1})) for _ in range(4)]
     tasks = [asyncio.create_task(made.preparer.prepare(slot)) for slot in hanging]
     await asyncio.sleep(0.01)
@@ -301,7 +301,7 @@ async def test_a_series_of_own_faults_goes_on_where_a_mail_gets_no_turn(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others get through meanwhile: this round is one that counts."""
-    monkeypatch.setattr(park, "SECONDS_FOR_A_TURN", 0.1)
+    monkeypatch.setattr(park, "TURN_SECONDS", 0.1)
     monkeypatch.setattr(RetryPauses, "pause", lambda _: 0.1)
     monkeypatch.setattr(park, "RETRY_SECONDS", 1.0)
     slot = made.slots.arrived(message("bad", **{HEADER_PARKED: 1, HEADER_FAULTS: 1}))
@@ -337,11 +337,11 @@ async def test_a_mail_with_a_lease_takes_no_place_of_the_window(
     """Its message is acknowledged."""
     made = Made(monkeypatch, prefetch=4)
     monkeypatch.setattr(park, "RETRY_SECONDS", 3600.0)
-    monkeypatch.setattr(park, "SECONDS_IN_THE_WAY", 0.1)
+    monkeypatch.setattr(park, "MAX_BLOCKING_SECONDS", 0.1)
     made.error = StoreUnavailable("S3 at x")
     for number in range(3):
         lease = SimpleNamespace(has_message=number >= leased)
-        one: Any = SimpleNamespace(handed=1.0, lease=lease)
+        one: Any = SimpleNamespace(handed_at=1.0, lease=lease)
         made.preparer._state.in_hand[EnqueueId(UUID(int=number))] = one
     bad = message("bad")
     bad.arrived = asyncio.get_running_loop().time()
@@ -367,7 +367,7 @@ async def test_a_content_that_takes_long_to_load_has_more_time_in_each_round(mad
             made.parked.clear()
             slow.arrived = now - seconds
             slot = made.slots.arrived(slow)
-            made.preparer.clear_out()
+            made.preparer.park_overdue()
             await asyncio.sleep(0.05)
             assert made.parked == expected, (rounds, seconds)
             if not expected:
@@ -379,7 +379,7 @@ async def test_what_waits_for_a_handler_has_no_more_time_in_later_rounds(made: M
     ready.arrived = asyncio.get_running_loop().time() - 241
     slot = made.slots.arrived(ready)
     made.slots.make_ready(slot, SimpleNamespace(abandon=lambda: None))  # type: ignore[arg-type]
-    made.preparer.clear_out()
+    made.preparer.park_overdue()
     await asyncio.sleep(0.05)
     assert made.parked == [("ready", 0)]
 
@@ -391,7 +391,7 @@ async def test_a_message_is_not_adopted_by_a_delivery_that_goes_with_its_connect
     made = Made(monkeypatch)
     lease: Any = SimpleNamespace(adopt=lambda _: pytest.fail("adopted"))
     item: Any = SimpleNamespace(enqueue_id="one")
-    older: Any = SimpleNamespace(handed=None, lease=lease, settled=asyncio.Event())
+    older: Any = SimpleNamespace(handed_at=None, lease=lease, settled=asyncio.Event())
     made.preparer._state.in_hand[item.enqueue_id] = older
     slot = made.slots.arrived(message("one"))
     deciding = asyncio.create_task(made.preparer._decide(slot, item))
@@ -419,7 +419,7 @@ async def test_what_stuck_mails_took_from_a_handler_here_is_parked_for_another_w
     item: Any = SimpleNamespace(enqueue_id="one")
     settled = asyncio.Event()
     state.in_hand["one"] = SimpleNamespace(
-        handed=1.0, attempt=1, lease=lease, settled=settled, item=item
+        handed_at=1.0, attempt=1, lease=lease, settled=settled, item=item
     )
     slot = made.slots.arrived(message("one"))
     deciding = asyncio.create_task(made.preparer._decide(slot, item))

@@ -83,8 +83,8 @@ class Outage:
             self.state,
             self.slots,
             PREFETCH,
-            on_trouble=lambda _: None,
-            on_fine=lambda: None,
+            on_failure=lambda _: None,
+            on_success=lambda: None,
             attempt=self._attempt,
         )
 
@@ -117,7 +117,7 @@ class Outage:
     async def _clear_out(self) -> None:
         while True:
             await asyncio.sleep(5)
-            self.preparer.clear_out()
+            self.preparer.park_overdue()
 
     def _queue(self, number: int, headers: dict[str, Any]) -> None:
         self.work.append((number, headers))
@@ -171,7 +171,7 @@ class Outage:
             self.late[delivery.number] = self.now - self.sent[delivery.number]
             in_hand: dict[Any, Any] = self.state.in_hand  # type: ignore[assignment]
             lease = SimpleNamespace(has_message=True)
-            in_hand[delivery.number] = SimpleNamespace(handed=self.now, lease=lease)
+            in_hand[delivery.number] = SimpleNamespace(handed_at=self.now, lease=lease)
             asyncio.get_running_loop().call_later(0.05, self._handled, delivery)
 
     def _handled(self, delivery: Any) -> None:

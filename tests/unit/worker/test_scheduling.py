@@ -85,7 +85,7 @@ class Stores:
         """Of another process."""
         delays = Delays(self._context)
         rows: Any = SimpleNamespace(
-            exist=self._exist, load=self._load, save=self._save, close=self._close
+            table_exists=self._exist, load=self._load, save=self._save, close=self._close
         )
         delays.rows = rows
         return delays
@@ -198,7 +198,7 @@ async def test_a_mail_that_was_done_when_its_worker_died_is_marked_and_not_deliv
     stores.away = {"mark"}
     for away in (True, False):
         if how == "message":
-            done = stores.delays.is_overtaken(MAIL, message)
+            done = stores.delays.defer_to_later_attempt(MAIL, message)
         else:
             done = stores.delays.on_expired(message)  # type: ignore[assignment]
         if away:
@@ -242,7 +242,7 @@ async def test_a_copy_and_its_double_in_another_process_publish_the_mail_once(
         handed = [handed_out(stores.copies[0], again=again) for again in (False, True)]
     else:
         # Its worker lost the connection: the message that was to be acknowledged comes back.
-        assert await stores.process().is_overtaken(MAIL, handed_out(COPY))
+        assert await stores.process().defer_to_later_attempt(MAIL, handed_out(COPY))
         handed = [handed_out(copy, again=False) for copy in stores.copies]
     if cause == "overtaken for long":
         stores.copies.clear()
@@ -269,7 +269,9 @@ async def test_an_older_message_leaves_a_delay_that_is_no_failed_attempt_its_pau
     await stores.delays.schedule(MAIL, COPY, due, leased=leased)
     headers = {HEADER_DELAY_TOKEN: stores.tokens[0]} if is_from_it else {}
     stores.now = due if is_due else NOW
-    overtaken = await stores.process().is_overtaken(MAIL, handed_out(COPY.with_headers(headers)))
+    overtaken = await stores.process().defer_to_later_attempt(
+        MAIL, handed_out(COPY.with_headers(headers))
+    )
     assert overtaken is not (leased or is_from_it or is_due)
     assert stores.tokens == [stores.tokens[0]] * (1 + overtaken)
 
@@ -319,7 +321,9 @@ async def test_a_mail_that_comes_back_while_its_held_row_is_being_closed_is_deli
         (again,) = stores.published
         if parked:
             again = MessageCopy.of(handed_out(again)).with_headers({HEADER_PARKED: 1})
-        asked = [stores.delays.is_overtaken(MAIL, handed_out(again)) for _ in range(processes)]
+        asked = [
+            stores.delays.defer_to_later_attempt(MAIL, handed_out(again)) for _ in range(processes)
+        ]
         overtaken.extend(await asyncio.gather(*asked))
 
     stores.before_close = comes_back
@@ -347,7 +351,7 @@ async def test_a_held_mail_that_came_back_twice_waits_for_whoever_has_the_other_
     with pytest.raises(asyncio.CancelledError):
         await stores.delays.on_expired(copy)
     (message,) = stores.published
-    stores.before_close = lambda: stores.process().is_overtaken(MAIL, handed_out(message))
+    stores.before_close = lambda: stores.process().defer_to_later_attempt(MAIL, handed_out(message))
     await stores.process().on_expired(copy)
     assert len(stores.published) == 2
     assert stores.row is not None
@@ -387,7 +391,7 @@ async def test_a_message_that_was_to_be_acknowledged_is_dropped_as_the_row_s_mai
     overtaken = []
 
     async def comes_back() -> None:
-        overtaken.append(await stores.delays.is_overtaken(MAIL, handed_out(COPY)))
+        overtaken.append(await stores.delays.defer_to_later_attempt(MAIL, handed_out(COPY)))
 
     stores.before_close = comes_back
     await stores.expire()

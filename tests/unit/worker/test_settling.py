@@ -259,7 +259,7 @@ async def test_a_completed_mail_closes_the_lease_whose_copy_was_not_confirmed(
     stores.state.delays = delays
     stores.state.context.clock = lambda: 0  # type: ignore[assignment,return-value]
     delivery = stores.delivery()
-    delivery.handed, extended = 0.0, asyncio.all_tasks()
+    delivery.handed_at, extended = 0.0, asyncio.all_tasks()
     delivery.extend_when_due()
     await asyncio.wait(asyncio.all_tasks() - extended)
     assert await delivery.complete() is Disposition.COMPLETED
@@ -284,7 +284,7 @@ async def recorded(stores: Stores, count: int = 1) -> list[WorkerRecord]:
     context: Any = stores.state.context
     context.clock, context.worker = system_clock, "me"
     context.bridge = SimpleNamespace(rows=answered)
-    context.opened = lambda _: answered(table)
+    context.open_table = lambda _: answered(table)
     every = SimpleNamespace(record_every=timedelta(milliseconds=10))
     context.settings = SimpleNamespace(worker=every, queue=SimpleNamespace(shared=True))
     recorder = Recorder(stores.state, lambda: ())
@@ -301,7 +301,7 @@ async def test_a_bounced_mail_is_recorded_as_settled_and_not_as_completed() -> N
     failures = [Failure("a@b.example", "5.1.1", "no")]
     for settle in (lambda one: one.complete(), lambda one: one.bounce("no such user", failures)):
         delivery = stores.delivery()
-        delivery.handed = 0.0
+        delivery.handed_at = 0.0
         await settle(delivery)
     records = await recorded(stores)
     assert (records[0].settled, records[0].completed) == (2, 1)
@@ -322,7 +322,7 @@ async def test_the_queue_has_been_idle_only_since_the_last_mail_was_settled() ->
 
 async def test_the_message_of_a_mail_that_is_long_in_its_handler_is_encoded_once() -> None:
     stores = Stores()
-    stores.delivery().handed = 0.0
+    stores.delivery().handed_at = 0.0
     first, second = [one.in_flight[0].message for one in (await recorded(stores, 2))[:2]]
     assert first is not None
     assert first is second
@@ -741,7 +741,7 @@ async def test_a_mail_whose_recipients_all_failed_in_doubt_was_not_completed() -
     staged(stores, answered)
     events = logged(stores)
     delivery = stores.delivery()
-    delivery.handed = asyncio.get_running_loop().time()
+    delivery.handed_at = asyncio.get_running_loop().time()
     await delivery.stage_for_coroutine().sending()
     delivery.explain("421 later", "")
     assert await delivery.retry() is Disposition.DROPPED
@@ -763,7 +763,7 @@ async def test_recipients_that_were_served_before_the_others_failed_in_doubt_are
     events = logged(stores)
     every = ("doubtful@b.example", "sent@b.example")
     delivery = stores.delivery(replace(ITEM, mail=replace(ITEM.mail, recipients=every)))
-    delivery.handed = asyncio.get_running_loop().time()
+    delivery.handed_at = asyncio.get_running_loop().time()
     stage = delivery.stage_for_coroutine()
     await stage.sending()
     await stage.sent(every[doubtful:])
@@ -785,7 +785,7 @@ async def test_only_what_a_handler_had_is_logged_as_given_back(*, handed: bool) 
     stores = Stores()
     events = logged(stores)
     delivery = stores.delivery()
-    delivery.handed = asyncio.get_running_loop().time() if handed else None
+    delivery.handed_at = asyncio.get_running_loop().time() if handed else None
     assert await delivery.requeue() is Disposition.GIVEN_BACK
     assert [event[0] for event in events] == (["given_back"] if handed else [])
 
@@ -799,7 +799,7 @@ async def test_a_mail_that_was_deleted_in_its_handler_is_logged_with_that_reason
     stores.state.reporter = SimpleNamespace()  # type: ignore[assignment]
     events = logged(stores)
     delivery = stores.delivery()
-    delivery.handed = asyncio.get_running_loop().time()
+    delivery.handed_at = asyncio.get_running_loop().time()
     delivery.explain("421 later", "421 later")
     await {
         "retry": lambda: delivery.retry(after=timedelta(seconds=30)),

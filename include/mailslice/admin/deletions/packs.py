@@ -30,9 +30,9 @@ class KeptContent(StrEnum):
     """Where the content of a deleted mail is."""
 
     PACKED = "packed"
-    """In the batch's `.content`: `at` is the offset, `header` and `body` are lengths in bytes."""
+    """The pack `.content` has it: `at` is the offset, `header` and `body` are lengths in bytes."""
     COPIED = "copied"
-    """In two `.NUMBER` objects: `header` and `body` are their numbers."""
+    """Two objects `.NUMBER` have it: `header` and `body` are their numbers."""
     LOST = "lost"
     """It was missing when the mail was deleted."""
 

@@ -58,7 +58,7 @@ class Undeleted:
     doubtful: int = 0
     ids: dict[EnqueueId, EnqueueId] = field(default_factory=dict)
 
-    def missing(self, batch: DeletedBatch) -> None:
+    def count_lost(self, batch: DeletedBatch) -> None:
         """Count the mails of a batch whose objects are gone."""
         self.lost += batch.mails
 
@@ -139,7 +139,9 @@ _Ready = dict[EnqueueId, tuple[DeletedMail, tuple[bytes, bytes]]]
 
 
 @dataclass(frozen=True, slots=True)
-class _New:
+class _Entry:
+    """A new entry of the queue: the mail, its header and body, the claim of its id."""
+
     mail: DeletedMail
     parts: tuple[bytes, bytes]
     claim: UndeletedMail
@@ -159,7 +161,7 @@ class _Undelete:
     lock: LeasedLock
     sleep: Callable[[float], None]
     accept_duplicates: bool
-    under_way: dict[asyncio.Task[None], Sequence[DeletedMail]] = field(default_factory=dict)
+    in_flight: dict[asyncio.Task[None], Sequence[DeletedMail]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         settings = self.stores.settings
@@ -176,49 +178,49 @@ class _Undelete:
                 if mails:
                     contents = Contents(self.stores.own_blobs, mails[0].batch)
                     for chunk in batches_by_weight(mails, CHUNK_MAILS, _bytes_of, _BYTES):
-                        await self._room_for(chunk)
+                        await self._wait_for_room(chunk)
                         task = asyncio.create_task(self._restore(contents, chunk))
-                        self.under_way[task] = chunk
-            await all_ended(self.under_way)
+                        self.in_flight[task] = chunk
+            await all_ended(self.in_flight)
         finally:
-            await asyncio.gather(*self.under_way, return_exceptions=True)
+            await asyncio.gather(*self.in_flight, return_exceptions=True)
             self.thread.shutdown()
             await self.publisher.close()
             self.blobs.close()
 
-    async def _room_for(self, chunk: Sequence[DeletedMail]) -> None:
-        """Waits until the chunk fits, and no chunk in flight has one of its mails (two runs may
-        have deleted a mail).
+    async def _wait_for_room(self, chunk: Sequence[DeletedMail]) -> None:
+        """Waits until the chunk fits, and no chunk in flight has one of its mails: two runs may
+        have deleted one.
         """
         ids, size = {mail.enqueue_id for mail in chunk}, _size(chunk)
-        while self.under_way and (
-            len(self.under_way) >= _CHUNKS
-            or size + sum(map(_size, self.under_way.values())) > _BYTES
-            or any(mail.enqueue_id in ids for other in self.under_way.values() for mail in other)
+        while self.in_flight and (
+            len(self.in_flight) >= _CHUNKS
+            or size + sum(map(_size, self.in_flight.values())) > _BYTES
+            or any(mail.enqueue_id in ids for other in self.in_flight.values() for mail in other)
         ):
-            ended, _ = await asyncio.wait(self.under_way, return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait(self.in_flight, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
                 task.result()
-                del self.under_way[task]
+                del self.in_flight[task]
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.thread, work, *args)
 
     async def _restore(self, contents: Contents, mails: Sequence[DeletedMail]) -> None:
         """Claims ids, writes blobs and rows, records ENTERED, publishes, records DONE."""
-        chunk = await self._in_thread(self._claimed, contents, mails)
+        chunk = await self._in_thread(self._claim_ids, contents, mails)
         if not chunk:
             return
-        items = await all_ended(map(self._put, chunk))
+        items = await all_ended(map(self._write_blobs, chunk))
         crash.point("undelete:blobs")
-        entered, rows = await self._in_thread(self._entered, chunk, items)
+        entered, rows = await self._in_thread(self._enter, chunk, items)
         self.lock.require()
         await self._publish_all(rows)
         crash.point("undelete:published")
         await self._in_thread(self._record, {claim: claim.new_id for claim in entered})
         crash.point("undelete:recorded")
 
-    def _claimed(self, contents: Contents, mails: Sequence[DeletedMail]) -> list[_New]:
+    def _claim_ids(self, contents: Contents, mails: Sequence[DeletedMail]) -> list[_Entry]:
         ready: _Ready = {}
         for mail in mails:
             if mail.is_back:
@@ -242,9 +244,8 @@ class _Undelete:
                 cut_off.append(claim)
         if cut_off:
             claims |= self._new_claims(cut_off, ready, new_ids)
-        return [
-            _New(*ready[id_], claims[id_]) for id_ in new_ids if claims[id_].new_id == new_ids[id_]
-        ]
+        won = (id_ for id_ in new_ids if claims[id_].new_id == new_ids[id_])
+        return [_Entry(*ready[id_], claims[id_]) for id_ in won]
 
     def _new_claims(
         self,
@@ -255,8 +256,8 @@ class _Undelete:
         """New claims for cut-off mails whose earlier entries were not published. Records the mails
         whose entry was published, and counts those in doubt.
         """
-        tries = CutOffEntries(self.stores, self.queue, self.sleep)
-        out = tries.published(
+        earlier = CutOffEntries(self.stores, self.queue, self.sleep)
+        entries = earlier.published(
             [
                 CutOff(
                     ready[claim.enqueue_id][0].kept.item,
@@ -268,8 +269,8 @@ class _Undelete:
             ]
         )
         self.lock.renew()  # it waited for workers
-        self._record({claim: out[claim.new_id] for claim in cut_off if claim.new_id in out})
-        doubtful = {} if self.accept_duplicates else tries.doubtful
+        self._record({one: entries[one.new_id] for one in cut_off if one.new_id in entries})
+        doubtful = {} if self.accept_duplicates else earlier.doubtful
         self.outcome.doubtful += len(doubtful)
         anew = {
             claim: UndeletedMail(
@@ -279,22 +280,22 @@ class _Undelete:
                 (*claim.voided, claim.new_id),
             )
             for claim in cut_off
-            if claim.new_id not in out and claim.new_id not in doubtful
+            if claim.new_id not in entries and claim.new_id not in doubtful
         }
         self._change(anew)
         crash.point("undelete:claimed-anew")
         voided = {entry: claim for claim in anew.values() for entry in claim.voided}
-        completed = tries.void(list(voided), self.lock.renew)
+        completed = earlier.void(list(voided), self.lock.renew)
         done = {voided[entry]: entry for entry in completed}
         self._record(done)
-        # The void ended: nobody takes its marks for those of a completion.
+        # The void ended: its marks are no longer mistaken for marks of a completion.
         proved = {one: replace(one, voided=()) for one in anew.values() if one not in done}
         self._change(proved)
         crash.point("undelete:voided")
         return {one.enqueue_id: one for one in proved.values()}
 
-    def _entered(
-        self, chunk: Sequence[_New], items: Sequence[QueuedMail]
+    def _enter(
+        self, chunk: Sequence[_Entry], items: Sequence[QueuedMail]
     ) -> tuple[list[UndeletedMail], list[ViewRow]]:
         rows = add_rows(self.stores, self.queue, items, self.shape, self.clock())
         crash.point("undelete:rows")
@@ -319,7 +320,7 @@ class _Undelete:
         if not self.stores.own.undeleted_mails.change(self.queue, list(changes.items())):
             raise StoreUnavailable(f"somebody else undeletes mails of {self.queue}: ask again")
 
-    async def _put(self, one: _New) -> QueuedMail:
+    async def _write_blobs(self, one: _Entry) -> QueuedMail:
         header, body = ((self.ids.new(part), part) for part in one.parts)
         for blob_id, content in (header, body):
             await self.blobs.put(blob_id, content)

@@ -55,9 +55,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What is done with the mail (`closed`, `failed`...), why, by whom, in which run. Fields of its
-    row.
-    """
+    """A decision about a mail, as fields of its row: action (`closed`...), reason, person, run."""
 
     action: str
     why: str

@@ -63,7 +63,7 @@ class GroupOutcome:
     deleted: int
     bytes: int
     skipped: dict[str, int]
-    """By reason."""
+    """Reason -> number of keys that were not deleted."""
     failed: int
     failures: dict[str, str] = field(default_factory=dict)
     """At most NAMED of the failed keys, and why."""
@@ -131,7 +131,7 @@ def _delete(
 GROUPS, EXPIRES = "groups", "copiesExpire"
 """Report fields that a second try reads: the outcome of each group, and when the copies expire."""
 _GROUPS_A_SLOT = 4
-"""In the first round. Apply checks the lock and the time limit between two rounds."""
+"""Groups of the first round. Apply checks lock and time limit between two rounds."""
 _SHORT_ROUND_S, _LONG_ROUND_S = 4.0, 8.0
 _SMALL_PLAN = 2
 """This process reads up to this many groups of candidates; Spark reads more."""

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Self
 
+from mailslice.model.closing import Closing
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
@@ -61,7 +62,7 @@ class Trashed:
         return cls(expires, match[2], BlobId(match[4]), size, (match[3] or "")[1:])
 
 
-class Trash:
+class Trash(Closing):
     """The trash: finds, restores and deletes copies.
 
     Raises BadSetting if the own bucket is James' bucket: blob_gc would delete copies there, too.
@@ -76,10 +77,7 @@ class Trash:
         self.own = open_patient_store(settings.s3, settings.own.bucket, turns)
         self.james = open_patient_store(settings.s3, settings.s3.bucket, turns)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.own.close()
         self.james.close()
 

@@ -105,7 +105,7 @@ class MailboxCorrector:
             return MailboxOutcome(SKIPPED, decide.NO_MAILBOX)
         stored = self._tables.counters(drift.mailbox)
         digest = self._reread(drift, unprojected)
-        highest_modseq = self._tables.given_modseq(drift.mailbox)
+        highest_modseq = self._tables.highest_modseq(drift.mailbox)
         why = decide.refused(drift, stored, digest, highest_modseq, self._plan.made_at)
         if why is None:
             why = self._differs(drift.mailbox, stored)

@@ -115,7 +115,7 @@ def as_report_entry(mailbox: UUID, stored: Counters, computed: Counters) -> dict
 
 
 MANY = 1_000
-"""With this many projected messages, a truth of less than half as many counts as lost."""
+"""From this many projected messages on, a truth of less than half as many counts as lost."""
 _UNREAD = "Every token range of every table was read: an unread one is not an empty one."
 _ALWAYS_ALLOWED = 20
 """A run may always correct or delete this many mailboxes or rows: `max_share` applies above it."""

@@ -223,7 +223,7 @@ def _ones(groups: Groups) -> npt.NDArray[np.int64]:
 def _table_sums(
     stores: Stores, table: str, columns: Columns, groups: Groups
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """For each name of a sum the values, one a mailbox."""
+    """Name of a sum -> its values, one for each mailbox."""
     if table in _SIDES:
         first, second = fingerprints(columns, stores.mailboxes.flags)
         side = _SIDES[table]

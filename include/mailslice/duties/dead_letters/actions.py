@@ -23,7 +23,7 @@ from mailslice.duties.dead_letters.decide import (
     TOO_OFTEN,
     LetterAction,
     is_redriven_often,
-    refused_by,
+    reason_not_to_redrive,
 )
 from mailslice.duties.dead_letters.letters import PlannedLetter, export_letter, folder_of
 from mailslice.duties.dead_letters.lookups import LetterLookups
@@ -36,7 +36,7 @@ from mailslice.model.mail import EnqueueId, Partition
 from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, Checkout, check_out
 
 MAX_CHECKOUT = timedelta(minutes=10)
-"""Then all letters go back: a broker closes a channel that has one unacknowledged for 30 min."""
+"""Longest checkout. A broker closes a channel with a message that is unacknowledged for 30 min."""
 _AT_ONCE = 100
 """Letters whose marks or rows are looked up together."""
 _OF_THE_BROKER = frozenset(
@@ -68,8 +68,8 @@ class LetterWork:
         self.names = names.RabbitNames(run.queue)
         self.limit = checkout_limit(run, letters)
         self.lookups = LetterLookups(run.stores, run.queue)
-        self.taking = run.throttle("rabbitmq")
-        self.redriving = run.throttle("rabbitmq", self.params.rate)
+        self.checkout_rate = run.throttle("rabbitmq")
+        self.redrive_rate = run.throttle("rabbitmq", self.params.rate)
         self.pending: dict[str, list[PlannedLetter]] = {}
         for letter in letters:
             if letter.is_acted_on:
@@ -87,7 +87,7 @@ class LetterWork:
         exports = " ".join(files(folder_of(self.run.queue))) if earlier else ""
         for letter in (letter for letters in self.pending.values() for letter in letters):
             if earlier and self._was_done(letter, exports):
-                self._done(letter)
+                self._count_done(letter)
             else:
                 self.progress.skip(VANISHED)
 
@@ -99,23 +99,23 @@ class LetterWork:
         notes = self.run.stores.own.dead_letter_notes.by_ids(self.run.queue, [enqueue_id])
         return enqueue_id in notes and notes[enqueue_id].redrives > letter.redrives
 
-    def _done(self, letter: PlannedLetter) -> None:
+    def _count_done(self, letter: PlannedLetter) -> None:
         self.progress.done(_KINDS[LetterAction(letter.action)])
 
     def _perform_once(self) -> bool:
         """Go through the queue once; whether this ended early, so that another pass is needed."""
-        self._until = time.monotonic() + MAX_CHECKOUT.total_seconds()
+        self._deadline = time.monotonic() + MAX_CHECKOUT.total_seconds()
         with check_out(
             self.run.settings.rabbitmq, self.names.dead_letter_queue, self.limit
         ) as checkout:
             if checkout is None:
                 return False
-            self.redriving.sleep = self.taking.sleep = checkout.sleep
+            self.redrive_rate.sleep = self.checkout_rate.sleep = checkout.sleep
             matches: list[Match] = []
             for position, message in enumerate(checkout.messages()):
                 letter = letter_of(message, position, self.names.work_queue)
                 if letter.key in self.pending:
-                    matches.append((message, self._taken(letter.key), letter))
+                    matches.append((message, self._take_pending(letter.key), letter))
                 if len(matches) >= _AT_ONCE or not self.pending:
                     self._act(checkout, matches)
                     matches = []
@@ -125,9 +125,9 @@ class LetterWork:
         return bool(self.pending) and self._is_over()
 
     def _is_over(self) -> bool:
-        return self.run.out_of_time() or time.monotonic() > self._until
+        return self.run.out_of_time() or time.monotonic() > self._deadline
 
-    def _taken(self, key: str) -> PlannedLetter:
+    def _take_pending(self, key: str) -> PlannedLetter:
         """Take one planned letter of this key out of `pending`."""
         *others, planned = self.pending.pop(key)
         if others:
@@ -152,7 +152,7 @@ class LetterWork:
     def _act_on(self, checkout: Checkout, match: Match, *, marked: bool) -> None:
         message, planned, letter = match
         checkout.sleep(0)  # a store may have answered for the last letter after 10 s, or not at all
-        (self.redriving if planned.action == LetterAction.REDRIVE else self.taking).take()
+        (self.redrive_rate if planned.action == LetterAction.REDRIVE else self.checkout_rate).take()
         self.run.require_lock()
         match planned.action:
             case LetterAction.DROP:
@@ -166,7 +166,7 @@ class LetterWork:
         if why is None:
             checkout.ack(message)
             crash.point("apply:after-ack")
-            self._done(planned)
+            self._count_done(planned)
         else:
             self.progress.skip(why)
 
@@ -183,7 +183,7 @@ class LetterWork:
             return TOO_OFTEN
         if letter.enqueue_id is None:
             return DEALT_WITH
-        if why := refused_by(facts, classified, letter.enqueue_id, self.params):
+        if why := reason_not_to_redrive(facts, classified, letter.enqueue_id, self.params):
             return why
         round_ = classified.redrives + 1
         self.run.stores.own.dead_letter_notes.count_redrive(
@@ -192,7 +192,7 @@ class LetterWork:
         crash.point("apply:after-count")
         partition = facts.rows.get(letter.enqueue_id)
         if partition is None:
-            partition = self._entered(message)
+            partition = self._add_row(message)
         elif letter.partition is None:
             partition = None  # a letter of James goes back as James left it
         if self.run.stores.tables.deleted.is_marked(self.run.queue, letter.enqueue_id):
@@ -206,7 +206,7 @@ class LetterWork:
         crash.point("apply:after-publish")
         return None
 
-    def _entered(self, message: CheckedOutMessage) -> Partition:
+    def _add_row(self, message: CheckedOutMessage) -> Partition:
         """Add a row of today for a mail that is redriven by force.
 
         Without a row a worker considers the mail cleaned up, and its mark could be deleted while a

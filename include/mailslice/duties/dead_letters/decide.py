@@ -25,7 +25,7 @@ _AT_A_TIME = 500
 
 
 class LetterAction(StrEnum):
-    """What one letter gets."""
+    """The action on one letter."""
 
     KEEP = "keep"
     DROP = "drop"
@@ -35,7 +35,7 @@ class LetterAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LetterDecision:
-    """One letter, what becomes of it and why."""
+    """One letter, the action on it, and the reason."""
 
     classified: ClassifiedLetter
     action: LetterAction
@@ -44,7 +44,7 @@ class LetterDecision:
 
 @dataclass(frozen=True, slots=True)
 class RedriveFacts:
-    """What was read about candidates of a redrive.
+    """Facts about candidates of a redrive.
 
     `rows`: the partition of each mail's row, if that is at browseStart or later. `delayed`: mails
     with a copy in a delay level. `content`: a letter's key -> whether its content exists; None: the
@@ -73,7 +73,7 @@ def decide(
         wants_facts = len(redriven) < params.limit
         facts = read_facts([letters[at] for at in batch]) if wants_facts else None
         for at in batch:
-            why = _why_kept(letters[at], params, facts, redriven)
+            why = _reason_to_keep(letters[at], params, facts, redriven)
             decided[at] = (LetterAction.REDRIVE, ASKED) if why is None else (LetterAction.KEEP, why)
     return [
         LetterDecision(classified, *decision)
@@ -116,7 +116,7 @@ def is_redriven_often(classified: ClassifiedLetter, params: Params) -> bool:
     return classified.redrives >= params.most_redrives
 
 
-def _why_kept(
+def _reason_to_keep(
     classified: ClassifiedLetter,
     params: Params,
     facts: RedriveFacts | None,
@@ -127,13 +127,13 @@ def _why_kept(
         return LIMITED
     if enqueue_id in redriven:
         return DUPLICATE
-    why = refused_by(facts, classified, enqueue_id, params)
+    why = reason_not_to_redrive(facts, classified, enqueue_id, params)
     if why is None:
         redriven.add(enqueue_id)
     return why
 
 
-def refused_by(
+def reason_not_to_redrive(
     facts: RedriveFacts, classified: ClassifiedLetter, enqueue_id: EnqueueId, params: Params
 ) -> str | None:
     """Why the mail must not be redriven; None if it may be. Asked in plan and again in apply."""

@@ -111,7 +111,7 @@ class PlannedLetter:
 
 
 def ages_by_cause(decisions: Sequence[LetterDecision], now: datetime) -> dict[str, Any]:
-    """For each cause the count, and when the oldest and the newest letter died, if known."""
+    """Cause -> count, and when the oldest and the newest letter died, if known."""
     report: dict[str, Any] = {}
     for cause in Cause:
         died = [one.classified.letter.died_at for one in decisions if one.classified.cause is cause]

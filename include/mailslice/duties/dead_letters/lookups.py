@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 
-from mailslice.admin.dead_letters import ClassifiedLetter, Letter, content_there
+from mailslice.admin.dead_letters import ClassifiedLetter, Letter, content_exists
 from mailslice.duties.dead_letters.decide import RedriveFacts
 from mailslice.model.batches import batches_by_key
 from mailslice.model.mail import EnqueueId, Partition, QueueName
@@ -33,7 +33,7 @@ class LetterLookups:
         return RedriveFacts(
             rows,
             frozenset(self._stores.own.delayed_mails.waiting(self._queue, ids)),
-            known | content_there(self._stores, unknown),
+            known | content_exists(self._stores, unknown),
         )
 
     def with_row(self, letters: Iterable[Letter], now: datetime) -> dict[EnqueueId, Partition]:

@@ -100,7 +100,7 @@ def _with_census(
     if youngest + context.settings.duty.grace > context.clock():  # by its writer's clock
         sleep(max(SETTLED, 2 * context.settings.rabbitmq.timeout).total_seconds())
     before, undisturbed = stores.own.worker_records.list(queue), counts_of(stores, queue)
-    longest = longest_hold(before)
+    longest = max_checkout_time(before)
     _announce(stores, queue, undisturbed, longest)
     began = context.clock()
     with take_census(context.settings, queue, stores.management) as hold:
@@ -165,7 +165,7 @@ def _announce(stores: Stores, queue: QueueName, counts: BrokerCounts, longest: t
     )
 
 
-def longest_hold(records: Iterable[WorkerRecord]) -> timedelta:
+def max_checkout_time(records: Iterable[WorkerRecord]) -> timedelta:
     """How long a hold may last: three records of each living worker, three minutes at most."""
     rarest = max((record.every for record in records if record.is_alive), default=timedelta(0))
     return max(LONGEST_HOLD, HOLD + min(_RECORDS * rarest, _LONGEST_WAIT))
@@ -189,7 +189,7 @@ def explained_consumers(
     before: Iterable[WorkerRecord],
     longest: timedelta,
 ) -> Consumers:
-    """What consumers hold. Asks until records explain it, or until the `longest` hold is over.
+    """The messages that consumers hold. Reads until records explain all, or `longest` is over.
 
     Only records that were made after RabbitMQ's figure explain it. Consumers get no new mail, so a
     mail of such a record was with them at the time of the figure. An earlier record may list mails

@@ -88,10 +88,10 @@ def _not_in_work_queue(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, s
         if is_overdue(facts.due, evidence.now, 0):
             return Verdict.UNKNOWN, f"was {due} and has not come; {waiting}"
         return Verdict.DELAYED, due
-    return _not_found(facts, evidence)
+    return _in_no_queue(facts, evidence)
 
 
-def _not_found(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
+def _in_no_queue(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
     if facts.was_delayed and facts.due is None:
         return Verdict.UNKNOWN, "its delay ended while the audit looked: it is on its way"
     if evidence.dead_letters is None:
@@ -109,7 +109,7 @@ def _not_found(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
 
 
 def _without_census(facts: MailFacts, counts: BrokerCounts) -> str:
-    """What the figures suggest. They prove nothing about a single mail."""
+    """A guess from the figures. They prove nothing about a single mail."""
     proves = "a census (--census) proves it"
     if counts.ready is None or counts.unacknowledged is None:
         return "RabbitMQ gives no figures of its work queue; take a census (--census)"

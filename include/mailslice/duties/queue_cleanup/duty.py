@@ -39,7 +39,7 @@ MAX_NAMED = 99
 _CLEAN = "nothing to do, the range is clean already: "
 _IN_FLIGHT = 16
 _TARGET, _DELETING = "browseStartTarget", "deletesBegun"
-"""What a killed try of this plan may have done: written this browseStart, begun to delete."""
+"""Progress of a killed try of this plan: it may have written this browseStart, begun to delete."""
 _BEFORE, _WRITTEN = "browseStartBefore", "browseStartWrittenUs"
 """For verify: browseStart before apply raised it, and the write time of apply's value."""
 
@@ -211,7 +211,7 @@ def _raise_browse_start(run: Run, second: SecondRead, progress: Progress) -> Mov
     moved = view.move_browse_start(run.stores, run.queue, target, run.clock)
     if moved.wrote is not None:
         run.report(**{_BEFORE: befores.get(iso(moved.before), iso(moved.before))})
-    # If another value is stored, nobody can tell whether the killed try wrote its target before.
+    # If another value is stored, it is unknown whether the killed try wrote its target before.
     elif moved.before and iso(moved.before) == progress.earlier.get(_TARGET):
         moved = replace(moved, wrote=moved.before)
     run.report(**{_WRITTEN: moved.written_us})

@@ -235,7 +235,7 @@ class Verification:
         return int(not decide.aligned(now, self.plan.shape.window))
 
     def _planned_rows_without_mark(self) -> int:
-        """Of a sample of the rows in view that are left. Apply drops marks after its last read."""
+        """Counts in a sample of the remaining rows. Apply drops marks after its last read."""
         left = [
             part
             for part in self.planned

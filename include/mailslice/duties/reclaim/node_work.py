@@ -152,7 +152,7 @@ class NodeWork:
             self.run.require_lock()
             crash.point("apply:before-collect")
             self.tool.run(node, collect(keyspace, tables), timeout)
-            after = self._settled(node, before)
+            after = self._wait_for_deletion(node, before)
             fields = {"status": RECLAIMED, "after": after, "reclaimed_at": began_at}
         except CommandFailed as error:
             fields = {"status": REMAINING if error.timed_out else FAILED, "problem": str(error)}
@@ -163,7 +163,7 @@ class NodeWork:
         seconds = round(time.perf_counter() - began, 3)
         return NodeOutcome(node=node, before=before, seconds=seconds, **fields)
 
-    def _settled(self, node: str, before: Mapping[str, int]) -> dict[str, int]:
+    def _wait_for_deletion(self, node: str, before: Mapping[str, int]) -> dict[str, int]:
         """The sizes after Cassandra deleted the replaced SSTables.
 
         It deletes them after the command has returned, and counts old and new ones until then. New

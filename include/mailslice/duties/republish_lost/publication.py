@@ -57,7 +57,7 @@ class SkipReason(StrEnum):
     """Since the audit a worker's record, or the mail's stage marks, say that it is done."""
     ALREADY = "already republished"
     BY_THIS_RUN = "already republished by this run"
-    """By an earlier try of this run. It counts as applied, not as skipped."""
+    """An earlier try of this run published it. It counts as applied, not as skipped."""
     OUTCOME_UNKNOWN = "outcome unknown"
     """An earlier publish was not confirmed; only with repeat_unknown."""
 

@@ -120,7 +120,7 @@ class StuckMailWork:
             if mail["run"] != run.request.run
         }
         alarms = list(progress.earlier.get("alarms", ()))
-        self.actions = StuckMailActions(run, plan, self.quarantine, self._why_left, since, alarms)
+        self.actions = StuckMailActions(run, plan, self.quarantine, self._why_skip, since, alarms)
         # Each mail costs a few writes and a copy of its content.
         self.throttle = run.throttle("s3")
         self.decisions: list[dict[str, Any]] = []
@@ -134,7 +134,7 @@ class StuckMailWork:
         closed = {} if self.shadow else self.actions.closed_by_earlier_try()
         for mail in self.mails:
             if mail.enqueue_id in closed:
-                self._done(closed[mail.enqueue_id])
+                self._record_done(closed[mail.enqueue_id])
                 continue
             if self.run.out_of_time():
                 break
@@ -167,12 +167,12 @@ class StuckMailWork:
     def _perform(self, planned: PlannedMail) -> None:
         """Act on one mail. An error of a mail does not stop the others."""
         self.throttle.take()
-        if (why := self._why_left(planned)) is not None:
+        if (why := self._why_skip(planned)) is not None:
             self.progress.skip(why)
             return
         self.run.require_lock()
         try:
-            self._done(self.actions.act(planned, self._stuck[planned.enqueue_id]))
+            self._record_done(self.actions.act(planned, self._stuck[planned.enqueue_id]))
         except LeftAlone as skipped:
             self.progress.skip(str(skipped))
         except TryAgain as error:  # perhaps for this mail alone, such as by its content
@@ -182,7 +182,7 @@ class StuckMailWork:
         except MailsliceError as error:
             self.progress.fail(str(planned.enqueue_id), str(error))
 
-    def _why_left(self, planned: PlannedMail) -> str | None:
+    def _why_skip(self, planned: PlannedMail) -> str | None:
         """Why to leave a mail; None while recent records show that its holder lives and hangs."""
         stuck = self._stuck.get(planned.enqueue_id)
         # The holder may have died since: copying contents, also this one's, takes long.
@@ -192,7 +192,7 @@ class StuckMailWork:
         is_held = stuck is not None and stuck.record.worker == planned.worker
         return None if is_held else _why_not(planned, self._liveness)
 
-    def _done(self, decision: dict[str, Any]) -> None:
+    def _record_done(self, decision: dict[str, Any]) -> None:
         self.decisions.append(decision)
         if self.shadow:
             self.progress.skip(NOTED)

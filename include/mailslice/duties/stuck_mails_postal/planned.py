@@ -57,7 +57,7 @@ class PlannedRow:
 
     @property
     def lock(self) -> tuple[str | None, datetime | None]:
-        """What the rows of one batch have in common."""
+        """Holder and time of the lock: the rows of one batch share them."""
         return self.locked_by, self.locked_at
 
     @property
@@ -109,12 +109,12 @@ class PostalPlan(Plan):
         return self.mode is not PostalMode.SHADOW
 
     def by_mode(self, row: PlannedRow) -> dict[str, str]:
-        """What each mode does with a row as it was planned, or why it leaves it alone."""
+        """Mode -> its action on a row as it was planned, or the reason to leave it alone."""
         modes = (PostalMode.CLOSE, PostalMode.RETRY)
         return {mode.value: str(self.action(row, mode)) for mode in modes}
 
     def action(self, row: PlannedRow, mode: PostalMode) -> PostalAction | str:
-        """What is done with a message, or why nothing."""
+        """The action on a message, or the reason to leave it alone."""
         if row.state is PostalState.UNKNOWN:
             return SERVER_UNREADABLE
         if row.state is not PostalState.STUCK:

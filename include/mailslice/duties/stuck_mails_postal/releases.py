@@ -68,7 +68,7 @@ class PostalReleases:
         entry = self._current(entry)
         if entry.state is EntryState.DISCARDING:
             raise NotReleased("it is being discarded")
-        quarantined = self._looked_up(entry)
+        quarantined = self._look_up_entry(entry)
         if _is_back(entry, quarantined):
             self._end(entry, "released")
             return quarantined.queued
@@ -95,7 +95,7 @@ class PostalReleases:
         Raises NotReleased. After a PostalSilent it may be half done: call it again.
         """
         entry = self._current(entry)
-        quarantined = self._looked_up(entry)
+        quarantined = self._look_up_entry(entry)
         if _is_back(entry, quarantined):
             raise NotReleased("it is being released; release it again to finish that")
         self._require_lock()
@@ -124,7 +124,7 @@ class PostalReleases:
             raise NotReleased(f"a run that was cut off is closing it; {ends}")
         return current
 
-    def _looked_up(self, entry: PostalEntry) -> QuarantinedMessage:
+    def _look_up_entry(self, entry: PostalEntry) -> QuarantinedMessage:
         (quarantined,) = look_up(self._stores.postal, [entry])
         if quarantined.state is QuarantineState.UNKNOWN and quarantined.message is None:
             raise PostalSilent(str(quarantined.why))

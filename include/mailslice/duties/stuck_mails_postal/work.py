@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 CHUNK = 50
 """Planned rows whose batches are read together."""
-LOOKS = 3
+MAX_READS = 3
 """How often a message is read at most, if Postal keeps writing about it."""
 Lock = tuple[Any, ...]
 _ACTIONS = frozenset(PostalAction)
@@ -59,7 +59,7 @@ class RowLeftAlone(MailsliceError):
     """A row stays as it is; the text is the key of `skippedBy`."""
 
 
-class NextRun(MailsliceError):
+class LeftToNextRun(MailsliceError):
     """A row cannot be acted on now. This is no failure: the next run tries again."""
 
 
@@ -82,9 +82,9 @@ class StuckMessages:
         for row in self._rows:
             if row.is_locked:
                 self._batches[row.lock].append(row)
-        self._own: set[int] = set()
+        self._changed_by_us: set[int] = set()
         """Ids of rows that this run changed: they do not make their batch a moving one."""
-        self._moving: set[Lock] = set()
+        self._moving_batches: set[Lock] = set()
         """Batches whose rows somebody else worked on since the plan."""
         self._decided: list[dict[str, Any]] = progress.counted.setdefault("decisions", [])
         self._changed: Counter[str] = progress.counted.setdefault("changedByState", Counter())
@@ -94,7 +94,7 @@ class StuckMessages:
         finished = self._closings.finish_all({row.queued_message for row in self._rows})
         self._run.report(finishedOfEarlierRuns=finished)
         done = self._done_by_earlier_try() if self._progress.earlier else {}
-        self._own |= done.keys()
+        self._changed_by_us |= done.keys()
         self._perform_rows(done)
         # A planned row may have been left alone, or answered. Then nobody needs the copy that a
         # killed run made of it.
@@ -105,25 +105,25 @@ class StuckMessages:
     def _perform_rows(self, done: Mapping[int, PostalAction]) -> None:
         """Act on each row; count the rows that an earlier try has `done`, unless unchanged."""
         for chunk in batches(self._rows, CHUNK):
-            current = self._look_at_batches(chunk)
+            current = self._read_current_rows(chunk)
             for planned in chunk:
-                if self._run.out_of_time() or self._acted_on() >= self._plan.limit:
+                if self._run.out_of_time() or self._count_toward_limit() >= self._plan.limit:
                     return
                 row = current.get(planned.queued_message)
                 action = done.get(planned.queued_message)
                 if action is None or planned.is_still(row):
                     self._perform(planned, row)
                 else:
-                    self._done(action, planned)
+                    self._record_done(action, planned)
 
-    def _acted_on(self) -> int:
-        """Rows that count for the limit. Rows that no run can act on do not: they would use up the
-        limit of every run. A row that changed counts: an earlier try may have changed it.
+    def _count_toward_limit(self) -> int:
+        """The rows that count toward the limit. A row that changed counts: an earlier try may have
+        changed it. A row on which no run can act does not: it would use up every run's limit.
         """
         return self._progress.applied + self._progress.skipped[LOCK_CHANGED]
 
     def _done_by_earlier_try(self) -> dict[int, PostalAction]:
-        """What a killed try of this plan did, by the quarantine and the decisions."""
+        """Queue row -> action of a killed try of this plan, by the quarantine and the decisions."""
         records, plan = self._run.stores.records, self._plan
         since, until = plan.made_at - _DAY, self._run.clock() + _DAY  # clocks may be set
         written = records.postal_decisions.list(since, until)
@@ -139,40 +139,40 @@ class StuckMessages:
             if entry.run == plan.run and entry.state is EntryState.KEPT
         }
 
-    def _look_at_batches(self, chunk: list[PlannedRow]) -> dict[int, QueuedMessage]:
+    def _read_current_rows(self, chunk: list[PlannedRow]) -> dict[int, QueuedMessage]:
         """Read the rows as they are now, and note the batches that somebody else works on."""
         self._servers = PostalServers(self._postal, self._servers.unreadable)  # an empty cache
         members = {row.lock: self._batches[row.lock] for row in chunk if row.is_locked}
         rows = [*chunk, *(row for batch in members.values() for row in batch)]
         current = self._queue.by_id(dict.fromkeys(row.queued_message for row in rows))
         for lock, batch in members.items():
-            others = (row for row in batch if row.queued_message not in self._own)
+            others = (row for row in batch if row.queued_message not in self._changed_by_us)
             if any(not row.is_still(current.get(row.queued_message)) for row in others):
-                self._moving.add(lock)
+                self._moving_batches.add(lock)
         return current
 
     def _perform(self, planned: PlannedRow, row: QueuedMessage | None) -> None:
         """Act on one row. An error of a row does not stop the others."""
         try:
-            self._done(self._act(planned, self._unchanged(planned, row)), planned)
+            self._record_done(self._act(planned, self._require_unchanged(planned, row)), planned)
         except RowLeftAlone as skipped:
             self._progress.skip(str(skipped))
             if str(skipped) == LOCK_CHANGED:
                 self._changed[planned.state.value] += 1
-        except (NextRun, Contended) as error:
+        except (LeftToNextRun, Contended) as error:
             log.warning("queue row %d is left to the next run: %s", planned.queued_message, error)
         except (TryAgain, Refused):
             raise
         except MailsliceError as error:
             self._progress.fail(f"queue row {planned.queued_message}", str(error))
 
-    def _unchanged(self, planned: PlannedRow, row: QueuedMessage | None) -> QueuedMessage:
+    def _require_unchanged(self, planned: PlannedRow, row: QueuedMessage | None) -> QueuedMessage:
         """The row. Raises RowLeftAlone if it or its batch is not as it was planned, or if the plan
         leaves it alone.
         """
         if row is None or not planned.is_still(row):
             raise RowLeftAlone(LOCK_CHANGED)
-        if planned.lock in self._moving:
+        if planned.lock in self._moving_batches:
             raise RowLeftAlone(BATCH_IN_PROGRESS)
         action = self._plan.action(planned, self._plan.mode)
         if not isinstance(action, PostalAction):
@@ -181,15 +181,15 @@ class StuckMessages:
             raise RowLeftAlone(SERVER_UNREADABLE)
         return row
 
-    def _done(self, action: PostalAction, planned: PlannedRow) -> None:
-        self._own.add(planned.queued_message)
+    def _record_done(self, action: PostalAction, planned: PlannedRow) -> None:
+        self._changed_by_us.add(planned.queued_message)
         self._decided.append({**planned.as_json(), "action": action.value})
         self._progress.done(action.value)
 
     def _act(self, planned: PlannedRow, row: QueuedMessage) -> PostalAction:
         """Read, decide, change; repeat if Postal wrote about the message meanwhile."""
-        for _ in range(LOOKS):
-            surveyed = self._survey_again(planned, row)
+        for _ in range(MAX_READS):
+            surveyed = self._resurvey(planned, row)
             now = PlannedRow.of(surveyed)
             action = self._plan.action(now, self._plan.mode)
             accepted = self._plan.accept_duplicates
@@ -199,23 +199,23 @@ class StuckMessages:
                 raise RowLeftAlone(action)
             self._run.require_lock()
             try:
-                return self._performed(action, surveyed)
+                return self._perform_action(action, surveyed)
             except MessageChanged as error:
                 log.info("queue row %d: %s: looked at again", row.id, error)
             except RowChanged:
                 if planned.is_locked:
-                    self._moving.add(planned.lock)
+                    self._moving_batches.add(planned.lock)
                 raise RowLeftAlone(LOCK_CHANGED) from None
             except RecordRefused as error:
                 self._servers.unreadable[row.server] = str(error)
                 raise RowLeftAlone(SERVER_UNREADABLE) from error
-        raise NextRun("Postal goes on writing about its message")
+        raise LeftToNextRun("Postal goes on writing about its message")
 
-    def _performed(self, action: PostalAction, surveyed: SurveyedRow) -> PostalAction:
-        """Act; what was done. A message that lost its content is closed if a copy of it is left."""
+    def _perform_action(self, action: PostalAction, surveyed: SurveyedRow) -> PostalAction:
+        """Act; return the action. A message without content is closed if a copy of it exists."""
         is_lost = surveyed.state is PostalState.CONTENT_LOST  # a killed run may have copied it
         if is_lost and (entry := self._quarantine.closing_of(surveyed.row)) is not None:
-            self._take(entry, surveyed)
+            self._remove_from_queue(entry, surveyed)
             return PostalAction.CLOSED
         if action is PostalAction.CLOSED:
             self._close(surveyed)
@@ -223,7 +223,7 @@ class StuckMessages:
             self._change(action, surveyed)
         return action
 
-    def _survey_again(self, planned: PlannedRow, row: QueuedMessage) -> SurveyedRow:
+    def _resurvey(self, planned: PlannedRow, row: QueuedMessage) -> SurveyedRow:
         """State and stage, by Postal's rows as they are now."""
         if planned.is_locked:
             (surveyed,) = self._servers.classified([row], self._queue.now())
@@ -268,19 +268,19 @@ class StuckMessages:
         """Write a durable copy, then change Postal by one transaction, then set the entry KEPT."""
         row, message, stage = surveyed.row, surveyed.message, surveyed.stage
         assert message is not None and stage is not None  # noqa: S101, PT018 - it is stuck
-        content = self._content(row, message)
+        content = self._read_content(row, message)
         old = self._run.stores.records.postal_quarantine.get(row.server, row.message)
         if old is not None and not look_up(self._postal, [old])[0].is_proved:
-            raise NextRun("its id has another message in quarantine: export and discard that")
+            raise LeftToNextRun("its id has another message in quarantine: export and discard that")
         noted = self._quarantine.note(entry_of(self._run, row, stage, message))
         entry = None if noted is None else self._quarantine.copy(noted, content)
         if entry is None:
-            raise NextRun("somebody else works on its entry in quarantine")
+            raise LeftToNextRun("somebody else works on its entry in quarantine")
         crash.point("postal:kept")
         self._run.require_lock()
-        self._take(entry, surveyed)
+        self._remove_from_queue(entry, surveyed)
 
-    def _take(self, entry: PostalEntry, surveyed: SurveyedRow) -> None:
+    def _remove_from_queue(self, entry: PostalEntry, surveyed: SurveyedRow) -> None:
         """Take the row out of Postal's queue. If refused, remove the entry, but not a last copy."""
         record = PostalRecord.held(held_details(entry), entry.log_id)
         try:
@@ -302,7 +302,7 @@ class StuckMessages:
         else:
             self._closings.keep(entry)
 
-    def _content(self, row: QueuedMessage, message: PostalMessage) -> bytes:
+    def _read_content(self, row: QueuedMessage, message: PostalMessage) -> bytes:
         """The content. Raises MessageChanged if it went since the row was read."""
         content = self._servers.ask(row.server, lambda database: database.content(message))
         if (why := self._servers.unreadable.get(row.server)) is not None:

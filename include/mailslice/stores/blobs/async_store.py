@@ -81,7 +81,7 @@ class AsyncBlobStore:
             return None
         return blob_id if self._is_s3 else keys.escape_key(blob_id)
 
-    async def bucket_is_there(self) -> bool:
+    async def bucket_exists(self) -> bool:
         """Whether the bucket exists. False, too, when S3 denies us the answer."""
         if not self._is_s3:
             return await self._in_thread(self._sync.bucket_exists)
@@ -93,7 +93,7 @@ class AsyncBlobStore:
         except (UnauthenticatedError, PermissionDeniedError):
             return False
         except CRATE_ERRORS as error:
-            raise self._meaning(error) from error
+            raise self._translate(error) from error
         return True
 
     async def put(self, blob_id: BlobId, content: Buffer) -> None:
@@ -113,7 +113,7 @@ class AsyncBlobStore:
                 if began is not None:
                     self.puts.leave(began)
         except CRATE_ERRORS as error:
-            raise self._meaning(error) from error
+            raise self._translate(error) from error
         crash.point("blobs:put")
 
     async def open(self, blob_id: BlobId) -> "OpenBlob":
@@ -131,7 +131,7 @@ class AsyncBlobStore:
         except FileNotFoundError as error:
             raise await self._missing(blob_id, error) from error
         except CRATE_ERRORS as error:
-            raise self._meaning(error) from error
+            raise self._translate(error) from error
 
     async def _opened(self, blob_id: BlobId, path: str) -> "OpenBlob":
         if self.small is not None and (part := await self.small.get(path)) is not None:
@@ -175,7 +175,7 @@ class AsyncBlobStore:
             except FileNotFoundError:
                 return blob_id
             except (*CRATE_ERRORS, MailsliceError):
-                if unanswered is None or not await self.bucket_is_there():
+                if unanswered is None or not await self.bucket_exists():
                     raise
                 unanswered.add(blob_id)
             return None
@@ -183,9 +183,9 @@ class AsyncBlobStore:
         try:
             answers = await asyncio.gather(*map(unless_exists, blob_ids))
         except CRATE_ERRORS as error:
-            raise self._meaning(error) from error
+            raise self._translate(error) from error
         missing_ids = {answer for answer in answers if answer is not None}
-        if missing_ids and not await self.bucket_is_there():
+        if missing_ids and not await self.bucket_exists():
             raise StoreUnavailable(
                 f"{keys.service(self._settings)}: there is no bucket {self._bucket!r}, or it may "
                 "not be read"
@@ -206,13 +206,13 @@ class AsyncBlobStore:
         except FileNotFoundError:  # Azure answers a missing object with an error
             await self._in_thread(lambda: self._sync.delete_many(blob_ids))
         except CRATE_ERRORS as error:
-            raise self._meaning(error) from error
+            raise self._translate(error) from error
         crash.point("blobs:deleted")
 
     async def _missing(self, blob_id: BlobId, error: FileNotFoundError) -> MailsliceError:
         """Asks again, as the mail would be dead-lettered: the bucket may be gone, a proxy wrong."""
         if "NoSuchBucket" in str(error) or await self._exists(blob_id):
-            return self._meaning(error)
+            return self._translate(error)
         return keys.missing_content(self._settings, self._bucket, blob_id)
 
     async def _exists(self, blob_id: BlobId) -> bool:
@@ -221,7 +221,7 @@ class AsyncBlobStore:
     def _allowed(self, size: int) -> float:
         return self._seconds + size / _SLOWEST_BYTES_A_SECOND
 
-    def _meaning(self, error: Exception) -> MailsliceError:
+    def _translate(self, error: Exception) -> MailsliceError:
         return translated(self._settings, self._bucket, error)
 
 
@@ -258,4 +258,4 @@ class OpenBlob:
         except FileNotFoundError as error:
             raise await blobs._missing(self._blob_id, error) from error  # noqa: SLF001
         except CRATE_ERRORS as error:
-            raise blobs._meaning(error) from error  # noqa: SLF001
+            raise blobs._translate(error) from error  # noqa: SLF001

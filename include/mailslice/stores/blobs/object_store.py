@@ -138,7 +138,7 @@ class ObjectBlobStore(BlobStore):
         except CRATE_ERRORS as error:
             if isinstance(error, FileNotFoundError) or _NO_BUCKET.search(str(error)):
                 return False
-            raise self._meaning(error) from error
+            raise self._translate(error) from error
         return True
 
     def ensure_bucket(self) -> bool:
@@ -162,7 +162,7 @@ class ObjectBlobStore(BlobStore):
         except HTTPError as error:
             date = error.headers["Date"]
         except (URLError, OSError) as error:
-            raise self._meaning(error) from error
+            raise self._translate(error) from error
         return parsedate_to_datetime(date) - clock() if date else timedelta(0)
 
     def put(self, blob_id: BlobId, content: bytes | obstore.Bytes) -> None:
@@ -182,7 +182,7 @@ class ObjectBlobStore(BlobStore):
         except FileNotFoundError as error:
             raise self._missing(blob_id) from error
         except CRATE_ERRORS as error:
-            raise self._meaning(error) from error
+            raise self._translate(error) from error
 
     def exists(self, blob_id: BlobId) -> bool:
         """Whether the object exists. A listing confirms a miss: the bucket may be gone."""
@@ -234,7 +234,7 @@ class ObjectBlobStore(BlobStore):
                     if inside(key, low, high):
                         yield StoredBlob(BlobId(key), int(meta["size"]), meta["last_modified"])
         except CRATE_ERRORS as error:
-            raise self._meaning(error) from error
+            raise self._translate(error) from error
 
     def _delete(self, keys: Sequence[BlobId]) -> dict[BlobId, str]:
         self._take(len(keys))
@@ -284,7 +284,7 @@ class ObjectBlobStore(BlobStore):
             except FileNotFoundError:
                 raise
             except CRATE_ERRORS as error:
-                raise self._meaning(error) from error
+                raise self._translate(error) from error
 
         return self._patiently(translated)
 
@@ -296,6 +296,6 @@ class ObjectBlobStore(BlobStore):
     def _no_bucket(self) -> StoreUnavailable:
         return StoreUnavailable(f"{service(self.settings)}: there is no bucket {self.bucket!r}")
 
-    def _meaning(self, error: Exception) -> MailsliceError:
+    def _translate(self, error: Exception) -> MailsliceError:
         known = translated(self.settings, self.bucket, error)
         return SlowDown(str(known)) if _BUSY.search(str(error)) else known

@@ -300,9 +300,9 @@ class S3BlobStore(BlobStore):
         try:
             yield
         except (BotoCoreError, ClientError, RecursionError) as error:
-            raise self._meaning(error, blob_id) from error
+            raise self._translate(error, blob_id) from error
 
-    def _meaning(self, error: Exception, blob_id: BlobId | None) -> MailsliceError:
+    def _translate(self, error: Exception, blob_id: BlobId | None) -> MailsliceError:
         if isinstance(error, NoCredentialsError | PartialCredentialsError):
             return refused_credentials(self.settings, str(error))
         where = f"{service(self.settings)}, bucket {self.bucket!r}"

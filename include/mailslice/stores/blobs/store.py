@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import ClassVar, Self, TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 from mailslice.model.back_off import pause_seconds
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock, system_clock
+from mailslice.model.closing import Closing
 from mailslice.model.errors import SlowDown
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
@@ -43,7 +44,7 @@ Turns: TypeAlias = Callable[[int], None]
 
 
 @dataclass(eq=False, repr=False)
-class BlobStore(ABC):
+class BlobStore(Closing, ABC):
     """One bucket, for many threads. Raises StoreUnavailable, or BadSetting for refused credentials.
     A request that the store is too busy for is repeated for `patience_s`, then raises SlowDown.
     """
@@ -61,12 +62,6 @@ class BlobStore(ABC):
     """The rate limit of the keys that are copied and deleted."""
     patience_s: float = 0.0
     sleep: Callable[[float], None] = time.sleep
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         if pool := self.__dict__.pop("_pool", None):

@@ -19,7 +19,7 @@ from time import monotonic
 PROBE = 3
 """Requests at once while the least latency is measured."""
 MIN_LIMIT, MAX_LIMIT = 8, 256
-"""With fewer requests than MIN_LIMIT, other programs on the same cores would displace ours."""
+"""Below MIN_LIMIT requests, other programs on the same cores would displace ours."""
 _FIRST = 16
 """The limit after the first probe."""
 _SAMPLES = 25
@@ -32,11 +32,11 @@ _GRADIENT_BOUNDS = 0.5, 2.0
 _PATIENCE = 1.0
 """Seconds after which a request enters in any case: hanging ones must not block the others."""
 _UPDATES_AT_LEAST_LIMIT = 5
-"""So many updates in a row at MIN_LIMIT start a new probe of the least latency."""
+"""Consecutive updates at MIN_LIMIT after which the least latency is probed again."""
 
 
 class Window:
-    """For one event loop. First come, first served."""
+    """The adaptive window of one event loop, served in order of arrival."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.limit: float = _FIRST

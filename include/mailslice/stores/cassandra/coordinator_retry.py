@@ -1,13 +1,13 @@
-"""Repeats a request that one node could not answer at another one: one lost node stops no duty.
+"""Repeats a request at another node if one node does not answer: one lost node stops no duty.
 
 A coordinator still reads from a replica that has just died until its failure detector convicts that
 node: 10 to 40 s. A scan of a token range has no speculative read, so it times out at each such
 coordinator. So requests that may be sent twice are repeated at nodes that answer, until the
-conviction must have come; a write keeps the timestamp of its first try. A refusal (too few replicas
-are alive) is believed much sooner: two lost nodes stop all readers.
+conviction must have come; a write keeps the timestamp of its first try. Retries after a refusal
+(too few live replicas) end within seconds: two lost nodes stop all readers.
 
-A table is in the schema a moment before it can be read. A request in that moment waits, even with a
-single node.
+A new table is in the schema a moment before it can be read. A request in that moment is repeated,
+even with a single node.
 """
 
 import random
@@ -33,16 +33,16 @@ AnyStatement: TypeAlias = Statement | PreparedStatement | str
 
 PINNED = "pinned"
 """Profile of requests to one node: the default one repeats them, without pause, on an overload."""
-PATIENCE_SECONDS = 60.0
+CONVICTION_SECONDS = 60.0
 """A dead node is convicted by then: phi reaches 8 in 18 s, and 12 (usual in clouds) in 28 s."""
 REFUSALS = 4
-LATE_SECONDS = 10.0
+SCHEMA_DELAY_SECONDS = 10.0
 _PING_SECONDS = 2.0
-_MUTE_SECONDS = 5.0
+_SILENT_SECONDS = 5.0
 _PING = "SELECT key FROM system.local"
-_LATE = re.compile(r"Unknown CF|unconfigured table|does(?: not|n't) exist", re.IGNORECASE)
+_NOT_IN_SCHEMA = re.compile(r"Unknown CF|unconfigured table|does(?: not|n't) exist", re.IGNORECASE)
 _NAME = r'(?:"([^"]+)"|(\w+))'
-_NAMED = re.compile(rf"\b(?:FROM|INTO|UPDATE|EXISTS)\s+{_NAME}\.{_NAME}", re.IGNORECASE)
+_NAMED_TABLE = re.compile(rf"\b(?:FROM|INTO|UPDATE|EXISTS)\s+{_NAME}\.{_NAME}", re.IGNORECASE)
 
 
 class Timestamps:
@@ -97,7 +97,7 @@ class CoordinatorRetry:
 
     def __init__(self, driver: Session) -> None:
         self._driver = driver
-        self._mute: dict[Host, float] = {}
+        self._silent_until: dict[Host, float] = {}
         """Nodes that did not answer, and until when they get no ping, which would take seconds."""
 
     def page(
@@ -127,39 +127,40 @@ class CoordinatorRetry:
         """The result of `ask(node)` after `error`. Not `repeatable`: only awaits a late table."""
         errors = [error]
 
-        def once() -> Answer:
+        def try_next_node() -> Answer:
             if len(errors) == 1:
                 errors.append(error)
                 raise error  # stands for the first try, so that the policy below treats it alike
             return ask(self._node(errors[-1]) if has_several_nodes(self._driver.cluster) else None)
 
-        def is_worth_it(problem: BaseException) -> bool:
+        def may_try_again(problem: BaseException) -> bool:
             errors.append(problem)
-            if _is_late(problem):
-                return (repeatable or cql.lstrip()[:6].upper() == "CREATE") and self._shows(cql)
+            if _is_schema_delay(problem):
+                is_safe = repeatable or cql.lstrip()[:6].upper() == "CREATE"
+                return is_safe and self._has_schema(cql)
             is_away = isinstance(translated(problem, ""), StoreUnavailable)
             return repeatable and is_away and has_several_nodes(self._driver.cluster)
 
         tries = Retrying(
-            retry=retry_if_exception(is_worth_it),
-            stop=_GiveUp(),
+            retry=retry_if_exception(may_try_again),
+            stop=_StopCondition(),
             wait=wait_exponential_jitter(0.1, 3, jitter=0.1),
             reraise=True,
         )
-        return tries(once)
+        return tries(try_next_node)
 
     def _node(self, error: BaseException) -> Host:
         """A node that answers now, another than that of `error` if possible. NoHostAvailable."""
         nodes, now = list(self._driver.get_pool_state()), time.monotonic()
-        responsive = [node for node in nodes if self._mute.get(node, 0.0) <= now]
+        responsive = [node for node in nodes if self._silent_until.get(node, 0.0) <= now]
         others = [node for node in nodes if node not in responsive]
-        answering = self._answering(responsive) or self._answering(others)
+        answering = self._ping(responsive) or self._ping(others)
         if not answering:
             raise NoHostAvailable("no node answers", {}) from error
         others = [node for node in answering if node != getattr(error, "last_host", None)]
         return random.choice(others or answering)
 
-    def _answering(self, nodes: Sequence[Host]) -> list[Host]:
+    def _ping(self, nodes: Sequence[Host]) -> list[Host]:
         ping = partial(self._driver.execute_async, _PING, timeout=_PING_SECONDS)
         pings = [(node, ping(host=node)) for node in nodes]
         answering = []
@@ -167,15 +168,15 @@ class CoordinatorRetry:
             try:
                 future.result()
             except Exception:  # noqa: BLE001 - any error means that the node does not answer
-                self._mute[node] = time.monotonic() + _MUTE_SECONDS
+                self._silent_until[node] = time.monotonic() + _SILENT_SECONDS
             else:
-                self._mute.pop(node, None)
+                self._silent_until.pop(node, None)
                 answering.append(node)
         return answering
 
-    def _shows(self, cql: str) -> bool:
+    def _has_schema(self, cql: str) -> bool:
         """Whether the schema has the table that `cql` names; for CREATE TABLE, its keyspace."""
-        named = _NAMED.search(cql)
+        named = _NAMED_TABLE.search(cql)
         if named is None:
             return False
         names = named.group(1, 2), named.group(3, 4)
@@ -189,7 +190,7 @@ class CoordinatorRetry:
         return False
 
 
-class _GiveUp:
+class _StopCondition:
     """The stop condition: a minute of time-outs, or a few refusals (3 s)."""
 
     def __init__(self) -> None:
@@ -198,13 +199,13 @@ class _GiveUp:
     def __call__(self, state: RetryCallState) -> bool:
         error: Any = state.outcome and state.outcome.exception()
         seconds = state.seconds_since_start or 0.0
-        if _is_late(error):
-            return seconds > LATE_SECONDS
+        if _is_schema_delay(error):
+            return seconds > SCHEMA_DELAY_SECONDS
         if isinstance(error, OperationTimedOut | Timeout):
-            return seconds > PATIENCE_SECONDS
+            return seconds > CONVICTION_SECONDS
         self._refusals += 1
         return self._refusals > REFUSALS
 
 
-def _is_late(error: BaseException) -> bool:
-    return any(_LATE.search(str(cause)) for cause in causes(error))
+def _is_schema_delay(error: BaseException) -> bool:
+    return any(_NOT_IN_SCHEMA.search(str(cause)) for cause in causes(error))

@@ -164,7 +164,7 @@ class MailboxTables(Table):
         """Whether James' table of modSeqs exists."""
         return MODSEQ in tables_of(self._session, self._keyspace)
 
-    def given_modseq(self, mailbox: UUID) -> int:
+    def highest_modseq(self, mailbox: UUID) -> int:
         """The highest modSeq that James assigned in the mailbox; 0 if none is written."""
         rows = self._session.execute(self._modseq, [mailbox]) if self.has_modseqs else []
         return int(rows[0][0] or 0) if rows else 0

@@ -18,11 +18,12 @@ from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement, Stat
 
 from mailslice.codec.row import instant
 from mailslice.model.clock import Clock, system_clock
+from mailslice.model.closing import Closing
 from mailslice.model.errors import ClockSkew, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra import connection, parallel
 from mailslice.stores.cassandra.coordinator_retry import (
-    PATIENCE_SECONDS,
+    CONVICTION_SECONDS,
     CoordinatorRetry,
     has_several_nodes,
 )
@@ -42,7 +43,7 @@ Asked = TypeVar("Asked", bound=Params)
 Row = tuple[Any, ...]
 
 
-class CassandraSession:
+class CassandraSession(Closing):
     """A connected session. Thread-safe; close it. Rows are plain tuples.
 
     Raises StoreUnavailable naming host:port within 15 s, BadSetting for refused credentials, an
@@ -62,12 +63,6 @@ class CassandraSession:
         """The driver's cluster: for metadata only."""
         self.retry = CoordinatorRetry(self._session)
 
-    def __enter__(self) -> "CassandraSession":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Closes all connections. May be called twice."""
         self.cluster.shutdown()
@@ -76,7 +71,7 @@ class CassandraSession:
     def longest_statement(self) -> timedelta:
         """How long a repeatable statement can take until it is done or has failed."""
         once, several = self.settings.timeout, has_several_nodes(self.cluster)
-        return once + timedelta(seconds=PATIENCE_SECONDS) + once if several else once
+        return once + timedelta(seconds=CONVICTION_SECONDS) + once if several else once
 
     @cached_property
     def packed(self) -> PackedReader:

@@ -201,7 +201,7 @@ class MariaDbRecords:
     def first_rows(self, partitions: Iterable[Values], limit: int) -> Iterator[Values]:
         return (row for partition in partitions for row in self.rows(partition, limit))
 
-    def each_key(self) -> Iterator[Values]:
+    def stored_keys(self) -> Iterator[Values]:
         return self._select({}, self._shape.key)
 
     def partitions(self) -> Iterator[Values]:

@@ -48,7 +48,7 @@ class Records(Protocol):
     def first_rows(self, partitions: Iterable[Values], limit: int) -> Iterator[Values]:
         """The first `limit` rows of each partition, in the order of the partition."""
 
-    def each_key(self) -> Iterator[Values]:
+    def stored_keys(self) -> Iterator[Values]:
         """The keys of all rows, in any order."""
 
     def partitions(self) -> Iterator[Values]:

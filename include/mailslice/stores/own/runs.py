@@ -81,7 +81,7 @@ class Runs:
         return by_partition.values()
 
     def get(self, run: str) -> RunRow | None:
-        key = next((key for key in self._records.each_key() if key["run"] == run), None)
+        key = next((key for key in self._records.stored_keys() if key["run"] == run), None)
         row = key and self._records.get(key)
         return _ROWS.of_mapping(row) if row else None
 

@@ -21,7 +21,7 @@ from mailslice.stores.tls import client_tls
 
 HEARTBEAT_SECONDS = 30
 SHORT_HEARTBEAT_SECONDS = 8
-"""Of blocking connections, which have no time-out: they leave a frozen broker after two beats."""
+"""For blocking connections, which have no time-out: two beats detect a frozen broker."""
 _URL = "MAILSLICE_RABBITMQ_URL"
 _MISSING = re.compile(r"(?:b[\"'])?NOT_FOUND - no (?:queue|exchange) '")
 """pika gives a text that was cut within a character as the repr of its bytes."""

@@ -159,7 +159,7 @@ class Publisher:
     async def connect(self) -> None:
         """Connects now: at start-up, a bad address must raise at once."""
         if self._open_link is None:
-            await self._connected()
+            await self._connect_once()
 
     async def close(self) -> None:
         """Closes the connection. Publishes that wait for a confirm fail."""
@@ -172,12 +172,12 @@ class Publisher:
     async def _usable(self) -> Link:
         """An open link that the broker does not block."""
         while True:
-            link = self._open_link or await self._connected()
+            link = self._open_link or await self._connect_once()
             if link.blocked is None:
                 return link
             await link.unblocked()
 
-    async def _connected(self) -> Link:
+    async def _connect_once(self) -> Link:
         """A new link. All publishes that wait for it share one attempt."""
         if self._opening is None or self._opening.done():
             self._opening = asyncio.create_task(self._open(), name="publisher-connect")

@@ -25,7 +25,7 @@ _DIFFERS = 406
 _QUEUE_VERSION = "x-queue-version"
 
 AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
-"""Of a quorum queue that dead-letters. RabbitMQ ignores the first argument without the second."""
+"""For quorum queues that dead-letter. RabbitMQ ignores the first argument without the second."""
 
 
 def work_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[str, Any]:

@@ -43,7 +43,7 @@ UNSTORED_SECONDS, _MAX_UNSTORED = 5.0, 1000
 
 @dataclass(slots=True)
 class WorkerState:
-    """What the deliveries of one queue share in one worker."""
+    """The state that the deliveries of one queue share in one worker."""
 
     context: QueueContext
     delays: Delays
@@ -101,7 +101,7 @@ class Delivery:
             self._marks = StageMarks(
                 in_doubt.stages,
                 record,
-                self._staged,
+                self._set_stage,
                 lambda known, failed: in_doubt.notify(self.item, known, failed, self.content),
                 lambda known, sent: in_doubt.sent_after_all(self.item, known, sent),
             )
@@ -114,15 +114,15 @@ class Delivery:
         """Header and body, byte for byte as they were enqueued. Empty after `drop_content`."""
         self.settled = asyncio.Event()
         """Set when this worker has released the mail."""
-        self.handed: float | None = None
+        self.handed_at: float | None = None
         """When it was handed out, by the event loop's clock."""
         self.stage = "received"
         self.failures = count_in(message.headers, HEADER_FAILURES)
         """Attempts that failed so far. Every counted retry writes the number into its message."""
         self.attempt = self.failures + 1 if record is None else record.attempt
         self._bounce_sent = False
-        self._unreported: str | None = None  # not None: no report is possible, and it is rejected
-        self._refused = 0.0  # when a store first refused to settle it, or parking was last tried
+        self._no_report_reason: str | None = None  # if no report is possible
+        self._refused_since = 0.0  # when a store first refused it, or parking was last tried
         self._explanation: dict[str, str] = {}
         self._message_id: str | None = None
         self._disposition: Disposition | None = None
@@ -145,11 +145,11 @@ class Delivery:
 
     def extend_when_due(self) -> None:
         """Begins to replace the message by a lease when that is due (`lease`)."""
-        if self.handed is not None:
+        if self.handed_at is not None:
             self.lease.extend_when_due()
 
     def hand_out(self) -> None:
-        self.handed = asyncio.get_running_loop().time()
+        self.handed_at = asyncio.get_running_loop().time()
         self.stage = "loaded"
         if self._context.events.enabled:
             self._message_id = message_id_of(self.content)
@@ -181,7 +181,7 @@ class Delivery:
 
     async def complete(self) -> Disposition:
         """Writes the deleted mark, acknowledges, then deletes the blobs if their ids are random."""
-        return await self._settled(lambda: self._finish(Stage.SENT, Disposition.COMPLETED))
+        return await self._settle_once(lambda: self._finish(Stage.SENT, Disposition.COMPLETED))
 
     @property
     def throttled(self) -> bool:
@@ -212,7 +212,7 @@ class Delivery:
             what = f"{len(unknown)} recipients that mail {self.item.enqueue_id} does not have"
             raise BadInput(f"retry names {what}")
         flags = {"counted": counted, "throttled": throttled}
-        return await self._settled(lambda: self._retry(remaining, delay, **flags))
+        return await self._settle_once(lambda: self._retry(remaining, delay, **flags))
 
     async def _retry(
         self, remaining: tuple[str, ...], delay: timedelta | None, *, counted: bool, throttled: bool
@@ -241,23 +241,23 @@ class Delivery:
                 answer=redacted(last_answer) if counts else "",
             )
         except StoreUnavailable as error:
-            if not await self._is_parked(to_serve, error):
+            if not await self._try_to_park(to_serve, error):
                 raise
             self._emit_retry(to_serve, _LATER)
-            return await self._end(lambda: True, Disposition.RETRIED, put_off=throttled)
+            return await self._settle_flushed(lambda: True, Disposition.RETRIED, put_off=throttled)
         self._emit_retry(to_serve, delay)
         if delay is None:
             await self.lease.end()
-        return await self._end(self.lease.ack, Disposition.RETRIED, put_off=throttled)
+        return await self._settle_flushed(self.lease.ack, Disposition.RETRIED, put_off=throttled)
 
-    async def _is_parked(self, to_serve: tuple[str, ...], why: StoreUnavailable) -> bool:
-        """Parks the mail after a store has refused its retry for half a minute; it would occupy its
-        handler. An open row in delayed_mails forbids that: its copy may exist. A parked mail is
-        handed out as soon as its rows can be read (`Preparer`), so it loses its pause.
+    async def _try_to_park(self, to_serve: tuple[str, ...], why: StoreUnavailable) -> bool:
+        """Parks the mail, to free its handler, if a store has refused its retry for half a minute.
+        Not with an open row in delayed_mails, whose copy may exist. A parked mail is handed out as
+        soon as its rows can be read (`Preparer`), so it loses its pause. Returns whether it parked.
         """
         if self._refused_seconds() < RETRY_SECONDS or not self.lease.has_message:
             return False
-        self._refused = asyncio.get_running_loop().time()
+        self._refused_since = asyncio.get_running_loop().time()
         with suppress(TryAgain):
             row = await self._delays.rows.load(self.item.enqueue_id)
             if row is not None and not row.published:
@@ -271,12 +271,12 @@ class Delivery:
     def _refused_seconds(self) -> float:
         """Seconds for which stores have refused the settlement."""
         now = asyncio.get_running_loop().time()
-        self._refused = self._refused or now
-        return now - self._refused
+        self._refused_since = self._refused_since or now
+        return now - self._refused_since
 
     async def reject(self, reason: str) -> Disposition:
         """Sends it to the dead letter queue with its remaining recipients. Logs the reason."""
-        return await self._settled(lambda: self._reject(reason))
+        return await self._settle_once(lambda: self._reject(reason))
 
     async def _reject(self, reason: str) -> Disposition:
         if await self.lease.is_over():
@@ -313,12 +313,12 @@ class Delivery:
         Rejects where no report is possible: null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, a mail
         of which none can be made. If some recipients are in doubt, the others are tried once more.
         """
-        return await self._settled(lambda: self._bounce(reason, failures))
+        return await self._settle_once(lambda: self._bounce(reason, failures))
 
     async def _bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
         marks, reporter, remaining = self._marks, self._state.reporter, self.item.mail.recipients
-        if reporter is None or self._unreported is not None or (marks and marks.taken):
-            return await self._reject(reason + (self._unreported or ""))
+        if reporter is None or self._no_report_reason is not None or (marks and marks.taken):
+            return await self._reject(reason + (self._no_report_reason or ""))
         if marks is not None and (marks.doubtful or marks.next_record is not None):
             # The retry fails recipients in doubt and tries the others. It may have begun already.
             return await self._retry(remaining, None, counted=False, throttled=False)
@@ -331,8 +331,8 @@ class Delivery:
                 raise
             return await self._retry(remaining, _LATER, counted=False, throttled=False)
         if not sent:
-            self._unreported = "; no report could be made" if self.item.mail.sender else ""
-            return await self._reject(reason + self._unreported)
+            self._no_report_reason = "; no report could be made" if self.item.mail.sender else ""
+            return await self._reject(reason + self._no_report_reason)
         self._bounce_sent = True
         text = "mail %s bounced: %s"
         log.info(text, self.item.enqueue_id, reason, extra=about("bounced", self.item.enqueue_id))
@@ -341,15 +341,15 @@ class Delivery:
 
     async def requeue(self) -> Disposition:
         """Returns it to the broker at once and unchanged."""
-        return await self._settled(lambda: self._requeue(Disposition.GIVEN_BACK))
+        return await self._settle_once(lambda: self._requeue(Disposition.GIVEN_BACK))
 
     give_back = requeue  # its name before
 
     async def _requeue(self, disposition: Disposition) -> Disposition:
         await self.lease.republish()
-        return await self._end(self.lease.requeue, disposition)
+        return await self._settle_flushed(self.lease.requeue, disposition)
 
-    async def _settled(self, settle: Callable[[], Awaitable[Disposition]]) -> Disposition:
+    async def _settle_once(self, settle: Callable[[], Awaitable[Disposition]]) -> Disposition:
         """Settles once. Concurrent and later callers get the same result."""
         async with self.lease.settling():
             try:
@@ -374,15 +374,15 @@ class Delivery:
         try:
             if self._marks is not None:
                 await self._marks.finish(stage)
-            return await self._done(disposition)
+            return await self._mark_and_settle(disposition)
         except TakenOver:
             return await self._requeue(Disposition.GIVEN_BACK)
 
     async def _drop(self) -> Disposition:
         self._explanation = {"why": "it was deleted, or closed, while a handler had it"}
-        return await self._end(self.lease.ack, Disposition.DROPPED)
+        return await self._settle_flushed(self.lease.ack, Disposition.DROPPED)
 
-    async def _done(self, disposition: Disposition) -> Disposition:
+    async def _mark_and_settle(self, disposition: Disposition) -> Disposition:
         self.lease.is_done = True
         await self._context.mark(self.item.enqueue_id)
         crash.point("complete:marked")
@@ -394,7 +394,7 @@ class Delivery:
             self._emit(event, seconds=self._event_seconds(), **self._explanation)
         self._context.statistics.done(self.item.enqueue_id, self._seconds())
         self._context.statistics.failed += disposition is not Disposition.COMPLETED
-        await self._end(self.lease.ack, disposition)
+        await self._settle_flushed(self.lease.ack, disposition)
         await self._context.discarder.add((self.item.header_blob_id, self.item.body_blob_id))
         return disposition
 
@@ -416,10 +416,10 @@ class Delivery:
             return await self._requeue(Disposition.GIVEN_BACK)
         if remaining and not to_serve:
             self._explanation = {"why": "every recipient that was left is in doubt"}
-            return await self._done(Disposition.DROPPED)
+            return await self._mark_and_settle(Disposition.DROPPED)
         return to_serve if set(to_serve) != set(remaining) else remaining
 
-    def _staged(self, stage: Stage) -> None:
+    def _set_stage(self, stage: Stage) -> None:
         self.stage = stage.value
 
     def _retry_headers(self, *, counted: bool, throttled: bool) -> dict[str, object]:
@@ -454,9 +454,10 @@ class Delivery:
         return round(self._seconds(), 3)
 
     def _seconds(self) -> float:
-        return 0.0 if self.handed is None else asyncio.get_running_loop().time() - self.handed
+        began = self.handed_at
+        return 0.0 if began is None else asyncio.get_running_loop().time() - began
 
-    async def _end(
+    async def _settle_flushed(
         self, settle: Callable[[], bool], disposition: Disposition, *, put_off: bool = False
     ) -> Disposition:
         self._settle(settle, disposition, put_off=put_off)
@@ -469,7 +470,7 @@ class Delivery:
     ) -> None:
         """`put_off`: a throttled retry, whose time does not count as a processing time."""
         self._disposition = disposition
-        was_handed = self.handed is not None
+        was_handed = self.handed_at is not None
         if was_handed and disposition in {Disposition.GIVEN_BACK, Disposition.DROPPED}:
             self._emit(disposition.value, **self._explanation)
         if was_handed and not put_off:

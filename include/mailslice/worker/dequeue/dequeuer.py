@@ -33,14 +33,14 @@ class Deliveries:
         self._state = state
         self._on_disconnected = on_disconnected
         self._give_up_after = give_up_after
-        self._slots = Slots()
+        self._slots = slots = Slots()
         self._preparer = Preparer(
-            state, self._slots, prefetch, on_trouble=self._note_trouble, on_fine=self._clear_trouble
+            state, slots, prefetch, on_failure=self._set_failure, on_success=self._clear_failure
         )
         self._stopped = False
         self.connected = False
         """Whether the broker delivers to this worker now. False while it connects."""
-        self._trouble: tuple[float, MailsliceError] | None = None
+        self._failure: tuple[float, MailsliceError] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._holds = state.holds
@@ -72,7 +72,7 @@ class Deliveries:
                 delivery.hand_out()
                 crash.point("dequeue:handed-out")
                 return delivery
-            self._raise_trouble()
+            self._raise_failure()
             self._slots.changed.clear()
             await self._slots.changed.wait()
 
@@ -141,11 +141,11 @@ class Deliveries:
         if self._holds is None or self._stopped:
             return
         if not self._holds.is_known:
-            self._note_trouble(self._holds.trouble or StoreUnavailable("holds are not known yet"))
+            self._set_failure(self._holds.failure or StoreUnavailable("holds are not known yet"))
             self._slots.changed.set()
         elif self._obeying is None or self._obeying.done():
             self._obeying = asyncio.create_task(self._obey(self._holds), name="holds-obey")
-        self._preparer.delay_held()
+        self._preparer.delay_mails_on_hold()
 
     async def _obey(self, holds: HoldWatch) -> None:
         """Pauses or resumes the consumer until it agrees with the holds."""
@@ -163,33 +163,33 @@ class Deliveries:
         while True:
             await asyncio.sleep(_TICK)
             self._slots.changed.set()
-            self._preparer.clear_out()
+            self._preparer.park_overdue()
 
-    def _raise_trouble(self) -> None:
+    def _raise_failure(self) -> None:
         for error in (self._consumer.error, self._hop.error):
             if error is not None:
                 raise error
-        if self._trouble is not None and self._give_up_after is not None:
-            since, why = self._trouble
+        if self._failure is not None and self._give_up_after is not None:
+            since, why = self._failure
             if asyncio.get_running_loop().time() - since >= self._give_up_after.total_seconds():
                 raise why
 
-    def _note_trouble(self, why: MailsliceError) -> None:
-        since = self._trouble[0] if self._trouble is not None else asyncio.get_running_loop().time()
-        self._trouble = (since, why)
+    def _set_failure(self, why: MailsliceError) -> None:
+        since = self._failure[0] if self._failure is not None else asyncio.get_running_loop().time()
+        self._failure = (since, why)
 
-    def _clear_trouble(self) -> None:
-        self._trouble = None
+    def _clear_failure(self) -> None:
+        self._failure = None
 
     def _ready(self) -> None:
         self.connected = True
-        self._clear_trouble()
+        self._clear_failure()
         self._slots.touch()
 
     def _lost(self, link: Link | None, why: MailsliceError) -> None:
         """Forgets mails that were not handed out: the broker delivers them again, with new tags."""
         self.connected = False
-        self._note_trouble(why)
+        self._set_failure(why)
         self._slots.lose(link)
 
     def _arrived(self, message: Message) -> None:

@@ -62,11 +62,11 @@ class ExpiredDelayConsumer:
     async def close(self) -> None:
         """Ends. Copies whose mails are not published yet go back to the hop queue."""
         await self._consumer.stop()
-        await self._delays.settled()
+        await self._delays.wait_for_releases()
         self._cancel_all()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self._delays.settled()  # releases that began meanwhile
+        await self._delays.wait_for_releases()  # releases that began meanwhile
         await self._consumer.close()
 
     async def _declare(self) -> None:
@@ -86,7 +86,7 @@ class ExpiredDelayConsumer:
 
     def _lost(self, _link: Link | None, why: MailsliceError) -> None:
         if isinstance(why, QueueMissing):
-            self._delays.missing()
+            self._delays.redeclare()
         self._cancel_all()
 
     def _cancel_all(self) -> None:
@@ -96,16 +96,16 @@ class ExpiredDelayConsumer:
     async def _handle(self, message: Message) -> None:
         trial, pauses = park.Trial(), None
         try:
-            while why := await self._rounds.tried(trial, self._handle_once(message)):
+            while why := await self._rounds.run_attempt(trial, self._handle_once(message)):
                 if pauses is None:
-                    pauses = park.RetryPauses(message, trial, self._rounds, self._rounds.through)
+                    pauses = park.RetryPauses(message, trial, self._rounds, self._rounds.successes)
                     self._rounds.waiting += 1
                     log.warning("a delayed mail is held: %s", why, extra={"action": "hop_held"})
                 over = pauses.is_over(len(self._tasks))
                 if over and await self._park_or_dead_letter(message, why, trial, pauses.began):
                     return
                 await asyncio.sleep(pauses.pause())
-            self._rounds.through += 1
+            self._rounds.successes += 1
         except asyncio.CancelledError:
             return
         finally:

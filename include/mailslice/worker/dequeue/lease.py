@@ -130,9 +130,9 @@ class Lease:
         is_due = asyncio.get_running_loop().time() >= self._due and not self.is_lost
         if is_due and self._extending is None and not self._settling.locked():
             self._extending = asyncio.create_task(self._extend(), name="lease")
-            self._extending.add_done_callback(self._extended)
+            self._extending.add_done_callback(self._on_extended)
 
-    def _extended(self, task: asyncio.Task[None]) -> None:
+    def _on_extended(self, task: asyncio.Task[None]) -> None:
         self._extending = None
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log_warning("a mail has no lease, by a fault of mailslice: %s", error)

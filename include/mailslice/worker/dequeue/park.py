@@ -28,10 +28,10 @@ from mailslice.worker.io.statistics import WorkerStatistics
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 30.0
 """Seconds of retries before a message is parked, and between two attempts to park it."""
-SECONDS_IN_THE_WAY = 10.0
+MAX_BLOCKING_SECONDS = 10.0
 """Seconds for which a waiting message may keep others out of a full window."""
-SECONDS_FOR_A_TURN = 2.0
-"""Seconds for which a parked message that is back waits for those that are tried before it."""
+TURN_SECONDS = 2.0
+"""Seconds for which a returned parked message waits for its turn."""
 LONGEST_UNACKNOWLEDGED = 240.0
 """Seconds until a message is acknowledged, whatever it waits for. RabbitMQ allows 30 minutes."""
 FAULT_ROUNDS = 5
@@ -39,8 +39,8 @@ FAULT_ROUNDS = 5
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 5.0
 _REMEMBERED_SECONDS = 1800.0
-_ON_ITS_WAY = 5.0
-"""Seconds by which a parked mail may come back late."""
+_MAX_DELAY = 5.0
+"""Seconds by which a parked mail may return late."""
 
 
 def end_if_cancelled() -> None:
@@ -63,13 +63,13 @@ class Trial:
 
     fault: str = ""
     """Exception type of the last try that ended in a fault of mailslice."""
-    through_before: int | None = None
+    successes_before: int | None = None
     """Messages prepared before the current series of faults. None: the last try had no fault."""
     retry_at: float = 0.0
     """Loop time of the next attempt to park it."""
 
-    def may_park(self) -> bool:
-        """Whether to park now. Every 30 s at most: an unconfirmed copy may be in the park queue."""
+    def claim_park(self) -> bool:
+        """Whether to park now: every 30 s at most, as an unconfirmed copy may have been routed."""
         now = asyncio.get_running_loop().time()
         if now < self.retry_at:
             return False
@@ -84,54 +84,54 @@ class FaultRounds:
         self._statistics = statistics
         self.window, self.waiting = window, 0
         """The size of the window, and the messages in it that wait for a store."""
-        self.through = 0
+        self.successes = 0
         """Messages that were prepared."""
 
-    async def tried(self, trial: Trial, attempt: Awaitable[None]) -> MailsliceError | None:
+    async def run_attempt(self, trial: Trial, attempt: Awaitable[None]) -> MailsliceError | None:
         """Awaits the attempt. Returns the error for which the message waits, None for success."""
         try:
             await attempt
         except MailsliceError as error:
             end_if_cancelled()
-            trial.through_before = None
+            trial.successes_before = None
             return error
         except Exception as error:
             end_if_cancelled()
             self._statistics.faults += 1
-            first = trial.through_before is None
+            first = trial.successes_before is None
             extra = {"action": "prepare_fault"}
             log.exception("a message could not be prepared", exc_info=first, extra=extra)
             if first:
-                trial.through_before = self.through
+                trial.successes_before = self.successes
             trial.fault = type(error).__name__
             return StoreUnavailable(f"a message could not be prepared: {trial.fault}: {error}")
-        trial.through_before = None
+        trial.successes_before = None
         return None
 
     def after(self, message: Message, trial: Trial) -> int:
         """The rounds of this message, this one included, that ended in a fault of its own."""
-        before = trial.through_before
-        counts = before is not None and self.through > before
+        before = trial.successes_before
+        counts = before is not None and self.successes > before
         return count_in(message.headers, HEADER_FAULTS) + counts
 
 
 class RetryPauses:
     """Pauses between the retries of one message: half a second, doubled up to five, with jitter."""
 
-    def __init__(self, message: Message, trial: Trial, rounds: FaultRounds, through: int) -> None:
-        """`through`: `rounds.through` before the first try."""
+    def __init__(self, message: Message, trial: Trial, rounds: FaultRounds, before: int) -> None:
+        """`before`: `rounds.successes` before the first try."""
         # Only retries in place show that others succeed while this message has a fault of its own.
-        is_back = HEADER_PARKED in message.headers and trial.through_before is None
+        is_back = HEADER_PARKED in message.headers and trial.successes_before is None
         self.began = asyncio.get_running_loop().time()
         self._until = self.began + RETRY_SECONDS * (not (is_back or is_counted(message)))
-        self._full_until = message.arrived + SECONDS_IN_THE_WAY
-        self._rounds, self._through = rounds, through
+        self._full_until = message.arrived + MAX_BLOCKING_SECONDS
+        self._rounds, self._successes_before = rounds, before
         self._next = FIRST_PAUSE
 
     def is_over(self, taken: int) -> bool:
         """Whether to park it. `taken`: messages in the window, those in handlers included."""
         now, rounds = asyncio.get_running_loop().time(), self._rounds
-        is_half = 2 * rounds.waiting >= rounds.window and rounds.through > self._through
+        is_half = 2 * rounds.waiting >= rounds.window and rounds.successes > self._successes_before
         return now >= self._until or is_half or (taken >= rounds.window and now >= self._full_until)
 
     def pause(self) -> float:
@@ -140,9 +140,9 @@ class RetryPauses:
 
 
 class Turns:
-    """Tries of parked messages that are back: a quarter of the window at once, as a try may be as
-    slow as a time-out. While tries fail, others wait for a turn only if a third of the window is
-    free, and a message whose try failed rests for as long as a try of each such message takes.
+    """Limits tries of returned parked messages to a quarter of the window: a try may last a whole
+    time-out. While tries fail, others wait for a turn only if a third of the window is free. A
+    message whose try failed rests for as long as a try of each such message takes.
     """
 
     def __init__(self, window: int) -> None:
@@ -150,19 +150,19 @@ class Turns:
         self._turns = max(1, window // 4)
         self._free = asyncio.Semaphore(self._turns)
         self._away_until = self._seconds = 0.0
-        """Until when the stores count as away; seconds of the last try that failed."""
+        """Loop time until which the stores count as away; seconds of the last failed try."""
         self._failed: dict[int, float] = {}  # hash of a body -> loop time of its last, failed try
 
-    async def tried(
+    async def run_attempt(
         self, message: Message, taken: int, attempt: Callable[[], Awaitable[MailsliceError | None]]
     ) -> MailsliceError | None:
         """Awaits `attempt()`. Raises TimeoutError: no turn now. `taken`: messages in the window."""
-        loop, key, seconds = asyncio.get_running_loop(), hash(message.body), SECONDS_FOR_A_TURN
+        loop, key, seconds = asyncio.get_running_loop(), hash(message.body), TURN_SECONDS
         if (now := loop.time()) < self._away_until:
             rest = len(self._failed) * self._seconds / self._turns
             if now < self._failed.get(key, -math.inf) + rest:
                 raise TimeoutError
-            seconds = SECONDS_IN_THE_WAY if 3 * taken <= 2 * self._window else 0.0
+            seconds = MAX_BLOCKING_SECONDS if 3 * taken <= 2 * self._window else 0.0
         async with asyncio.timeout(seconds):
             await self._free.acquire()
         with ExitStack() as turn:
@@ -218,7 +218,7 @@ class Park:
         crash.point("park:copied")
         message.ack()
         if level is None:
-            self._back = asyncio.get_running_loop().time() + PARK_SECONDS + _ON_ITS_WAY
+            self._back = asyncio.get_running_loop().time() + PARK_SECONDS + _MAX_DELAY
         self._context.statistics.parked += 1
         log.info("a mail is parked, round %d: %s", rounds, why, extra={"action": "parked"})
         return True

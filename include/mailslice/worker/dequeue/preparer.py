@@ -37,8 +37,8 @@ _MARKED = "it was delivered or deleted before: it has a deleted mark"
 
 
 class Preparer:
-    """Prepares the messages of one window. Calls `on_trouble(why)` when a store was away,
-    `on_fine()` when a message was prepared. `attempt` replaces the single try.
+    """Prepares the messages of one window. Calls `on_failure(why)` when a store was away,
+    `on_success()` when a message was prepared. `attempt` replaces the single try.
     """
 
     def __init__(
@@ -47,25 +47,25 @@ class Preparer:
         slots: Slots,
         prefetch: int,
         *,
-        on_trouble: Callable[[MailsliceError], None],
-        on_fine: Callable[[], None],
+        on_failure: Callable[[MailsliceError], None],
+        on_success: Callable[[], None],
         attempt: Callable[[Slot], Awaitable[None]] | None = None,
     ) -> None:
         self._state = state
         self._context = state.context
         self._slots = slots
-        self._on_trouble = on_trouble
-        self._on_fine = on_fine
+        self._on_failure = on_failure
+        self._on_success = on_success
         self._attempt = attempt or self._prepare_once
         self._rounds = park.FaultRounds(state.context.statistics, prefetch)
         self._turns = park.Turns(prefetch)
-        self._at_work: dict[EnqueueId, asyncio.Event] = {}
+        self._deciding: dict[EnqueueId, asyncio.Event] = {}
         self.park = park.Park(state.context, state.delays)
 
     async def prepare(self, slot: Slot) -> None:
         """Returns when the message is ready, settled or parked."""
-        through, headers = self._rounds.through, slot.message.headers
-        tried = self._tried_in_turn if HEADER_PARKED in headers else self._tried
+        before, headers = self._rounds.successes, slot.message.headers
+        tried = self._try_in_turn if HEADER_PARKED in headers else self._try_once
         if (why := await tried(slot)) is None or slot not in self._slots:
             return
         if HEADER_PARKED not in headers:  # else each round is logged
@@ -73,10 +73,10 @@ class Preparer:
         self._rounds.waiting += 1
         self._context.statistics.waiting += 1
         try:
-            pauses = park.RetryPauses(slot.message, slot.trial, self._rounds, through)
+            pauses = park.RetryPauses(slot.message, slot.trial, self._rounds, before)
             while why is not None and slot in self._slots:
-                over = pauses.is_over(self._taken)
-                if over and slot.trial.may_park() and await self._park_or_dead_letter(slot, why):
+                over = pauses.is_over(self._unacked)
+                if over and slot.trial.claim_park() and await self._park_or_dead_letter(slot, why):
                     return
                 await asyncio.sleep(pauses.pause())
                 why = await tried(slot)
@@ -84,46 +84,48 @@ class Preparer:
             self._rounds.waiting -= 1
             self._context.statistics.waiting -= 1
 
-    async def _tried(self, slot: Slot) -> MailsliceError | None:
-        """Tries once. Returns why the message has to wait, None if it is ready or gone."""
-        why = await self._rounds.tried(slot.trial, self._attempt(slot))
+    async def _try_once(self, slot: Slot) -> MailsliceError | None:
+        """Tries once. Returns why the message has to wait; None if it is ready or settled."""
+        why = await self._rounds.run_attempt(slot.trial, self._attempt(slot))
         if why is None:
-            self._on_fine()
-            self._rounds.through += slot.ready is not None
+            self._on_success()
+            self._rounds.successes += slot.ready is not None
         elif slot in self._slots:
-            self._on_trouble(why)
+            self._on_failure(why)
         return why
 
-    async def _tried_in_turn(self, slot: Slot) -> MailsliceError | None:
-        """As `_tried`, for parked messages that are back, which take turns."""
+    async def _try_in_turn(self, slot: Slot) -> MailsliceError | None:
+        """As `_try_once`, for parked messages that are back, which take turns."""
         if slot.doubt is None and HEADER_DOUBT in slot.message.headers:
             slot.doubt = Doubt.of(slot.message.headers[HEADER_DOUBT], self._context.clock())
         try:
-            return await self._turns.tried(slot.message, self._taken, partial(self._tried, slot))
+            attempt = partial(self._try_once, slot)
+            return await self._turns.run_attempt(slot.message, self._unacked, attempt)
         except TimeoutError:
             with suppress(Exception):  # its event names the mail; a try reports what is wrong
                 slot.item = codec.decode(slot.message.body)
             return StoreUnavailable("parked mails before it are still tried")
 
     @property
-    def _taken(self) -> int:
-        """Messages in the window, those in handlers included."""
-        hands = self._state.in_hand.values()
-        return len(self._slots) + sum(d.handed is not None and d.lease.has_message for d in hands)
+    def _unacked(self) -> int:
+        """Unacknowledged messages: those in the window and those in handlers."""
+        handed = (d for d in self._state.in_hand.values() if d.handed_at is not None)
+        return len(self._slots) + sum(delivery.lease.has_message for delivery in handed)
 
-    def clear_out(self) -> None:
-        """Parks what has been in the window for too long: longer in each round while it loads."""
+    def park_overdue(self) -> None:
+        """Parks messages that were in the window for too long. Each round may load for longer."""
         now = asyncio.get_running_loop().time()
         for slot in list(self._slots):
             rounds = count_in(slot.message.headers, HEADER_PARKED) if slot.ready is None else 0
             longest = min((1 + rounds) * park.LONGEST_UNACKNOWLEDGED, LAST_RESORT)
-            if now < slot.message.arrived + longest or not slot.trial.may_park():
+            if now < slot.message.arrived + longest or not slot.trial.claim_park():
                 continue
-            before, slot.task = slot.task, asyncio.create_task(self._clear(slot, slot.task))
+            before = slot.task
+            slot.task = asyncio.create_task(self._park_overdue_slot(slot, before))
             if before is not None:
                 before.cancel()
 
-    async def _clear(self, slot: Slot, before: asyncio.Task[None] | None) -> None:
+    async def _park_overdue_slot(self, slot: Slot, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait({before})
         if slot not in self._slots:
@@ -134,11 +136,11 @@ class Preparer:
                 slot.ready.abandon()
         elif slot.ready is not None:
             self._slots.make_ready(slot, slot.ready)
-            self.delay_held()  # a hold of its domain may have begun
+            self.delay_mails_on_hold()  # a hold of its domain may have begun
         else:
             await self.prepare(slot)
 
-    def delay_held(self) -> None:
+    def delay_mails_on_hold(self) -> None:
         """Withdraws ready mails of held domains and prepares them again, which delays them."""
         for slot in list(self._slots):
             ready = slot.ready
@@ -187,19 +189,19 @@ class Preparer:
         except Undecodable as error:
             await self._dead_letter(slot, f"not a mail: {error}")
             return
-        while not await self._in_turn(slot, item):
+        while not await self._decide_in_turn(slot, item):
             pass
 
-    async def _in_turn(self, slot: Slot, item: QueuedMail) -> bool:
+    async def _decide_in_turn(self, slot: Slot, item: QueuedMail) -> bool:
         """Calls `_decide` for one message of a mail at a time: each sees what the last one did."""
-        if (other := self._at_work.get(item.enqueue_id)) is not None:
+        if (other := self._deciding.get(item.enqueue_id)) is not None:
             await other.wait()
             return False
-        ended = self._at_work[item.enqueue_id] = asyncio.Event()
+        ended = self._deciding[item.enqueue_id] = asyncio.Event()
         try:
             return await self._decide(slot, item)
         finally:
-            del self._at_work[item.enqueue_id]
+            del self._deciding[item.enqueue_id]
             ended.set()
 
     async def _decide(self, slot: Slot, item: QueuedMail) -> bool:
@@ -207,16 +209,16 @@ class Preparer:
         message = slot.message
         if (older := self._state.in_hand.get(item.enqueue_id)) is not None:
             # A delivery in the window ends with its connection: it must not adopt this message.
-            is_taken = older.handed is not None and await self._is_taken(older)
+            is_taken = older.handed_at is not None and await self._is_taken(older)
             if is_taken and await self._park_or_dead_letter(slot, "its handler here hangs"):
                 return True
-            is_here = older.handed is not None and not (is_taken or older.settled.is_set())
+            is_here = older.handed_at is not None and not (is_taken or older.settled.is_set())
             if is_here and older.lease.adopt(message):
                 self._slots.remove(slot)
                 return True
             await older.settled.wait()
             return False
-        now, decision = await self._looked_up(slot, item)
+        now, decision = await self._read_status_and_stages(slot, item)
         crash.point("dequeue:checked")
         match now:
             case DeliveryStatus.DONE:
@@ -224,7 +226,7 @@ class Preparer:
             case DeliveryStatus.CLEANED:
                 await self._dead_letter(slot, REASON)
             case DeliveryStatus.LIVE:
-                return await self._live(slot, item, decision)
+                return await self._prepare_live(slot, item, decision)
         return True
 
     async def _is_taken(self, older: Delivery) -> bool:
@@ -233,19 +235,20 @@ class Preparer:
         now = None if in_doubt is None else await in_doubt.stages.fetch(older.item.enqueue_id)
         return bool(now and now.attempt > older.attempt and now.owner != self._context.worker)
 
-    async def _live(self, slot: Slot, item: QueuedMail, decision: Decision | None) -> bool:
+    async def _prepare_live(self, slot: Slot, item: QueuedMail, decision: Decision | None) -> bool:
         """As `_decide`, for a mail without a deleted mark."""
         message = slot.message
         if self._state.is_condemned(item.enqueue_id):
             await self._dead_letter(slot, strikes.REASON)
             self._state.on_buried(item.enqueue_id)
             return True
-        if message.redelivered and await self._state.delays.is_overtaken(item.enqueue_id, message):
+        defer = self._state.delays.defer_to_later_attempt
+        if message.redelivered and await defer(item.enqueue_id, message):
             crash.point("overtaken:copied")
             self._slots.ack(slot)
             return True
         if decision is not None:
-            return await self._staged(slot, item, decision)
+            return await self._prepare_by_stages(slot, item, decision)
         remaining = await self._remaining_recipients(slot, item) if message.redelivered else None
         return await self._load(slot, item, remaining=remaining)
 
@@ -257,7 +260,7 @@ class Preparer:
             return None
         return row.item.mail.recipients or None
 
-    async def _looked_up(
+    async def _read_status_and_stages(
         self, slot: Slot, item: QueuedMail
     ) -> tuple[DeliveryStatus, Decision | None]:
         """Does the deleted check and, in parallel, reads the stage record."""
@@ -277,7 +280,7 @@ class Preparer:
         decision, slot.doubt = await stages.decide(item, record, slot.doubt)
         return now, decision
 
-    async def _staged(self, slot: Slot, item: QueuedMail, decision: Decision) -> bool:
+    async def _prepare_by_stages(self, slot: Slot, item: QueuedMail, decision: Decision) -> bool:
         """As `_decide`, by the mail's stage marks."""
         if item.enqueue_id in self._state.in_hand:
             return False  # the record may be that of the delivery which is in hand here since
@@ -312,7 +315,7 @@ class Preparer:
         recipients = remaining or (item.mail.recipients if record is None else record.remaining)
         if (hold := self._hold_of(recipients)) is not None:
             narrow = narrowed(item, remaining or item.mail.recipients)
-            return await self._set_aside(slot, narrow, hold)
+            return await self._delay_for_hold(slot, narrow, hold)
         try:
             content, reservation = await self._context.loader.load(item)
         except ContentMissing as error:
@@ -339,7 +342,7 @@ class Preparer:
     def _hold_of(self, recipients: tuple[str, ...]) -> Hold | None:
         return None if self._state.holds is None else self._state.holds.of(recipients)
 
-    async def _set_aside(self, slot: Slot, item: QueuedMail, hold: Hold) -> bool:
+    async def _delay_for_hold(self, slot: Slot, item: QueuedMail, hold: Hold) -> bool:
         """Delays a mail of a held domain, as a retry that does not count as an attempt."""
         message, context, delays = slot.message, self._context, self._state.delays
         pause, headers = hold.pause(context.clock()), own_headers(message.headers)

@@ -49,7 +49,7 @@ class Reporter:
         password: call it again. After a crash a sender gets two reports rather than none.
         """
         try:
-            queued = await self._enqueued(item, failures, content)
+            queued = await self._build_and_enqueue(item, failures, content)
         except (TakenOver, BadSetting):
             raise
         except Exception as error:  # no error may hold the mail for ever
@@ -74,7 +74,7 @@ class Reporter:
     async def close(self) -> None:
         await self._enqueuer.close()
 
-    async def _enqueued(
+    async def _build_and_enqueue(
         self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None
     ) -> QueuedMail | None:
         header = content or None

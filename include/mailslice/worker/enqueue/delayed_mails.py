@@ -60,7 +60,7 @@ The row of the lease voids this copy.
 """
 _Work = Callable[[LeasedLock, DelayedMail], Awaitable[bool | None]]
 CLOSING_SECONDS = 2.0
-"""Seconds for rows to be closed: before a worker ends, and before a second copy is looked at."""
+"""Seconds to wait for rows to be closed, at a worker's end and before a second copy is checked."""
 
 
 def checked_delay(delay: timedelta | None) -> timedelta | None:
@@ -88,43 +88,43 @@ class DelayedRows:
         self._table: DelayedMails | None = None
         self._next_table_check = 0.0
 
-    async def exist(self) -> bool:
+    async def table_exists(self) -> bool:
         """Whether the table exists, checked once a minute at most. Does not create it."""
         now = asyncio.get_running_loop().time()
         if self._table is None and now >= self._next_table_check:
-            self._table = await self._context.opened(DelayedMails.prepared)
+            self._table = await self._context.open_table(DelayedMails.prepared)
             self._next_table_check = now + _TABLE_CHECK_SECONDS  # not after a failed look
         return self._table is not None
 
     async def scan(self, ids: Collection[EnqueueId] | None = None) -> Iterator[DelayedMail]:
         """Iterates over all rows, or those of a few ids. Each step may wait for Cassandra."""
-        table, queue = await self._opened(), self._context.queue
+        table, queue = await self._open_table(), self._context.queue
         if ids is not None and len(ids) <= _AT_ONCE:
             return filter(None, map(partial(table.get, queue), ids))
         return await asyncio.to_thread(table.rows, queue)
 
     async def load(self, enqueue_id: EnqueueId) -> DelayedMail | None:
-        table = await self._opened()
+        table = await self._open_table()
         rows = await self._context.bridge.rows(table.read_future(self._context.queue, enqueue_id))
         return table.row(rows[0]) if rows else None
 
     async def save(self, row: DelayedMail) -> None:
-        table = await self._opened()
+        table = await self._open_table()
         await self._context.bridge.rows(table.write_future(self._context.queue, row))
         crash.point("delay:row-written")
 
     async def close(self, row: DelayedMail) -> None:
         """Closes it at the write time that was read, plus 1 us: a newer delay must survive."""
-        table = await self._opened()
+        table = await self._open_table()
         row_as_read = (self._context.queue, row.enqueue_id, uuid4(), row.written_us)
         closing = table.close_future(*row_as_read, failures=row.failures, answer=row.answer)
         await self._context.bridge.rows(closing)
         crash.point("delay:row-closed")
 
-    async def _opened(self) -> DelayedMails:
+    async def _open_table(self) -> DelayedMails:
         """The table, created if it is missing: only delays need mailslice's own keyspace."""
         if self._table is None:
-            self._table = await self._context.opened(DelayedMails.created)
+            self._table = await self._context.open_table(DelayedMails.created)
         return self._table
 
 
@@ -139,7 +139,7 @@ class Delays:
         self.rows = DelayedRows(context)
         self._published: dict[UUID, None] = {}
         """The last tokens published here. A task that read a row while it was open skips them."""
-        self._under_way: dict[UUID, asyncio.Task[None]] = {}
+        self._releases: dict[UUID, asyncio.Task[None]] = {}
         """Releases by token: two copies of one mail, or a copy and a flush, publish it once."""
 
     async def declare(self, level: int | None = None) -> None:
@@ -153,8 +153,8 @@ class Delays:
                 await asyncio.to_thread(declare, self._context.queue, levels)
                 self._declared |= {None, level}
 
-    def missing(self) -> None:
-        """Called when a delay queue is missing: the next `declare` declares it again."""
+    def redeclare(self) -> None:
+        """Call if a delay queue is missing: the next `declare` declares it again."""
         self._declared.clear()
 
     async def schedule(
@@ -175,7 +175,7 @@ class Delays:
         `leased`: a handler has the mail, or is `done` with it (`lease`). `held`: a domain of it is
         held. `answer`: that of the failed attempt; empty: the row keeps the earlier one.
         `has_message` False: the caller's message is gone. Then, and if the older row is open, a
-        copy precedes the row: the older row's copy may be all there is (`is_overtaken`).
+        copy precedes the row: the older row's copy may be all there is (`defer_to_later_attempt`).
         """
         wait, token = due - self._context.clock(), uuid4()
         await self.declare(level_for(wait))
@@ -212,31 +212,31 @@ class Delays:
         """Closes the row of a mail that was settled in another way (say, rejected): no copy of it
         is delivered. `token`: closes it only if the row has this token.
         """
-        row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
+        row = await self.rows.load(enqueue_id) if await self.rows.table_exists() else None
         is_other = row is None or row.published or token not in {None, str(row.token)}
         if row is not None and not is_other and (row.leased or not only_lease):
             await self.rows.close(row)
 
-    async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
-        """Whether a later attempt waits in delayed_mails. This older message is not delivered then.
+    async def defer_to_later_attempt(self, enqueue_id: EnqueueId, message: Message) -> bool:
+        """Whether a later attempt waits in delayed_mails. Then the caller drops this older message.
 
-        An open row is a later attempt if it is held (ADR 86), or is not due and has more failures
-        than the message, or as many, unless it is a lease or the message comes from that delay
-        (token). A message of a held row is delayed anew: its publisher may still close the row. For
-        another one the row's copy is published first: the row's writer may have died before that.
+        A row that is not open is none. An open row is one if it is held (ADR 86), or if it is not
+        due and has more failures than the message; or as many, if it is no lease and the message
+        has another token. First it marks a mail that is done, delays a message of this row again
+        (its publisher may close the row), or publishes the row's copy (its writer may have died).
         """
-        row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
+        row = await self.rows.load(enqueue_id) if await self.rows.table_exists() else None
         if row is None or row.published or row.due is None:
             return False
         if row.done:
             await self._context.mark(enqueue_id)
             return True
         failures = count_in(message.headers, HEADER_FAILURES)
-        is_from_it = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
-        is_later = row.failures > failures or not (row.leased or is_from_it)
+        has_its_token = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
+        is_later = row.failures > failures or not (row.leased or has_its_token)
         if not (row.held or (is_later and row.due > self._context.clock())):
             return False
-        if is_from_it:
+        if has_its_token:
             due = max(row.due, self._context.clock() + _REPEAT_DELAY)
             await self.schedule(enqueue_id, MessageCopy.of(message), due, held=row.held)
         else:
@@ -262,8 +262,8 @@ class Delays:
         marked = await self._context.is_marked(item.enqueue_id)
         crash.point("hop:checked")
         copy = MessageCopy.of(message)
-        is_true = row is not None and str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
-        if row is not None and row.done and is_true and not (marked or row.published):
+        is_valid = row is not None and str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
+        if row is not None and row.done and is_valid and not (marked or row.published):
             await self._context.mark(item.enqueue_id)  # the worker that handled it is gone
             marked = True
         if marked:
@@ -276,7 +276,7 @@ class Delays:
             log.warning(text, extra=about("delay_row_lost", item.enqueue_id))
             await self._context.publish(copy)
             return _NO_WAIT
-        if row.published or row.due is None or not is_true:
+        if row.published or row.due is None or not is_valid:
             return _NO_WAIT
         remaining = row.due - self._context.clock()
         if message.redelivered:  # the first copy may be due in another worker at the same moment
@@ -311,12 +311,12 @@ class Delays:
         finally:
             self._waiting_bytes -= taken
 
-    async def for_each_open(
+    async def run_for_open_rows(
         self,
         work: _Work,
         lease: timedelta | None,
         ids: Collection[EnqueueId] | None = None,
-        is_wanted: Callable[[DelayedMail], bool] = lambda _row: True,
+        matches: Callable[[DelayedMail], bool] = lambda _row: True,
     ) -> int:
         """Calls `work(lock, row)` for open rows that are wanted. Returns how many calls gave True.
 
@@ -325,7 +325,7 @@ class Delays:
         that runs or was killed. Then raises Refused. Raises StoreUnavailable, too: call it again.
         """
         rows, queue = await self.rows.scan(ids), self._context.queue
-        waiting = (row for row in rows if not row.published and is_wanted(row))
+        waiting = (row for row in rows if not row.published and matches(row))
         key = self._context.stores, f"retry/{queue}", f"retries or flushes mails of {queue}"
         lock, done = await asyncio.to_thread(LeasedLock, *key, lease=lease or LEASE), 0
         try:
@@ -334,13 +334,13 @@ class Delays:
                     await asyncio.to_thread(lock.renew)
                 done += sum(map(bool, await all_ended(work(lock, row) for row in batch)))
         finally:
-            if await self.settled() and lease:  # else the lock is left to its TTL
+            if await self.wait_for_releases() and lease:  # else the lock is left to its TTL
                 await asyncio.to_thread(lock.release)
         return done
 
     async def flush(self, lease: timedelta = LEASE) -> int:
         """Delivers every delayed mail now, except leased ones (in a handler). Returns how many."""
-        return await self.for_each_open(self._flush_one, lease)
+        return await self.run_for_open_rows(self._flush_one, lease)
 
     async def bring_forward(self, row: DelayedMail, lock: LeasedLock | None = None) -> bool:
         """Makes a delayed mail that `is_far` due now. False: no longer far, or delayed anew.
@@ -390,11 +390,11 @@ class Delays:
             log.info(text, enqueue_id, extra=extra)
         return cleaned
 
-    async def settled(self) -> bool:
+    async def wait_for_releases(self) -> bool:
         """Waits a little for rows that are being closed: the mail of an open row would be published
         again. Returns whether all are closed.
         """
-        closing = self._under_way.values()
+        closing = self._releases.values()
         return not closing or not (await asyncio.wait(closing, timeout=CLOSING_SECONDS))[1]
 
     def has_published(self, message: Message) -> bool:
@@ -404,19 +404,19 @@ class Delays:
 
     async def _release(self, row: DelayedMail, copy: MessageCopy) -> None:
         """Publishes the mail and closes its row. A cancelled caller does not stop it."""
-        release = self._under_way.get(row.token)
+        release = self._releases.get(row.token)
         if release is None:
-            release = asyncio.create_task(self._published_and_closed(row, copy))
-            self._under_way[row.token] = release
-            release.add_done_callback(partial(self._released, row.token))
+            release = asyncio.create_task(self._publish_and_close(row, copy))
+            self._releases[row.token] = release
+            release.add_done_callback(partial(self._forget_release, row.token))
         await asyncio.shield(release)
 
-    def _released(self, token: UUID, release: asyncio.Task[None]) -> None:
-        del self._under_way[token]
+    def _forget_release(self, token: UUID, release: asyncio.Task[None]) -> None:
+        del self._releases[token]
         if not release.cancelled():
             release.exception()  # retrieved, for asyncio: nobody may wait for it any more
 
-    async def _published_and_closed(self, row: DelayedMail, copy: MessageCopy) -> None:
+    async def _publish_and_close(self, row: DelayedMail, copy: MessageCopy) -> None:
         if row.token not in self._published:
             if not (row.leased or row.held or HEADER_FAILURES in copy.headers):
                 copy = replace(copy, timestamp=row.due)  # its age begins with its first attempt
@@ -440,5 +440,5 @@ class Delays:
         try:
             await self._context.publish(copy, queue)
         except QueueMissing:
-            self.missing()  # a rebuilt broker has only the queues that James declares
+            self.redeclare()  # a rebuilt broker has only the queues that James declares
             raise

@@ -85,7 +85,7 @@ class EnqueueUndo:
         return tasks
 
     async def _first_try(self, undo: _Undo) -> None:
-        await self._tried(undo)
+        await self._try_undo(undo)
         self._ensure_retrying()
 
     def _ensure_retrying(self) -> None:
@@ -110,10 +110,10 @@ class EnqueueUndo:
         while self._pending:
             await asyncio.sleep(pause)
             batch = [self._pending.popleft() for _ in range(min(_AT_ONCE, len(self._pending)))]
-            progress = await asyncio.gather(*(self._tried(undo) for undo in batch))
+            progress = await asyncio.gather(*(self._try_undo(undo) for undo in batch))
             pause = self.shortest_pause if any(progress) else min(pause * 2, _LONGEST_PAUSE)
 
-    async def _tried(self, undo: _Undo) -> bool:
+    async def _try_undo(self, undo: _Undo) -> bool:
         """Whether a try made progress. What remains to be undone is pending again."""
         before = undo
         try:

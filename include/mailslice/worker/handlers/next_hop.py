@@ -193,7 +193,7 @@ class NextHop:
                     return idle
                 idle.close()
         try:
-            return Connection(self._opened(self.tls.context()))
+            return Connection(self._connect(self.tls.context()))
         except ssl.SSLError as error:
             if self._settings.starttls is not StartTls.MAY or self._settings.implicit_tls:
                 raise
@@ -202,7 +202,7 @@ class NextHop:
             why = type(error.__cause__ or error).__name__
             facts = self._settings.host, self._settings.port, why
             log.info(text, *facts, extra={"action": "relay_clear"})
-            return Connection(self._opened(None))
+            return Connection(self._connect(None))
 
     def release(self, connection: Connection) -> None:
         """Keeps it for the next mail, or closes it: after its last mail, or when it has ended."""
@@ -232,7 +232,7 @@ class NextHop:
             sweeper.start()  # may fail: then the next release tries it
             self._sweeper = sweeper
 
-    def _opened(self, tls: ssl.SSLContext | None) -> smtplib.SMTP:
+    def _connect(self, tls: ssl.SSLContext | None) -> smtplib.SMTP:
         hop = self._settings
         kind = partial(_TlsServer, context=tls) if hop.implicit_tls else _TimedServer
         server = kind(hop.host, hop.port, self._name, timeout=hop.timeout.total_seconds())

@@ -33,7 +33,7 @@ class BlobDiscarder:
         self._room_timeout = room_timeout
         self._close_timeout = close_timeout
         self._pending: list[BlobId] = []
-        self._under_way = 0
+        self._in_flight = 0
         self._dropped = 0
         """Keys left behind since deletes began to hang; 0 while they do not."""
         self._room = asyncio.Event()
@@ -44,12 +44,12 @@ class BlobDiscarder:
     async def add(self, blob_ids: Iterable[BlobId]) -> None:
         """Takes the ids of a done mail. Waits for slow deletes, not for those that hang."""
         keys = [blob_id for blob_id in blob_ids if is_random(blob_id)]
-        if self._dropped and len(self._pending) + self._under_way + len(keys) > MAX_PENDING:
+        if self._dropped and len(self._pending) + self._in_flight + len(keys) > MAX_PENDING:
             self._dropped += len(keys)
             return
         self._pending += keys
         self._flush_soon()
-        if len(self._pending) + self._under_way > MAX_PENDING:
+        if len(self._pending) + self._in_flight > MAX_PENDING:
             self._room.clear()
             try:
                 await asyncio.wait_for(self._room.wait(), self._room_timeout)
@@ -57,7 +57,7 @@ class BlobDiscarder:
                 self._drop()
 
     def _drop(self) -> None:
-        count = min(len(self._pending), len(self._pending) + self._under_way - MAX_PENDING)
+        count = min(len(self._pending), len(self._pending) + self._in_flight - MAX_PENDING)
         if count > 0:
             del self._pending[:count]
             self._dropped += count
@@ -72,12 +72,12 @@ class BlobDiscarder:
                     self._flush()
                     await asyncio.wait(self._requests)
         except TimeoutError:
-            self._dropped += len(self._pending) + self._under_way
+            self._dropped += len(self._pending) + self._in_flight
             self._pending.clear()
             requests = list(self._requests)
             for request in requests:
                 request.cancel()
-            await asyncio.gather(*requests, return_exceptions=True)  # `_deleted` logs the loss
+            await asyncio.gather(*requests, return_exceptions=True)  # `_on_deleted` logs the loss
 
     def _flush_soon(self) -> None:
         if len(self._pending) >= KEYS_A_REQUEST:
@@ -91,10 +91,10 @@ class BlobDiscarder:
             self._timer = None
         while self._pending and len(self._requests) < _FLUSHERS:
             keys, self._pending = self._pending[:KEYS_A_REQUEST], self._pending[KEYS_A_REQUEST:]
-            self._under_way += len(keys)
+            self._in_flight += len(keys)
             request = asyncio.create_task(self._delete(keys))
             self._requests.add(request)
-            request.add_done_callback(self._deleted)
+            request.add_done_callback(self._on_deleted)
 
     async def _delete(self, keys: list[BlobId]) -> None:
         crash.point("discard:begun")
@@ -104,14 +104,14 @@ class BlobDiscarder:
             text = "%d blobs of done mails stay behind, for blob_gc: %s"
             log.warning(text, len(keys), error, extra=about("discard_failed", blobs=len(keys)))
         finally:
-            self._under_way -= len(keys)
+            self._in_flight -= len(keys)
 
-    def _deleted(self, request: asyncio.Task[None]) -> None:
+    def _on_deleted(self, request: asyncio.Task[None]) -> None:
         self._requests.discard(request)
         if self._dropped:
             text = "%d blobs of done mails stayed behind, for blob_gc: deletes hung"
             log.warning(text, self._dropped, extra=about("discard_failed", blobs=self._dropped))
             self._dropped = 0
-        if len(self._pending) + self._under_way <= MAX_PENDING:
+        if len(self._pending) + self._in_flight <= MAX_PENDING:
             self._room.set()
         self._flush_soon()

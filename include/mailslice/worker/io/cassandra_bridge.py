@@ -60,11 +60,11 @@ class DeletedChecks:
 
     def _request(self, asked: _Asked, send: Callable[[], asyncio.Future[Rows]]) -> None:
         try:
-            send().add_done_callback(partial(self._answered, asked))
+            send().add_done_callback(partial(self._on_answer, asked))
         except Exception as error:  # noqa: BLE001 - any error is for the waiting callers
             _fail(asked, error)
 
-    def _answered(self, asked: _Asked, answered: asyncio.Future[Rows]) -> None:
+    def _on_answer(self, asked: _Asked, answered: asyncio.Future[Rows]) -> None:
         if (error := answered.exception()) is None:
             marked = {row[0] for row in answered.result()}
             for enqueue_id, answer in asked:

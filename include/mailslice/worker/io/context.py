@@ -96,7 +96,7 @@ class QueueContext:
     def names(self) -> RabbitNames:
         return RabbitNames(self.queue)
 
-    async def opened(self, table: Callable[[CassandraSession, Settings], T]) -> T:
+    async def open_table(self, table: Callable[[CassandraSession, Settings], T]) -> T:
         """One of mailslice's own tables, by its class method, in a thread: it asks Cassandra."""
         return await asyncio.to_thread(table, self.stores.cassandra, self.settings)
 

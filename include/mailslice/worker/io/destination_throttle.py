@@ -87,7 +87,7 @@ class DestinationThrottle:
     async def _domain(self, name: str, limit: Limit) -> "_Domain":
         async with self._opening:
             if self._table is None:
-                self._table = await self._context.opened(Destinations.created)
+                self._table = await self._context.open_table(Destinations.created)
         entry = self._domains.pop(name, None) or _Domain(self._context, self._table, name, limit)
         self._domains[name] = entry
         if len(self._domains) > _MAX_DOMAINS:
@@ -150,15 +150,15 @@ class _Domain:
 
     def _serve(self) -> None:
         if self._serving is None:
-            self._serving = asyncio.create_task(self._served(), name="throttle-desk")
+            self._serving = asyncio.create_task(self._serve_claims(), name="throttle-desk")
 
-    async def _served(self) -> None:
+    async def _serve_claims(self) -> None:
         while self._asks or self._freed or self._keeping:
             asks, self._asks = self._asks, []
             freed, self._freed = self._freed, []
             self._keeping = False
             try:
-                answers = await self._agreed([ask for ask, _ in asks], freed)
+                answers = await self._write_claims([ask for ask, _ in asks], freed)
             except Exception as error:
                 self._book = None
                 if not isinstance(error, MailsliceError):
@@ -174,7 +174,7 @@ class _Domain:
                         answer.set_result(waits)
         self._serving = None
 
-    async def _agreed(self, claims: list[Claim], freed: list[Freed]) -> list[int | None]:
+    async def _write_claims(self, claims: list[Claim], freed: list[Freed]) -> list[int | None]:
         bridge, queue = self._context.bridge, self._context.queue
         for lost in range(_MAX_WRITES):
             if (before := self._book) is None:
@@ -225,4 +225,4 @@ class BlockingThrottle:
 
 
 UNTHROTTLED = BlockingThrottle()
-"""For a handler that is called without a delivery."""
+"""The throttle of a handler that is called without a delivery."""

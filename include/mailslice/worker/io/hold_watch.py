@@ -29,7 +29,7 @@ class HoldWatch:
         self.active = ActiveHolds()
         self.is_known = False
         """Whether the holds were read once."""
-        self.trouble: MailsliceError | None = None
+        self.failure: MailsliceError | None = None
         """Why the last read failed; None if it did not."""
 
     def follow(self, listener: Callable[[], None]) -> None:
@@ -66,9 +66,9 @@ class HoldWatch:
         except Exception as error:  # noqa: BLE001 - after any error the known holds stay
             self._missed(error)
         else:
-            if self.trouble is not None:
+            if self.failure is not None:
                 self._log(logging.INFO, "holds_read", "holds of queue %s are read again")
-            self.is_known, self.trouble = True, None
+            self.is_known, self.failure = True, None
             self._context.statistics.holds_unknown = 0
         before = self.active
         self.active = ActiveHolds.at(self._context.clock(), self._rows)
@@ -79,20 +79,20 @@ class HoldWatch:
 
     async def _read(self) -> tuple[Hold, ...]:
         if self._table is None:
-            self._table = await self._context.opened(Holds.prepared)
+            self._table = await self._context.open_table(Holds.prepared)
         if self._table is None:
             return ()  # nothing was ever held
         rows = await self._context.bridge.rows(self._table.of_future(self._context.queue))
         return tuple(map(self._table.hold, rows))
 
     def _missed(self, error: Exception) -> None:
-        if self.trouble is None:
+        if self.failure is None:
             known = f"the {len(self.active.all)} that it knows" if self.is_known else "no mail yet"
             text = "holds of queue %s could not be read; the worker goes on with %s: %s"
             self._log(logging.WARNING, "holds_unknown", text, known, error)
         if not isinstance(error, MailsliceError):
             error = StoreUnavailable(f"holds could not be read: {error}")
-        self.trouble = error
+        self.failure = error
         self._context.statistics.holds_unknown = 1
 
     def _log_changes(self, before: ActiveHolds) -> None:

@@ -39,7 +39,7 @@ _LEAST_WAIT = 0.05
 
 
 class HandlerMetrics(Protocol):
-    """What is counted of handled mails (`metrics.ConsumerMetrics`)."""
+    """The counters of handled mails (`metrics.ConsumerMetrics`)."""
 
     def handling(self) -> AbstractContextManager[None]: ...
     def settled(self, outcome: Disposition, seconds: float) -> None: ...
@@ -54,7 +54,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What becomes of a mail whose attempts fail.
+    """How to treat a mail whose attempts fail.
 
     `back_off`: the pauses between attempts. `give_up`: what follows the last one. `chance` gives -1
     to 1. `settle_pauses`: seconds between attempts to store an outcome; the last one repeats.
@@ -179,7 +179,7 @@ class HandlerPool:
         name = f"handle-{delivery.item.enqueue_id}"
         task = asyncio.create_task(self._handle(delivery, permit), name=name)
         self._running.add(task)
-        task.add_done_callback(partial(self._ended, permit))
+        task.add_done_callback(partial(self._on_ended, permit))
 
     async def serve(
         self,
@@ -228,7 +228,7 @@ class HandlerPool:
         self._threads.shutdown(wait=False, cancel_futures=True)
         return len(unfinished)
 
-    def _ended(self, permit: ExitStack, task: asyncio.Task[None]) -> None:
+    def _on_ended(self, permit: ExitStack, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         permit.close()
         if not task.cancelled() and (error := task.exception()):
@@ -240,7 +240,7 @@ class HandlerPool:
         async with self._isolation.admitted(enqueue_id):
             began = time.monotonic()
             with self._metrics.handling(), self._isolation.in_handler(enqueue_id):
-                outcome = await self._outcome(delivery)
+                outcome = await self._run_handler(delivery)
             if not isinstance(outcome, Requeue):
                 delivery.explain(getattr(outcome, "why", ""), outcome.answer)
             action = action_of(delivery, outcome, self._policy)
@@ -248,14 +248,14 @@ class HandlerPool:
         if disposition is not None:
             self._metrics.settled(disposition, time.monotonic() - began)
 
-    async def _outcome(self, delivery: Delivery) -> Outcome | Requeue:
+    async def _run_handler(self, delivery: Delivery) -> Outcome | Requeue:
         try:
             return self._checked_outcome(delivery, await self._call(delivery))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return self._failed(delivery, RuntimeError("the handler cancelled itself"))
+            return self._retry_after(delivery, RuntimeError("the handler cancelled itself"))
         except TakenOver as error:
             text = "%s; its handler has left it"
             log.warning(text, error, extra=about("taken_over", delivery.item.enqueue_id))
@@ -264,13 +264,13 @@ class HandlerPool:
             return Reject(f"{type(error).__name__}: {error}")
         except TryAgain as error:
             # A store that is away is no fault of the mail, and uses up none of its attempts.
-            return replace(self._failed(delivery, error), counted=False)
+            return replace(self._retry_after(delivery, error), counted=False)
         except GeneratorExit:
             raise  # the loop is being closed
         except BaseException as error:  # noqa: BLE001
             # Whatever a handler raises, the mail is tried again. Libraries (gevent, trio) raise
             # BaseExceptions of their own.
-            return self._failed(delivery, error)
+            return self._retry_after(delivery, error)
 
     def _checked_outcome(self, delivery: Delivery, result: object) -> Outcome:
         """The outcome if it is valid, else that of a failed handler."""
@@ -278,15 +278,15 @@ class HandlerPool:
             return Complete()
         if not isinstance(result, Complete | Retry | Reject | Bounce):
             why = f"a handler gives an outcome or None, not a {type(result).__name__}"
-            return self._failed(delivery, TypeError(why))
+            return self._retry_after(delivery, TypeError(why))
         if wrong := _wrong_field(result):
-            return self._failed(delivery, TypeError(wrong))
+            return self._retry_after(delivery, TypeError(wrong))
         if isinstance(result, Retry):
             if not set(result.recipients or ()) <= set(delivery.item.mail.recipients):
                 wrong = "a retry names recipients that the mail does not have"
-                return self._failed(delivery, ValueError(wrong))
+                return self._retry_after(delivery, ValueError(wrong))
             if result.after is not None and result.after > LONGEST_DELAY:
-                return self._failed(delivery, ValueError("a retry asks for more than 30 days"))
+                return self._retry_after(delivery, ValueError("a retry asks for more than 30 days"))
         return result
 
     async def _call(self, delivery: Delivery) -> Any:
@@ -297,11 +297,13 @@ class HandlerPool:
         if self._handler.is_async:
             result = call()
         else:
-            result, error = await loop.run_in_executor(self._threads, _in_thread, call)
+            result, error = await loop.run_in_executor(self._threads, _run_in_thread, call)
             if error is not None:
                 raise error
         # A task of its own: a handler that cancels its task does not cancel the settlement.
-        return await loop.create_task(_awaited(result)) if inspect.isawaitable(result) else result
+        if not inspect.isawaitable(result):
+            return result
+        return await loop.create_task(_await_result(result))
 
     def _keywords(self, delivery: Delivery) -> dict[str, object]:
         """The keyword arguments that the handler takes (`handler_spec`)."""
@@ -318,7 +320,7 @@ class HandlerPool:
         }
         return {name: offers[name]() for name in self._handler.takes}
 
-    def _failed(self, delivery: Delivery, error: BaseException) -> Retry:
+    def _retry_after(self, delivery: Delivery, error: BaseException) -> Retry:
         self._metrics.handler_failed()
         why, enqueue_id = f"{type(error).__name__} at {_where(error)}", delivery.item.enqueue_id
         # The error's text may name addresses: only DEBUG logs it, with its traceback.
@@ -361,7 +363,7 @@ class HandlerPool:
             await asyncio.sleep(min(remaining, pause * random.uniform(0.7, 1.0)))
 
 
-def _in_thread(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def _run_in_thread(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
     # Errors travel as values: a future does not pass on StopIteration, and KeyboardInterrupt would
     # end the loop.
     try:
@@ -370,7 +372,7 @@ def _in_thread(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
         return None, error if isinstance(error, Exception) else _as_error(error)
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
+async def _await_result(result: Awaitable[Any]) -> Any:
     try:
         return await result
     except (KeyboardInterrupt, SystemExit) as error:  # they would end the loop
@@ -423,7 +425,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def _wrong_field(outcome: object) -> str | None:
-    """What is wrong with an outcome's fields: nothing else checks what handlers return."""
+    """The first invalid field of an outcome, in words: nothing else checks what handlers return."""
     for name, (allowed, is_allowed) in _FIELDS.items():
         if hasattr(outcome, name) and not is_allowed(value := getattr(outcome, name)):
             return f"the {name} of an outcome is {allowed}, not a {type(value).__name__}"

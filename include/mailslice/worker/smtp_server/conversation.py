@@ -28,15 +28,15 @@ class ServerTimes:
     """Time limits of an SMTP server that are not settings, in seconds."""
 
     drain: float = 30.0
-    """For mails that are being received when the server ends."""
+    """Time for mails that are being received when the server ends."""
     goodbye: float = 2.0
-    """For a dismissed client to read its 421."""
+    """Time for a dismissed client to read its 421."""
     wrong_password: float = 2.0
-    """Before a wrong password is answered: it may be guessed by many connections at once."""
+    """Pause before the answer to a wrong password: many connections may guess it at once."""
     login: float = 300.0
-    """Within which a client outside of the allowed networks has to log in."""
+    """Time in which a client outside of the allowed networks has to log in."""
     mail: float = 600.0
-    """For any mail: a client that sends a byte now and then would occupy memory for days."""
+    """Time for one mail: a client that sends a byte now and then would occupy memory for days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         self._dismissed: float | None = None
         self._pause_ends = 0.0
         self.client = ""
-        """Of a stranger: the key of what counts as one client."""
+        """The key of a client from outside of the allowed networks (`policy`)."""
         self.receiving = False
         self.enqueuing = False
 

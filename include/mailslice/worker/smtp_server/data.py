@@ -90,14 +90,14 @@ class _Mail:
         self.received += len(piece)
         if self.refusal is not None:
             return
-        self.refusal = self._refused(piece, len(piece) - 2 * line_ends)
+        self.refusal = self._reason_to_refuse(piece, len(piece) - 2 * line_ends)
         if self.refusal is None:
             self.content.write(piece)
         else:
             self.content = BytesIO()
             self._reservation.release()
 
-    def _refused(self, piece: bytes, end: int) -> str | None:
+    def _reason_to_refuse(self, piece: bytes, end: int) -> str | None:
         if self.received > self._limit:
             return TOO_LARGE
         if self._refuse_bare and (piece.find(b"\n", 0, end) >= 0 or piece.find(b"\r", 0, end) >= 0):

@@ -61,19 +61,19 @@ class StageMarks:
             left = self.known.remaining
             requested = tuple(dict.fromkeys(left if recipients is None else recipients))
             if self.taken or self.next_record is not None:
-                raise _taken(self.known.enqueue_id)
+                raise _taken_over(self.known.enqueue_id)
             if unknown := set(requested) - set(left):
                 why = f"{len(unknown)} recipients are begun already, or are not the mail's"
                 raise BadInput(f"mail {self.known.enqueue_id}: {why}")
-            await self._write(self._moved(requested, Stage.SENDING))
+            await self._write(self._record_at(requested, Stage.SENDING))
             crash.point("stage:sending-written")
-            self.known = self._moved(requested, Stage.SENDING)  # `known` may have changed meanwhile
+            self.known = self._record_at(requested, Stage.SENDING)  # it may have changed meanwhile
         self.on_stage(Stage.SENDING)
 
     async def sent(self, recipients: Iterable[str] | None = None) -> None:
         """Marks these (None: all in stage sending) as sent. Raises nothing if a store is away."""
-        requested = self._begun(recipients)
-        before, self.known = self.known, self._moved(requested, Stage.SENT)
+        requested = self._require_begun(recipients)
+        before, self.known = self.known, self._record_at(requested, Stage.SENT)
         self.on_stage(self.known.stage)
         try:
             async with self._writing:
@@ -82,7 +82,7 @@ class StageMarks:
                 reported = self._reported.recipients_at(Stage.SENDING) if self._reported else ()
                 if self.next_record is not None or not set(requested).isdisjoint(reported):
                     # The delivery was settled under its handler: these were reported as failed.
-                    raise _taken(self.known.enqueue_id)
+                    raise _taken_over(self.known.enqueue_id)
                 await self._write(self.known)
                 crash.point("stage:sent-written")
         except TryAgain as error:
@@ -95,7 +95,7 @@ class StageMarks:
 
     async def not_sent(self, recipients: Iterable[str] | None = None) -> None:
         """These surely do not have the mail: they are left to try. The next mark writes that."""
-        back, known = dict.fromkeys(self._begun(recipients)), self.known
+        back, known = dict.fromkeys(self._require_begun(recipients)), self.known
         states = {r: stage for r, stage in known.recipients.items() if r not in back}
         self.known = replace(known, remaining=(*known.remaining, *back), recipients=states)
         self.on_stage(self.known.stage)
@@ -104,9 +104,9 @@ class StageMarks:
         """Moves all recipients, left or begun, to `stage`. Raises TakenOver."""
         async with self._writing:
             if self.taken:
-                raise _taken(self.known.enqueue_id)
+                raise _taken_over(self.known.enqueue_id)
             if self._written.step and not self._written.closed:
-                await self._write(self._moved((*self.known.remaining, *self.doubtful), stage))
+                await self._write(self._record_at((*self.known.remaining, *self.doubtful), stage))
                 crash.point("stage:finished")
 
     async def begin_next_attempt(self, remaining: Iterable[str]) -> MailStage:
@@ -115,7 +115,7 @@ class StageMarks:
         """
         async with self._writing:
             if self.taken:
-                raise _taken(self.known.enqueue_id)
+                raise _taken_over(self.known.enqueue_id)
             if self.next_record is None:
                 if self._reported is None:
                     if self.doubtful:  # a mail that was taken is refused before anybody is notified
@@ -131,13 +131,13 @@ class StageMarks:
                 self.next_record = self._written
             return self.next_record
 
-    def _begun(self, recipients: Iterable[str] | None) -> tuple[str, ...]:
+    def _require_begun(self, recipients: Iterable[str] | None) -> tuple[str, ...]:
         requested = tuple(dict.fromkeys(self.doubtful if recipients is None else recipients))
         if unknown := set(requested) - set(self.doubtful):
             raise BadInput(f"mail {self.known.enqueue_id}: {len(unknown)} recipients are not begun")
         return requested
 
-    def _moved(self, recipients: Iterable[str], stage: Stage) -> MailStage:
+    def _record_at(self, recipients: Iterable[str], stage: Stage) -> MailStage:
         by, now = self.stages.worker, self.stages.clock()
         return self.known.moved(recipients, stage, by=by, now=now)
 
@@ -153,18 +153,18 @@ class StageMarks:
                 or existing.step <= self._written.step
             ):
                 self.taken = True
-                raise _taken(after.enqueue_id)
+                raise _taken_over(after.enqueue_id)
             self._written = existing
             after = replace(after, step=existing.step + 1)
         self._written = after
 
 
-def _taken(enqueue_id: EnqueueId) -> TakenOver:
+def _taken_over(enqueue_id: EnqueueId) -> TakenOver:
     return TakenOver(f"mail {enqueue_id}: another worker or duty has it now")
 
 
 WAIT_SECONDS = 1.0
-"""Between two checks of a mail whose sender may be alive."""
+"""Pause between two checks of a mail whose sender may be alive."""
 _LONGEST_WAIT = 15 * 60.0
 """Seconds for which a living sender is waited for. After that its recipients fail as in doubt."""
 

@@ -65,7 +65,7 @@ def planned(context, rows, scan=None, listing=None, unread=(), live=0):
     )
 
 
-def judge(context, plan, share=0.1):
+def run_gate(context, plan, share=0.1):
     frames = [
         sources(plan, context.settings, 0.5),
         view(plan, context.settings, 0.5),
@@ -76,8 +76,8 @@ def judge(context, plan, share=0.1):
 
 
 def test_a_plan_that_is_right_passes_and_so_does_one_that_deletes_nothing(context):
-    assert judge(context, planned(context, [orphan(), orphan()]))["success"]
-    assert judge(context, planned(context, []))["success"]
+    assert run_gate(context, planned(context, [orphan(), orphan()]))["success"]
+    assert run_gate(context, planned(context, []))["success"]
 
 
 KEY = str(uuid4())
@@ -96,7 +96,7 @@ KEY = str(uuid4())
 )
 def test_a_row_of_the_plans_files_that_must_not_go_is_refused(context, rows, sentence):
     with pytest.raises(GateFailed, match=sentence):
-        judge(context, planned(context, rows))
+        run_gate(context, planned(context, rows))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_row_of_the_plans_files_that_must_not_go_is_refused(context, rows, sen
 )
 def test_a_scan_that_was_not_whole_is_refused_by_the_sentence(context, facts, sentence):
     with pytest.raises(GateFailed, match=sentence):
-        judge(context, planned(context, [orphan()], **facts))
+        run_gate(context, planned(context, [orphan()], **facts))
 
 
 BUSY = {"source": "enqueuedMailsV4", "before": 1_000_000, "cleaned": 7_000_000}
@@ -125,13 +125,13 @@ BUSY = {"source": "enqueuedMailsV4", "before": 1_000_000, "cleaned": 7_000_000}
 def test_a_view_that_lost_live_mails_is_refused_however_much_was_cleaned(context, references):
     plan = planned(context, [orphan()], scan={**BUSY, "references": references}, live=1999)
     with pytest.raises(GateFailed, match=r"two references for each of 1999 live mails"):
-        judge(context, plan)
+        run_gate(context, plan)
 
 
 @pytest.mark.parametrize(("references", "live"), [(0, 0), (1999, 1999), (9, 2)])
 def test_a_view_that_has_its_live_mails_passes(context, references, live):
     plan = planned(context, [orphan()], scan={**BUSY, "references": references}, live=live)
-    assert judge(context, plan)["success"]
+    assert run_gate(context, plan)["success"]
 
 
 def test_a_view_that_others_clean_may_lose_its_mails(context):
@@ -144,10 +144,10 @@ def test_a_view_that_others_clean_may_lose_its_mails(context):
 def test_a_view_that_is_not_read_any_more_has_none_of_its_live_mails(context):
     gone = {"source": "enqueuedMailsV4", "references": 0, "before": None, "vanished": True}
     with pytest.raises(GateFailed, match="view_references is 0"):
-        judge(context, planned(context, [], scan=gone, live=1))
-    assert judge(context, planned(context, [], scan=gone))["success"]
+        run_gate(context, planned(context, [], scan=gone, live=1))
+    assert run_gate(context, planned(context, [], scan=gone))["success"]
 
 
 def test_more_than_the_share_is_refused(context):
     with pytest.raises(GateFailed, match=r"At most 0\.1 of all blobs"):
-        judge(context, planned(context, [orphan() for _ in range(3)]))
+        run_gate(context, planned(context, [orphan() for _ in range(3)]))

@@ -94,21 +94,21 @@ def write_plan(run, plan):
     )
 
 
-def judge(run, plan):
+def run_gate(run, plan):
     """The step check over this plan."""
     write_plan(run, plan)
     return runner.step_of(DUTY, "check")(run)
 
 
 def test_a_plan_that_adds_up_passes(run):
-    checked = judge(run, plan_of(run))
+    checked = run_gate(run, plan_of(run))
     assert (checked["success"], checked["planned"]) == (True, 1)
 
 
 def test_a_plan_without_a_drift_is_judged_too(run):
-    assert judge(run, plan_of(run, [], []))["success"]
+    assert run_gate(run, plan_of(run, [], []))["success"]
     with pytest.raises(GateFailed, match="Every token range of every table was read"):
-        judge(run, plan_of(run, [], [], read=7))
+        run_gate(run, plan_of(run, [], [], read=7))
 
 
 @pytest.mark.parametrize(
@@ -122,11 +122,11 @@ def test_a_plan_without_a_drift_is_judged_too(run):
 )
 def test_a_scan_that_was_not_whole_is_refused_by_the_sentence(run, facts, sentence):
     with pytest.raises(GateFailed, match=sentence):
-        judge(run, plan_of(run, **facts))
+        run_gate(run, plan_of(run, **facts))
 
 
 def test_a_truth_that_is_not_read_is_not_compared(run):
-    assert judge(run, plan_of(run, trust_projection=True, messages=0))["success"]
+    assert run_gate(run, plan_of(run, trust_projection=True, messages=0))["success"]
 
 
 class LostFile:
@@ -197,15 +197,15 @@ def drift(stored, seen):
 )
 def test_a_row_of_the_plans_files_that_cannot_be_is_refused(run, rows, sentence):
     with pytest.raises(GateFailed, match=sentence):
-        judge(run, plan_of(run, **rows))
+        run_gate(run, plan_of(run, **rows))
 
 
 def test_too_large_a_share_of_all_counters_is_refused_but_not_of_a_few(run):
     twenty, more = ([drift((9, 1), (2, 1)) for _ in range(count)] for count in (20, 21))
-    assert judge(run, plan_of(run, twenty, mailboxes=30))["success"]
-    assert judge(run, plan_of(run, more, mailboxes=200))["success"]
+    assert run_gate(run, plan_of(run, twenty, mailboxes=30))["success"]
+    assert run_gate(run, plan_of(run, more, mailboxes=200))["success"]
     with pytest.raises(GateFailed, match=r"At most 0\.2 of all mailboxes"):
-        judge(run, plan_of(run, more, mailboxes=100))
+        run_gate(run, plan_of(run, more, mailboxes=100))
 
 
 @pytest.mark.parametrize(
@@ -223,16 +223,16 @@ def test_rows_to_delete_from_the_projection_have_a_share_too(run, missing, proje
     facts = {"projected": projected, "messages": projected - missing, **more}
     plan = plan_of(run, [], inconsistencies=counts, **facts)
     if passes:
-        assert judge(run, plan)["success"]
+        assert run_gate(run, plan)["success"]
     else:
         with pytest.raises(GateFailed, match=r"At most 0\.2 of all rows of messageIdTable"):
-            judge(run, plan)
+            run_gate(run, plan)
 
 
 def test_rows_to_delete_of_named_mailboxes_have_no_share(run):
     run = replace(run, duty_params=Params.parse({"mailboxes": AN_ID}))
     counts = {planned.ONLY_PROJECTED: 400}
-    assert judge(run, plan_of(run, [], inconsistencies=counts, projected=999))["success"]
+    assert run_gate(run, plan_of(run, [], inconsistencies=counts, projected=999))["success"]
 
 
 def test_verify_reads_what_is_not_projected_of_a_thousand_mailboxes_at_once(run, monkeypatch):
@@ -253,7 +253,7 @@ def test_verify_reads_what_is_not_projected_of_a_thousand_mailboxes_at_once(run,
 
 def test_an_old_plan_is_refused(run):
     with pytest.raises(GateFailed, match="not older than 24 hours"):
-        judge(run, plan_of(run, made_at=NOW - timedelta(hours=25)))
+        run_gate(run, plan_of(run, made_at=NOW - timedelta(hours=25)))
 
 
 def test_what_the_gate_judges_is_in_the_digest(run):

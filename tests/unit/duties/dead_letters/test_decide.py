@@ -14,7 +14,7 @@ from mailslice.admin.dead_letters import (
     ClassifiedLetter,
     Letter,
     cause_of,
-    content_there,
+    content_exists,
     letter_of,
 )
 from mailslice.duties.dead_letters.actions import redrive_headers
@@ -174,7 +174,7 @@ def test_a_part_that_is_missing_decides_whatever_the_other_part_answers(monkeypa
     monkeypatch.setattr(AsyncBlobStore, "missing", some_silent)
     blobs = [("h", "b"), ("silent1", "b"), ("missing1", "silent2"), ("h", "missing2")]
     letters = [replace(classified(at).letter, blobs=parts) for at, parts in enumerate(blobs)]
-    there = content_there(SimpleNamespace(settings=Settings()), letters)
+    there = content_exists(SimpleNamespace(settings=Settings()), letters)
     assert there == {"k0": True, "k1": None, "k2": False, "k3": False}
 
 

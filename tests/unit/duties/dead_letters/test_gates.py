@@ -19,7 +19,7 @@ PARAMS = Params(redrive=True, limit=2, most_redrives=3)
 
 
 @pytest.fixture
-def judge(tmp_path):
+def failing_frames(tmp_path):
     """The columns that fail for these letters, as they are read back from the plan's file."""
 
     def one(*letters, params=PARAMS, missing=0):
@@ -34,9 +34,9 @@ def judge(tmp_path):
     return one
 
 
-def test_drops_exports_and_redrives_within_the_limits_pass(judge):
-    assert judge(DROP, EXPORT, REDRIVE) == set()
-    assert judge() == set()
+def test_drops_exports_and_redrives_within_the_limits_pass(failing_frames):
+    assert failing_frames(DROP, EXPORT, REDRIVE) == set()
+    assert failing_frames() == set()
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def test_drops_exports_and_redrives_within_the_limits_pass(judge):
         ),
     ],
 )
-def test_each_rule_fails_by_letters_of_the_plans_file(judge, letters, columns):
-    assert judge(*letters) == columns
+def test_each_rule_fails_by_letters_of_the_plans_file(failing_frames, letters, columns):
+    assert failing_frames(*letters) == columns
 
 
 @pytest.mark.parametrize("letters", [(), (DROP, REDRIVE)])
-def test_letters_that_the_plan_counts_and_its_file_lacks_fail(judge, letters):
-    assert judge(*letters, missing=1) == {"rows"}
+def test_letters_that_the_plan_counts_and_its_file_lacks_fail(failing_frames, letters):
+    assert failing_frames(*letters, missing=1) == {"rows"}
 
 
-def test_nothing_is_redriven_where_nobody_asked_for_it(judge):
-    assert judge(REDRIVE, params=Params(most_redrives=3)) == {"redriven"}
+def test_nothing_is_redriven_where_nobody_asked_for_it(failing_frames):
+    assert failing_frames(REDRIVE, params=Params(most_redrives=3)) == {"redriven"}

@@ -93,7 +93,7 @@ def looked_at(monkeypatch, broker, before=()):
         management=SimpleNamespace(alarms=list),
     )
     found = evidence.explained_consumers(
-        stores, QUEUE, broker, before, evidence.longest_hold(before)
+        stores, QUEUE, broker, before, evidence.max_checkout_time(before)
     )
     return found, evidence.why_unproved(stores, found, 0)
 
@@ -202,15 +202,15 @@ def test_a_worker_is_waited_for_three_of_its_records_and_at_most_three_minutes(
 ):
     monkeypatch.undo()  # the real longest hold
     seconds = {
-        every: evidence.longest_hold(
+        every: evidence.max_checkout_time(
             [record(5, W), record(5, W, worker="rare", every=every)]
         ).total_seconds()
         for every in (0, 3, 10, 15, 60, 600)
     }
     assert seconds == {0: 45, 3: 45, 10: 45, 15: 60, 60: 195, 600: 195}
     assert (
-        evidence.longest_hold([])
-        == evidence.longest_hold([record(5, W, every=60, silent=timedelta(hours=1))])
+        evidence.max_checkout_time([])
+        == evidence.max_checkout_time([record(5, W, every=60, silent=timedelta(hours=1))])
         == evidence.LONGEST_HOLD
     )
     broker = Broker([1], [[record(5, W, every=60)]])  # it was killed, and still seems alive
@@ -224,6 +224,6 @@ def test_how_long_workers_may_get_no_mail_is_said_first(monkeypatch, caplog):
     counts = SimpleNamespace(ready=7)
     for every, told in ((3, "for 15 to 45 s"), (60, "for 15 to 195 s")):
         evidence._announce(
-            stores, QUEUE, counts, evidence.longest_hold([record(4, W, every=every)])
+            stores, QUEUE, counts, evidence.max_checkout_time([record(4, W, every=every)])
         )
         assert told in caplog.messages[-1]

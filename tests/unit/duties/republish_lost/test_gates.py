@@ -43,7 +43,7 @@ def plan_of(run, mails, *, accept_duplicates=False):
 
 
 @pytest.fixture
-def judge(tmp_path, monkeypatch):
+def failing_frames(tmp_path, monkeypatch):
     """The columns that fail for these mails, as they are read back from the plan's file."""
 
     def one(mails=MAILS, *, accept_duplicates=False, **audit):
@@ -55,9 +55,9 @@ def judge(tmp_path, monkeypatch):
     return one
 
 
-def test_a_plan_of_what_the_audit_proved_passes(judge):
-    assert judge() == set()
-    assert judge([]) == set()
+def test_a_plan_of_what_the_audit_proved_passes(failing_frames):
+    assert failing_frames() == set()
+    assert failing_frames([]) == set()
 
 
 @pytest.mark.parametrize(
@@ -69,23 +69,25 @@ def test_a_plan_of_what_the_audit_proved_passes(judge):
         ([replace(MAILS[0], enqueue_id="other"), *MAILS[1:]], {"of_the_audit"}),
     ],
 )
-def test_each_rule_fails_by_rows_of_the_plans_file(judge, mails, columns):
-    assert judge(mails) == columns
+def test_each_rule_fails_by_rows_of_the_plans_file(failing_frames, mails, columns):
+    assert failing_frames(mails) == columns
 
 
-def test_what_james_may_have_delivered_is_listed_where_duplicates_are_accepted(judge):
+def test_what_james_may_have_delivered_is_listed_where_duplicates_are_accepted(failing_frames):
     ghosts = [replace(mail, verdict="lost or ghost") for mail in MAILS]
-    assert judge(ghosts, listed=ghosts) == {"verdict"}
-    assert judge(ghosts, listed=ghosts, accept_duplicates=True) == set()
+    assert failing_frames(ghosts, listed=ghosts) == {"verdict"}
+    assert failing_frames(ghosts, listed=ghosts, accept_duplicates=True) == set()
 
 
-def test_a_mail_that_the_audit_says_waits_is_not_published(judge):
-    assert judge(listed=[replace(MAILS[0], verdict="waiting"), *MAILS[1:]]) == {"of_the_audit"}
+def test_a_mail_that_the_audit_says_waits_is_not_published(failing_frames):
+    assert failing_frames(listed=[replace(MAILS[0], verdict="waiting"), *MAILS[1:]]) == {
+        "of_the_audit"
+    }
 
 
-def test_another_audit_and_one_without_census_fail(judge):
-    assert judge(digest="other") == {"other_audit"}
-    assert judge(census=False) == {"audit_without_census"}
+def test_another_audit_and_one_without_census_fail(failing_frames):
+    assert failing_frames(digest="other") == {"other_audit"}
+    assert failing_frames(census=False) == {"audit_without_census"}
 
 
 class Ledger:

@@ -199,7 +199,7 @@ async def test_a_key_that_is_none_is_refused_before_anything_is_asked(changes):
             ask()
         assert "s3cret" not in str(e.value)
     with pytest.raises(BadSetting, match="MAILSLICE_S3_SECRET_KEY"):
-        await AsyncBlobStore(settings, "mails").bucket_is_there()
+        await AsyncBlobStore(settings, "mails").bucket_exists()
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from mailslice.stores.cassandra.table import Statement, applied, assignments, se
 _VALUES = ("owner", "attempt", "step", "stage", "remaining", "recipients", "updated")
 _OF_MAILS = ("enqueueid", *_VALUES)
 OPEN_TTL = timedelta(days=365)
-"""For a record with remaining or doubtful recipients: longer than any message waits."""
+"""TTL of a record with remaining or doubtful recipients: longer than any message waits."""
 CLOSED_TTL = timedelta(days=30)
-"""For a record with none: the mail has its deleted mark by then."""
+"""TTL of a record without such recipients: the mail has its deleted mark by then."""
 
 
 class MailStages(OwnTable):

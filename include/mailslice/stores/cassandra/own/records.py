@@ -62,7 +62,7 @@ class CassandraRecords(OwnTable, declared=False):
         for _, rows in self._session.map(statement, params, in_flight=8):
             yield from (dict(zip(columns, row, strict=True)) for row in rows)
 
-    def each_key(self) -> Iterator[Values]:
+    def stored_keys(self) -> Iterator[Values]:
         return self._stream(self.SHAPE.key, select(self.SHAPE.key))
 
     def partitions(self) -> Iterator[Values]:

@@ -33,7 +33,7 @@ _QUEUES_A_REQUEST = 20
 _MISSED_BEATS = 4
 _SLACK = timedelta(seconds=2)
 _IDLE_DEAD_AFTER = timedelta(seconds=75)
-"""For a worker without mails, which writes its record once a minute."""
+"""The limit for a worker without mails, which writes its record once a minute."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -114,7 +114,7 @@ class WorkerRecord:
 
     @property
     def dead_after(self) -> timedelta:
-        """With an older heartbeat the worker is dead, or the broker takes it for dead."""
+        """The silence after which the worker is dead, or the broker takes it for dead."""
         return self.every * _MISSED_BEATS + _SLACK
 
     @property
