@@ -55,9 +55,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What is done with the mail (`closed`, `failed`...), why, by whom, in which run. Fields of its
-    row.
-    """
+    """What is done with the mail (`closed`, `failed`...), why, by whom. Fields of its row."""
 
     action: str
     why: str

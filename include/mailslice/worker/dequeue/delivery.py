@@ -38,9 +38,7 @@ from mailslice.worker.stages.stage_log import StageMarks
 log = logging.getLogger(__name__)
 _LATER = timedelta(seconds=PARK_SECONDS)
 UNSTORED_SECONDS, _MAX_UNSTORED = 5.0, 500
-"""An outcome that no store took for so long gets a lease, in a worker with fewer mails: its record
-lists a thousand, and a move takes a mail that none lists.
-"""
+"""An outcome that no store took for so long gets a lease, in a worker with fewer mails (ADR 50)."""
 
 
 @dataclass(slots=True)

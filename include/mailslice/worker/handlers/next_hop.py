@@ -42,9 +42,7 @@ class LoginRefused(Exception):
 
 
 class _Replies(socket.SocketIO):
-    """Reads replies: `room` bytes, until the time `ends`, without waiting if it is 0. A slow server
-    must not hold a mail.
-    """
+    """Reads replies: `room` bytes, until the time `ends`, so that no slow server holds a mail."""
 
     _sock: socket.socket
     ends, room = 0.0, 0
@@ -91,9 +89,7 @@ class Connection:
         return self._server.sock is not None
 
     def is_silent(self) -> bool:
-        """Whether nothing came after the last reply: no other one, and not the connection's end.
-        A reply that came can be read after that.
-        """
+        """Whether nothing came after the last reply: no other one (which stays), and no end."""
         sock: Any = self._server.sock
         replies: Any = self._server.file
         seconds, replies.raw.ends, replies.raw.room = sock.gettimeout(), 0.0, 1 << 16
@@ -131,9 +127,7 @@ class Connection:
         self.send(piece)
 
     def send(self, piece: bytes) -> None:
-        """Sends it within the time-out, which is for the whole piece. Replies can be read after a
-        failure: smtplib's `send` would close the socket.
-        """
+        """Sends it within one time-out. After a failure replies can be read, unlike in smtplib."""
         sock: Any = self._server.sock
         try:
             sock.sendall(piece)
