@@ -550,7 +550,8 @@ def test_a_worker_that_may_have_more_mails_than_its_record_lists_may_have_any(tw
     """A prefetch above a thousand: the mail may wait in the window, and be handed out later."""
     (item,) = two.enqueue(mail())
     others = [EnqueueId(uuid4()) for _ in range(1000)]
-    two.stores.own.worker_records.save_future(two.source, _record(5, others)).result()
+    record = replace(_record(5, others), every=timedelta(seconds=10))
+    two.stores.own.worker_records.save_future(two.source, record).result()
     outcome = two.move()
     assert (outcome.moved, outcome.in_handler, outcome.doubtful) == ({}, 1, 0)
     assert not two.stores.tables.deleted.is_marked(two.source, item.enqueue_id)
