@@ -438,9 +438,13 @@ async def test_a_completion_that_no_store_takes_has_its_message_replaced_by_a_le
     stores.state.context.clock = lambda: datetime.now(UTC)
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.UNSTORED_SECONDS", 0.1)
     delivery = stores.delivery()
+    delivery.hand_out()
     channel = SimpleNamespace(basic_ack=acknowledged.append)
     link: Any = SimpleNamespace(is_open=True, flushed=lambda: asyncio.sleep(0), channel=channel)
     delivery.lease.message = Message(link, 7, b"m", {}, None, redelivered=False, arrived=0.0)
+    for number in range(502, 1002):  # those in the window do not count
+        waiting = stores.delivery(replace(ITEM, enqueue_id=EnqueueId(UUID(int=number))))
+        assert waiting.handed is None
     for number in range(2, mails + 1):
         stores.state.in_hand[EnqueueId(UUID(int=number))] = delivery
     stores.fails = 3
@@ -457,7 +461,7 @@ async def test_a_completion_that_no_store_takes_has_its_message_replaced_by_a_le
     row = {"leased": True, "done": True, "has_message": True}
     assert (leased, acknowledged) == ([row], [7])
     assert not delivery.settled.is_set()
-    assert stores.state.in_hand == {ITEM.enqueue_id: delivery}
+    assert stores.state.in_hand[ITEM.enqueue_id] is delivery
 
 
 async def test_a_worker_whose_outcomes_no_store_takes_lists_every_mail_in_its_record(

@@ -38,7 +38,7 @@ from mailslice.worker.stages.stage_log import StageMarks
 log = logging.getLogger(__name__)
 _LATER = timedelta(seconds=PARK_SECONDS)
 UNSTORED_SECONDS, _MAX_UNSTORED = 5.0, 500
-"""An outcome that no store took for so long gets a lease, in a worker with fewer mails (ADR 50)."""
+"""An outcome that no store took for so long gets a lease, with fewer mails handed out (ADR 50)."""
 
 
 @dataclass(slots=True)
@@ -362,7 +362,7 @@ class Delivery:
     @property
     def has_room(self) -> bool:
         """Whether its handler may take another mail before its outcome is stored."""
-        return len(self._state.in_hand) < _MAX_UNSTORED
+        return sum(d.handed is not None for d in self._state.in_hand.values()) < _MAX_UNSTORED
 
     def drop_content(self) -> None:
         """Frees the memory of the content. A report is made of the stored header then."""
