@@ -74,6 +74,7 @@ class Refusing:
             while data := await reader.read(65536):
                 writer.write(data)
                 await writer.drain()
+        writer.close()  # S3 has closed it: a kept connection would get no answer any more
 
 
 @contextmanager
