@@ -257,6 +257,8 @@ class Moves:
     def _take_all(self, rows: Sequence[ViewRow], taken: _Mails) -> None:
         """Marks the mails and adds them to `taken`. A worker may yet have completed one of them."""
         in_flight, before, outcome = self._history.observe(), len(taken), self._outcome
+        if self._history.is_cut:  # a worker may have any of them
+            in_flight = frozenset(row.enqueue_id for row in rows)
         stages = self._stages(row.enqueue_id for row in rows)
         free = outcome.without_holder(rows, in_flight, stages)
         kept = self._map(self._copy, free)

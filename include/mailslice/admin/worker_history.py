@@ -1,8 +1,8 @@
 """Which mails the workers of a queue have, and which they completed, by table `worker_records`.
 
-A record lists the mails in hand. It also names completed mails: at least the newest 500, and all
-since the last record but one. A reader that looks often enough misses none. A mail that may have
-been missed counts as unknown, never as not completed.
+A record lists a thousand mails in hand. It also names completed mails: at least the newest 500, and
+all since the last record but one. A reader that looks often enough misses none. A mail that may
+have been missed counts as unknown, never as not completed.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import WorkerRecord
+from mailslice.stores.cassandra.own.worker_records import MAX_LISTED
 from mailslice.stores.rabbitmq.blocking_publisher import has_consumers
 
 _NAMED, _NAMED_RECORDS = 500, 2
@@ -39,7 +40,8 @@ class WorkerHistory:
     def begin(self) -> None:
         """Forgets what it knows. The next `observe` is the base for later ones."""
         self.done: set[EnqueueId] = set()
-        self.missed = False
+        self.missed = self.is_cut = False
+        """`is_cut`: a worker may have more mails than its last record lists."""
         self._last: dict[str, WorkerRecord] | None = None
         self._alive: set[str] = set()
 
@@ -59,7 +61,9 @@ class WorkerHistory:
             if record.is_alive:
                 self._alive.add(worker)
         self._last = records
-        living = (record for worker, record in records.items() if worker in self._alive)
+        living = [record for worker, record in records.items() if worker in self._alive]
+        self.is_cut = any(len(record.in_flight) >= MAX_LISTED for record in living)
+        self.missed |= self.is_cut
         return frozenset(mail.enqueue_id for record in living for mail in record.in_flight)
 
     def observe_twice(self) -> frozenset[EnqueueId]:

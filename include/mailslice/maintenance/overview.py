@@ -318,7 +318,7 @@ def _count_lost(
     """Lost mails of the last audit with a result, without those that were put back or deleted."""
     audit, republished = (reports.get(duty, {}) for duty in ("queue_audit", "republish_lost"))
     is_same = (republished.get("audit") or {}).get("run") == audit.get("run")
-    lost = (lost_mails(audit) or 0) - (_put_back(republished) if is_same else 0)
+    lost = (lost_mails(audit) or 0) - (_count_republished(republished) if is_same else 0)
     now, retention = inputs.clock(), inputs.stores.settings.duty.retention
     live = counted.size if counted and now - counted.at < _age(audit, now) else lost
     # An audit that found none proves nothing; after the retention nobody knows what was put back.

@@ -18,13 +18,12 @@ from mailslice.codec.headers import partition_in
 from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.mail import QueuedMail
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords
+from mailslice.stores.cassandra.own.worker_records import MAX_LISTED
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 
 log = logging.getLogger(__name__)
 
-MAX_LISTED = 1000
-"""Mails in one record. Those in handlers come first."""
 LEAST_DONE = 500
 """Newest completed mails in one record; more if more were completed since the last but one."""
 _LONG = 1.0

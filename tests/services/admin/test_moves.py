@@ -546,6 +546,20 @@ def test_a_mail_that_was_given_back_under_its_handler_is_left(two: Two) -> None:
     assert (outcome.moved, outcome.in_handler) == ({}, 1)
 
 
+def test_a_worker_that_may_have_more_mails_than_its_record_lists_may_have_any(two: Two) -> None:
+    """A prefetch above a thousand: the mail may wait in the window, and be handed out later."""
+    (item,) = two.enqueue(mail())
+    others = [EnqueueId(uuid4()) for _ in range(1000)]
+    record = replace(_record(5, others), every=timedelta(seconds=10))
+    two.stores.own.worker_records.save_future(two.source, record).result()
+    outcome = two.move()
+    assert (outcome.moved, outcome.in_handler, outcome.doubtful) == ({}, 1, 0)
+    assert not two.stores.tables.deleted.is_marked(two.source, item.enqueue_id)
+    ended = replace(_record(6), ended=True)
+    two.stores.own.worker_records.save_future(two.source, ended).result()
+    assert list(two.move().moved) == [item.enqueue_id]
+
+
 def test_what_workers_that_are_gone_completed_is_known_by_their_records(two: Two) -> None:
     (item,) = two.enqueue(mail())
 

@@ -12,10 +12,8 @@ from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-_REFUSED = (
-    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: 73\r\n\r\n"
-    b"<Error><Code>SlowDown</Code><Message>Reduce your request rate</Message></Error>"[:73]
-)
+_ERROR = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate</Message></Error>"
+_HEAD = b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n"
 
 
 class Refusing:
@@ -60,8 +58,8 @@ class Refusing:
                     reads = line.startswith(("GET ", "HEAD "))
                     if reads and any(key in line for key in self.unreadable):
                         self.refused += 1
-                        head_end = _REFUSED.index(b"<Error>")
-                        writer.write(_REFUSED[:head_end] if line[0] == "H" else _REFUSED)
+                        writer.write(_HEAD % len(_ERROR))
+                        writer.write(b"" if line[0] == "H" else _ERROR)
                     else:
                         there_writer.write(head + body)
                     await writer.drain()
@@ -76,6 +74,7 @@ class Refusing:
             while data := await reader.read(65536):
                 writer.write(data)
                 await writer.drain()
+        writer.close()  # S3 has closed it: a kept connection would get no answer any more
 
 
 @contextmanager

@@ -57,6 +57,7 @@ class FakeDelivery:
     explained: tuple[str, str] | None = None
     stage: str = "loaded"
     lease: Any = field(default_factory=lambda: SimpleNamespace(is_out=False, says_done=False))
+    has_room: bool = True
     became: Disposition | None = None
     """What becomes of it, whatever is asked."""
 
@@ -584,9 +585,9 @@ async def test_a_mail_whose_outcome_waits_for_a_store_says_so_and_one_by_a_fault
     assert delivery.stage == stage
 
 
-@pytest.mark.parametrize("leased", [True, False])
+@pytest.mark.parametrize(("leased", "has_room"), [(True, True), (True, False), (False, True)])
 async def test_a_mail_whose_mark_no_store_takes_frees_its_handler_once_a_lease_replaces_its_message(
-    *, leased: bool
+    *, leased: bool, has_room: bool
 ) -> None:
     """Else eight mails of one Cassandra partition that takes no write stop a queue. Without a lease
     its message is in the window, and nothing shows that Cassandra takes any write.
@@ -602,10 +603,11 @@ async def test_a_mail_whose_mark_no_store_takes_frees_its_handler_once_a_lease_r
     refused.away = 1_000_000
     await made.handling.start(refused)
     await asyncio.sleep(0.05)
-    refused.lease.is_out = leased
+    refused.lease.is_out, refused.has_room = leased, has_room
     starting = asyncio.create_task(made.handling.start(other))
     await asyncio.wait({starting}, timeout=0.3)
-    assert starting.done() is leased
+    assert starting.done() is (leased and has_room)
+    assert refused.content == (b"" if leased else b"content")
     refused.away = 0
     for delivery in (refused, other):
         await asyncio.wait_for(delivery.settled.wait(), 5)

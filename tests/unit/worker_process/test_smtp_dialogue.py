@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,11 +46,29 @@ class FakeSocket:
             raise ConnectionResetError
         self.sent.append(bytes(data))
 
+    def gettimeout(self) -> float:
+        return self.timeouts[-1][1]
+
     def settimeout(self, seconds: float) -> None:
         self.timeouts.append((len(self.sent), seconds))
 
     def close(self) -> None:
         self.closed = True
+
+
+class Replies(io.BytesIO):
+    """Replies, each of which comes when it is read, or `early`."""
+
+    raw = SimpleNamespace()
+
+    def __init__(self, replies: bytes, *, early: bool = False) -> None:
+        super().__init__(replies)
+        self.early = early
+
+    def peek(self) -> bytes:
+        if not self.early:
+            raise BlockingIOError
+        return self.getvalue()[self.tell() :]
 
 
 @dataclass
@@ -96,7 +115,7 @@ def talk(
     after = given.pop("after", None)
     server = after.server if after else smtplib.SMTP(local_hostname="me")
     wire = given.pop("socket", None) or FakeSocket()
-    server.sock, server.file = wire, given.pop("replies", None) or io.BytesIO(b"".join(answers))
+    server.sock, server.file = wire, given.pop("replies", None) or Replies(b"".join(answers))
     server.does_esmtp, server.esmtp_features = True, dict.fromkeys(features, "")
     connection = after.connection if after else Connection(server)
     made = Dialogue(
@@ -208,6 +227,19 @@ def test_a_large_mail_goes_in_pieces_and_its_answer_may_take_ten_minutes() -> No
     assert done.stage.marks == [BEGUN, SENT]
 
 
+@pytest.mark.parametrize(
+    ("early", "marks", "codes"),
+    [(OK, [BEGUN, NOT_SENT], {}), (b"552 large\r\n", [BEGUN, NOT_SENT], {A: 552})],
+)
+def test_a_reply_before_the_last_byte_is_sent_is_no_answer_to_the_mail_unless_it_refuses_it(
+    early: bytes, marks: list[Any], codes: dict[str, int]
+) -> None:
+    done = talk(replies=Replies(OK + OK + GO + early, early=True))
+    assert (done.stage.marks, done.refused.for_good) == (marks, codes)
+    assert (done.broken, done.socket.closed) == (not codes, True)
+    assert b"\r\n.\r\n" not in b"".join(done.socket.sent)
+
+
 def test_a_connection_that_breaks_within_the_mail_has_sent_nothing() -> None:
     done = talk(OK, OK, GO, content=b"x" * 200_000, socket=FakeSocket(fails_at=5))
     assert (len(done.socket.sent), done.stage.marks, done.broken) == (5, [BEGUN, NOT_SENT], True)
@@ -232,7 +264,7 @@ def test_recipients_for_whom_there_is_no_time_are_left_for_later_and_one_is_alwa
 PIPELINED: dict[str, Any] = {"features": ("pipelining",)}
 
 
-class Slow(io.BytesIO):
+class Slow(Replies):
     """Replies of which each takes 50 ms; `at_reply` is called with the number of each."""
 
     replies = 0
@@ -333,7 +365,7 @@ def test_a_connection_that_ended_between_two_mails_is_no_answer_to_the_second(
     closing: bytes, features: tuple[str, ...]
 ) -> None:
     first = talk(OK, OK, GO, OK, features=features)
-    first.server.file = io.BytesIO(closing)
+    first.server.file = Replies(closing)
     refused = Refusals()
     second = partial(
         send,
@@ -372,7 +404,7 @@ class Hop(NextHop):
 def connected(*answers: bytes, features: tuple[str, ...] = (), mails: int = 0) -> Connection:
     server = smtplib.SMTP(local_hostname="me")
     wire: Any = FakeSocket()
-    server.sock, server.file = wire, io.BytesIO(b"".join(answers))
+    server.sock, server.file = wire, Replies(b"".join(answers))
     server.esmtp_features = dict.fromkeys(features, "")
     connection = Connection(server)
     connection.mails = mails

@@ -94,6 +94,9 @@ def _options(settings: S3Settings, more: Mapping[str, timedelta]) -> dict[str, A
 
 def translated(settings: S3Settings, bucket: str, error: Exception) -> MailsliceError:
     """An error of obstore as mailslice's."""
+    if "RequestTimeTooSkewed" in str(error):
+        wrong = f"{service(settings)} refuses the time of this machine's clock, bucket {bucket!r}"
+        return StoreUnavailable(f"{wrong}: set it right (NTP)")
     refused = _REFUSED.search(str(error))  # listings and bulk deletes raise no specific class
     if refused or isinstance(error, UnauthenticatedError | PermissionDeniedError):
         why = refused[0] if refused else type(error).__name__

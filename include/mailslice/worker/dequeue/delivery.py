@@ -37,8 +37,8 @@ from mailslice.worker.stages.stage_log import StageMarks
 
 log = logging.getLogger(__name__)
 _LATER = timedelta(seconds=PARK_SECONDS)
-UNSTORED_SECONDS, _MAX_UNSTORED = 5.0, 1000
-"""An outcome that no store took for so long gets a lease, in a worker with fewer mails."""
+UNSTORED_SECONDS, _MAX_UNSTORED = 5.0, 500
+"""An outcome that no store took for so long gets a lease, with fewer mails handed out (ADR 50)."""
 
 
 @dataclass(slots=True)
@@ -355,10 +355,14 @@ class Delivery:
             try:
                 return self._disposition or await settle()
             except StoreUnavailable:
-                is_long = self._refused_seconds() >= UNSTORED_SECONDS
-                if is_long and len(self._state.in_hand) < _MAX_UNSTORED:
+                if self._refused_seconds() >= UNSTORED_SECONDS and self.has_room:
                     await self.lease.replace_message()
                 raise
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its handler may take another mail before its outcome is stored."""
+        return sum(d.handed is not None for d in self._state.in_hand.values()) < _MAX_UNSTORED
 
     def drop_content(self) -> None:
         """Frees the memory of the content. A report is made of the stored header then."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mailslice.model.mail import QueuedMail
@@ -25,28 +24,19 @@ class Slot:
     trial: Trial = field(default_factory=Trial)
 
 
-class Slots:
+class Slots(set[Slot]):
     """Messages, handed out in the order they became ready. `changed`: set when one may be ready."""
 
     def __init__(self) -> None:
-        self._slots: set[Slot] = set()
+        super().__init__()
         self._ready: deque[Slot] = deque()
         self.changed = asyncio.Event()
         self.last_moved = 0.0
         """When a message last came or went, by the event loop's clock."""
 
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def __iter__(self) -> Iterator[Slot]:
-        return iter(self._slots)
-
-    def __contains__(self, slot: Slot) -> bool:
-        return slot in self._slots
-
     def arrived(self, message: Message) -> Slot:
         slot = Slot(message)
-        self._slots.add(slot)
+        self.add(slot)
         self.touch()
         return slot
 
@@ -67,12 +57,12 @@ class Slots:
         if not self._ready:
             return None
         slot = self._ready.popleft()
-        self._slots.remove(slot)
+        self.discard(slot)
         return slot.ready
 
     def remove(self, slot: Slot) -> None:
         self.withhold(slot)
-        self._slots.discard(slot)
+        self.discard(slot)
         self.touch()
         self.changed.set()
 
@@ -82,7 +72,7 @@ class Slots:
 
     def lose(self, link: Link | None) -> None:
         """Forgets the messages of a lost connection: the broker delivers them again."""
-        for slot in [slot for slot in self._slots if slot.message.link is link]:
+        for slot in [slot for slot in self if slot.message.link is link]:
             if slot.task is not None:
                 slot.task.cancel()
             if slot.ready is not None:
@@ -91,14 +81,14 @@ class Slots:
 
     async def requeue(self) -> None:
         """Empties the window: every message goes back to the broker."""
-        slots = list(self._slots)
+        slots = list(self)
         tasks = [slot.task for slot in slots if slot.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         for slot in slots:
-            if slot not in self._slots:
+            if slot not in self:
                 continue  # settled by its task as that ended
             self.remove(slot)
             if slot.ready is not None:

@@ -42,15 +42,16 @@ class LoginRefused(Exception):
 
 
 class _Replies(socket.SocketIO):
-    """Reads replies: `room` bytes, until the time `ends`. A slow server must not hold a mail."""
+    """Reads replies: `room` bytes, until the time `ends`, so that no slow server holds a mail."""
 
     _sock: socket.socket
     ends, room = 0.0, 0
 
-    def readinto(self, buffer: Any) -> int | None:
-        self._sock.settimeout(max(self.ends - time.monotonic(), 0.001))
-        count = super().readinto(buffer[: self.room])
-        self.room -= count or 0
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(self.ends and max(self.ends - time.monotonic(), 0.001))
+        if (count := super().readinto(buffer[: self.room])) is None:
+            raise BlockingIOError
+        self.room -= count
         return count
 
 
@@ -88,14 +89,12 @@ class Connection:
         return self._server.sock is not None
 
     def is_silent(self) -> bool:
-        """Whether nothing came after the last reply: no other one, and not the connection's end."""
+        """Whether nothing came after the last reply: no other one (which stays), and no end."""
         sock: Any = self._server.sock
         replies: Any = self._server.file
-        seconds, replies.raw.room = sock.gettimeout(), 0  # so that `peek` shows the buffer alone
+        seconds, replies.raw.ends, replies.raw.room = sock.gettimeout(), 0.0, 1 << 16
         try:
-            if not replies.peek():
-                sock.settimeout(0)
-                sock.recv(1)
+            replies.peek()
         except OSError as error:  # a session ticket of TLS is no reply
             return isinstance(error, BlockingIOError | ssl.SSLWantReadError)
         finally:
@@ -121,10 +120,14 @@ class Connection:
             raise ValueError("a command with a line end in it")
         self.send("".join(f"{command}\r\n" for command in commands).encode())
 
+    def send_content(self, piece: bytes) -> None:
+        """As `send`, if no reply is there: before its last byte none answers the mail."""
+        if not self.is_silent():
+            raise smtplib.SMTPServerDisconnected("the server did not wait for the whole mail")
+        self.send(piece)
+
     def send(self, piece: bytes) -> None:
-        """Sends it within the time-out, which is for the whole piece. Replies can be read after a
-        failure: smtplib's `send` would close the socket.
-        """
+        """Sends it within one time-out. After a failure replies can be read, unlike in smtplib."""
         sock: Any = self._server.sock
         try:
             sock.sendall(piece)

@@ -215,7 +215,7 @@ def _send_content(
     try:
         for piece in pieces:
             timeouts.check()
-            connection.send(piece)
+            connection.send_content(piece)
     except BaseException as error:
         code, words = NO_ANSWER, ""
         if isinstance(error, smtplib.SMTPServerDisconnected):

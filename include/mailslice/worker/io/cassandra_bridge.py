@@ -102,9 +102,7 @@ class Bridge:
         self._woken = False
 
     def rows(self, future: ResponseFuture) -> asyncio.Future[Rows]:
-        """The first page of a future of `submit`, within the time-out of the settings. Raises
-        StoreUnavailable, BadSetting.
-        """
+        """The first page of a future of `submit`. Raises StoreUnavailable (in time), BadSetting."""
         waiting: asyncio.Future[Rows] = self._loop.create_future()
         # The driver's own timer would wake its thread once more: a tenth of a mail's CPU.
         timeout = self._deadlines.call(self._seconds, partial(_end, future))

@@ -87,9 +87,7 @@ class ParentLink:
 def main(
     task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], struck: StrikeState
 ) -> None:
-    """Runs the process. It exits with 0 after draining, and sends a failed start to the parent.
-    `cells` and `struck`: see `strikes`.
-    """
+    """Exits with 0 after draining; sends a failed start to the parent. `struck`: see `strikes`."""
     from mailslice.worker import logs
 
     logs.configure(task.settings.log, task.log_level)

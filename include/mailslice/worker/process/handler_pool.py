@@ -353,8 +353,9 @@ class HandlerPool:
                 log.exception(text, pause, extra=extra)
             self._metrics.store_failed()
             if delivery.lease.is_out:  # it occupies no window, and other mails can be stored
-                permit.close()
                 delivery.drop_content()
+                if delivery.has_room:
+                    permit.close()
             remaining = DRAIN_SECONDS + max(began, self._ending_since) - time.monotonic()
             if remaining <= 0:
                 text = "outcome given up at the end: no store took it for %d s; the mail goes back"

@@ -54,9 +54,7 @@ class StageMarks:
         return self.known.recipients_at(Stage.SENDING)
 
     async def sending(self, recipients: Iterable[str] | None = None) -> None:
-        """Marks these (None: all left) as sending; durable when it returns. Raises TakenOver,
-        StoreUnavailable: then send nothing.
-        """
+        """Marks these (None: all left) durably. Send nothing if it raises (TakenOver, a store)."""
         async with self._writing:
             left = self.known.remaining
             requested = tuple(dict.fromkeys(left if recipients is None else recipients))

@@ -9,7 +9,7 @@ import obstore
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, PermissionDeniedError
 from obstore.store import LocalStore, MemoryStore
 
 from mailslice.maintenance.artifacts import Artifacts
@@ -176,6 +176,16 @@ def test_credentials_that_are_refused_name_their_settings(monkeypatch):
     blobs, _ = failing(monkeypatch, list=[Generic("status code: 403 Forbidden: <?xml")])
     with pytest.raises(BadSetting, match="GCS refuses the key of MAILSLICE_S3_ACCESS_KEY"):
         next(blobs.list())
+
+
+def test_a_clock_that_s3_refuses_is_no_wrong_key_and_may_be_right_soon():
+    """The text is that of obstore for an answer of S3."""
+    answer = "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between"
+    text = f"Error performing PUT http://s3:9000/mails/a in 6ms - 403 Forbidden: {answer}"
+    error = translated(S3Settings(endpoint="http://s3:9000"), "mails", PermissionDeniedError(text))
+    assert isinstance(error, StoreUnavailable)
+    assert "clock" in str(error)
+    assert "MAILSLICE_S3_SECRET_KEY" not in str(error)
 
 
 @pytest.mark.parametrize(

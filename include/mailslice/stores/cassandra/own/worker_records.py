@@ -27,6 +27,8 @@ from mailslice.stores.cassandra.session import Row
 from mailslice.stores.cassandra.table import Statement, select
 from mailslice.stores.own.codec import RowCodec
 
+MAX_LISTED = 1000
+"""Mails in one record. Those in handlers come first."""
 _TTL_SECONDS = 86400
 _QUEUES_A_REQUEST = 20
 """Few, as the answer is not paged."""
