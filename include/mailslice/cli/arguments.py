@@ -52,10 +52,7 @@ def check_text(option: str, value: object) -> None:
 
 
 def duration(
-    text: Any,
-    option: str,
-    maximum: timedelta | None = LONGEST,
-    minimum: timedelta = timedelta(0),
+    text: Any, option: str, maximum: timedelta | None = LONGEST, minimum: timedelta = timedelta(0)
 ) -> timedelta:
     """A duration up to `maximum`."""
     value = text if isinstance(text, timedelta) else parse_duration(str(text), option)
@@ -106,10 +103,7 @@ PAUSE = partial(duration, maximum=timedelta(days=27), minimum=timedelta(seconds=
 
 
 def option(
-    usage: str,
-    help_text: str,
-    parser: Callable[..., Any] | None = None,
-    **more: Any,
+    usage: str, help_text: str, parser: Callable[..., Any] | None = None, **more: Any
 ) -> Any:
     """An option. `usage`: `--name` (a switch) or `--name METAVAR`; `parser` takes text, name."""
     name, _, metavar = usage.partition(" ")

@@ -362,7 +362,7 @@ class Delivery:
     @property
     def has_room(self) -> bool:
         """Whether its handler may take another mail before its outcome is stored."""
-        return sum(d.handed is not None for d in self._state.in_hand.values()) < _MAX_UNSTORED
+        return sum(d.handed_at is not None for d in self._state.in_hand.values()) < _MAX_UNSTORED
 
     def drop_content(self) -> None:
         """Frees the memory of the content. A report is made of the stored header then."""
