@@ -68,7 +68,7 @@ def bench(arguments: list[str]) -> int:
 def _james(stack: StackSettings, settings: Mapping[str, str], show: Callable[[str], None]) -> int:
     from stack.james_bench import bench_james
 
-    [_, untuned] = s3_servers(stack)
+    untuned = s3_servers(stack)[-1]
     return bench_james(settings, Server.of_file(untuned), stack.state, show)
 
 

@@ -105,7 +105,7 @@ class Sizes(BaseModel):
     )
     start_timeout: int = Field(180, ge=1, description="seconds a service has until it must answer")
     test_processes: int = Field(
-        8,
+        6,
         ge=0,
         description=(
             "processes that `make test` spreads the files of tests over; they mostly wait. 0 = "

@@ -223,6 +223,7 @@ def test_alerts_are_those_of_the_newest_run_that_was_not_dry(fresh):
 def test_audits_that_failed_or_saw_some_slices_end_no_loss(fresh, newer):
     with open_stores(fresh.settings) as stores:
         queue, now = queues.create(stores, "spool"), system_clock()
+        lose(stores, queue)
         for hours, fields in ((5, {"verdicts": {"lost": 3}}), *((ago, newer) for ago in (3, 2, 1))):
             finished = now - timedelta(hours=hours)
             about = {"run": f"r{hours}", "alerts": [{"name": f"a{hours}"}]}
@@ -244,6 +245,14 @@ def reported(stores, duty, queue, ago, **fields):
     report = json.dumps({"status": "done", "finished": iso(finished), **counts, **fields})
     row = RunRow(run, duty, queue, finished, "done", report, finished=finished)
     stores.own.runs.save(row, timedelta(days=1))
+
+
+def lose(stores, queue, count=3):
+    """Live rows, six hours old, without a message."""
+    at = slice_start(system_clock() - 6 * HOUR, HOUR)
+    stores.tables.browse_starts.insert_first(queue, at)
+    rows = (ViewRow(queue, Partition(at, 0), at, queued_mail()) for _ in range(count))
+    stores.tables.written.insert_many(rows, in_flight=count)
 
 
 BY_AUDIT = {"audit": {"run": "a"}}
@@ -287,6 +296,7 @@ DRY = {"status": "dry run", "params": {"dry_run": True}}
 def test_a_loss_ends_by_what_was_put_back_and_not_by_a_run(fresh, republished, lost):
     with open_stores(fresh.settings) as stores:
         queue = queues.create(stores, "spool")
+        lose(stores, queue)
         reported(stores, "queue_audit", queue, 5 * HOUR, run="a", verdicts={"lost": 3})
         for hours, fields in zip((3, 2), republished, strict=False):
             reported(stores, "republish_lost", queue, hours * HOUR, **fields)
@@ -308,6 +318,7 @@ def test_a_loss_ends_by_what_was_put_back_and_not_by_a_run(fresh, republished, l
 def test_an_audit_that_cannot_know_of_lost_mails_ends_no_loss(fresh, later, lost):
     with open_stores(fresh.settings) as stores:
         queue = queues.create(stores, "spool")
+        lose(stores, queue)
         reported(stores, "queue_audit", queue, 5 * HOUR, run="a", verdicts={"lost": 3})
         reported(stores, "republish_lost", queue, 3 * HOUR, applied=1, **BY_AUDIT)
         fields = {"run": "b", "verdicts": {"lost": 0, "unknown": 3}, **later}

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mailslice.model.mail import Mail, RecipientHeader
-from mailslice.worker import open_queue
+from mailslice.worker import SyncQueue, open_queue
 from tests.services.james.conftest import Shared
 
+# Begins first: on a new machine it fetches the jars of James, which takes two minutes.
+pytestmark = pytest.mark.waits
 EXAMPLES = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -122,34 +125,56 @@ def comparable(mail: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@EXAMPLES
-@given(mail=mails)
-def test_james_hands_out_what_mailslice_enqueued(
-    new_queue: Callable[[], Shared], mail: dict[str, Any]
-) -> None:
-    shared = new_queue()
-    shared.enqueue((_of_mailslice(mail), mail["mime"]))
-    [browsed] = shared.james.browse(shared.queue)
-    [taken] = shared.james.dequeue(1, queue=shared.queue)
-    assert comparable(browsed) == comparable(taken) == comparable(mail)
-    assert shared.sizes() == (0, 0)
+class Queues:
+    """The queue of all examples, open in mailslice. An example that fails spoils it."""
+
+    def __init__(self, new_queue: Callable[[], Shared]) -> None:
+        self._new_queue = new_queue
+        self._stack = ExitStack()
+        self._current: tuple[Shared, SyncQueue] | None = None
+
+    @contextmanager
+    def example(self) -> Iterator[tuple[Shared, SyncQueue]]:
+        """The queue, without mails."""
+        if self._current is None:
+            shared = self._new_queue()
+            opened = self._stack.enter_context(open_queue(shared.queue, shared.fresh.settings))
+            self._current = shared, opened
+        used, self._current = self._current, None
+        yield used
+        shared, opened = used
+        assert (shared.james.size(shared.queue), opened.view.size()) == (0, 0)
+        self._current = used
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def queues(new_queue: Callable[[], Shared]) -> Iterator[Queues]:
+    queues = Queues(new_queue)
+    yield queues
+    queues.close()
 
 
 @EXAMPLES
 @given(mail=mails)
-def test_mailslice_hands_out_what_james_enqueued(
-    new_queue: Callable[[], Shared], mail: dict[str, Any]
-) -> None:
-    shared = new_queue()
-    shared.james.enqueue(mail, queue=shared.queue)
-    with open_queue(shared.queue, shared.fresh.settings) as queue:
+def test_james_hands_out_what_mailslice_enqueued(queues: Queues, mail: dict[str, Any]) -> None:
+    with queues.example() as (shared, queue):
+        queue.enqueue(_of_mailslice(mail), mail["mime"])
+        [browsed] = shared.james.browse(shared.queue)
+        [taken] = shared.james.dequeue(1, queue=shared.queue)
+        assert comparable(browsed) == comparable(taken) == comparable(mail)
+
+
+@EXAMPLES
+@given(mail=mails)
+def test_mailslice_hands_out_what_james_enqueued(queues: Queues, mail: dict[str, Any]) -> None:
+    with queues.example() as (shared, queue):
+        shared.james.enqueue(mail, queue=shared.queue)
         [row] = queue.view.browse()
-        for delivery in queue.deliveries(prefetch=1):
-            taken = _of_james(delivery.mail, delivery.content)
-            item = delivery.item
-            delivery.complete()
-            break
-    assert comparable(taken) == comparable(mail)
-    assert row.item == item
-    assert shared.sizes() == (0, 0)
-    assert datetime.now(UTC) > row.enqueued_time
+        delivery = next(queue.deliveries(prefetch=1))
+        taken, item = _of_james(delivery.mail, delivery.content), delivery.item
+        delivery.complete()
+        assert comparable(taken) == comparable(mail)
+        assert row.item == item

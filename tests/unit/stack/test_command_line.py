@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stack import benching, command_line, postal_bench
+from stack import benching, command_line, james_bench, postal_bench
 from stack.command_line import CommandLine
 from stack.program import past_proxies
 from stack.settings import Profile, stack_settings
@@ -78,12 +78,19 @@ def test_a_benchmark_that_failed_fails_and_writes_no_page(
     )
     monkeypatch.setattr(benching, "stack_settings", lambda _: stack)
     monkeypatch.setattr(benching, "own_stores", lambda *_: nullcontext(Steps()))
-    monkeypatch.setattr(benching, "s3_servers", lambda _: [tmp_path / "server.json"])
+    server = tmp_path / "server.json"
+    server.write_text('{"name": "untuned", "endpoint": "http://127.0.0.1:1"}')
+    monkeypatch.setattr(benching, "s3_servers", lambda _: [server])
     monkeypatch.setattr(CommandLine, "show", lambda _, *words: commands.append(words) or code)
     monkeypatch.setattr(benching, "write_pages", pages.append)
     postal: list[int] = []
+    james: list[str] = []
+    monkeypatch.setattr(
+        james_bench, "bench_james", lambda _, server, *__: james.append(server.name) or 0
+    )
     monkeypatch.setattr(postal_bench, "bench_postal", lambda port, *_: postal.append(port) or 0)
     assert benching.bench(arguments) == code
     assert postal == ([] if arguments else [stack.ports.mariadb_port])
+    assert james == ([] if arguments else ["untuned"])
     assert bool(pages) is written
     assert ("--server" in commands[0]) is (commands[0][1] != "hotpath")

@@ -444,7 +444,7 @@ async def test_a_completion_that_no_store_takes_has_its_message_replaced_by_a_le
     delivery.lease.message = Message(link, 7, b"m", {}, None, redelivered=False, arrived=0.0)
     for number in range(502, 1002):  # those in the window do not count
         waiting = stores.delivery(replace(ITEM, enqueue_id=EnqueueId(UUID(int=number))))
-        assert waiting.handed is None
+        assert waiting.handed_at is None
     for number in range(2, mails + 1):
         stores.state.in_hand[EnqueueId(UUID(int=number))] = delivery
     stores.fails = 3
