@@ -221,8 +221,8 @@ public final class JamesNode {
         AtomicInteger taken = new AtomicInteger();
         // Mails beyond the count stay unsettled: they return to the queue with the channel's end,
         // which must not come before the last outcome is written.
-        // James waits for its own mark of a deleted mail on the thread that would read the answer:
-        // the driver gives up after 2 s, and James' spooler subscribes again.
+        // retry: James waits for its own mark of a deleted mail on the thread that would read the
+        // answer. The driver gives up after 2 s, which ends the flux.
         long complete = Flux.defer(queue::deQueue)
             .retry()
             .filter(item -> taken.incrementAndGet() <= count)
@@ -311,7 +311,8 @@ public final class JamesNode {
 
     private static ObjectNode written(Mail mail) throws Exception {
         ObjectNode json = JSON.createObjectNode().put("name", mail.getName());
-        json.put("sender", mail.getMaybeSender().asOptional().map(MailAddress::asString).orElse(null));
+        json.put("sender",
+            mail.getMaybeSender().asOptional().map(MailAddress::asString).orElse(null));
         ArrayNode recipients = json.putArray("recipients");
         mail.getRecipients().forEach(recipient -> recipients.add(recipient.asString()));
         ObjectNode attributes = json.putObject("attributes");
@@ -326,7 +327,8 @@ public final class JamesNode {
         }
         ArrayNode headers = json.putArray("headers");
         mail.getPerRecipientSpecificHeaders().getHeadersByRecipient().forEach((recipient, header) ->
-            headers.addArray().add(recipient.asString()).add(header.getName()).add(header.getValue()));
+            headers.addArray()
+                .add(recipient.asString()).add(header.getName()).add(header.getValue()));
         json.put("mime", Base64.getEncoder().encodeToString(
             MimeMessageUtil.asBytes(mail.getMessage())));
         return json;
@@ -373,15 +375,17 @@ public final class JamesNode {
                 .withLocalDatacenter(properties.getString("cassandra.local.dc"))
                 .withKeyspace(properties.getString("cassandra.keyspace"))
                 .build();
-            return new SessionWithInitializedTablesFactory(session, CassandraModule.aggregateModules(
-                CassandraMailQueueViewModule.MODULE, CassandraEventStoreModule.MODULE())).get();
+            CassandraModule tables = CassandraModule.aggregateModules(
+                CassandraMailQueueViewModule.MODULE, CassandraEventStoreModule.MODULE());
+            return new SessionWithInitializedTablesFactory(session, tables).get();
         }
 
         @Provides
         @Singleton
         ReactorRabbitMQChannelPool channels(RabbitMQConfiguration rabbitMQ, MetricFactory metrics) {
             SimpleConnectionPool connections = new SimpleConnectionPool(
-                new RabbitMQConnectionFactory(rabbitMQ), SimpleConnectionPool.Configuration.DEFAULT);
+                new RabbitMQConnectionFactory(rabbitMQ),
+                SimpleConnectionPool.Configuration.DEFAULT);
             connections.init(Set.of());
             ReactorRabbitMQChannelPool channels = new ReactorRabbitMQChannelPool(
                 connections.getResilientConnection(),
