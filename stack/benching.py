@@ -50,25 +50,26 @@ def bench(arguments: list[str]) -> int:
         steps.console.print(f"{datetime.now(UTC):%Y-%m-%d}, {machine()}")
         if words == [_POSTAL]:
             return _postal(stack, steps.console.print)
+        servers = s3_servers(stack) if words[0] in {"all", "s3", _JAMES} else []
         if words == [_JAMES]:
-            return _james(stack, settings, steps.console.print)
+            return _james(stack, settings, servers[-1], steps.console.print)
         if words[0] == _COCKPIT:
             return _cockpit(settings, steps.console.print, [int(word) for word in words[1:]])
-        servers = s3_servers(stack) if words[0] in {"all", "s3"} else []
         options = (word for file in servers for word in ("--server", str(file)))
         code = CommandLine(settings).show("bench", *words, *options)
         if code == 0 and "--write" in words:
             write_pages(stack.root)
         if not arguments:
-            code = _james(stack, settings, steps.console.print) or code
+            code = _james(stack, settings, servers[-1], steps.console.print) or code
             code = _postal(stack, steps.console.print) or code
     return code
 
 
-def _james(stack: StackSettings, settings: Mapping[str, str], show: Callable[[str], None]) -> int:
+def _james(
+    stack: StackSettings, settings: Mapping[str, str], untuned: Path, show: Callable[[str], None]
+) -> int:
     from stack.james_bench import bench_james
 
-    untuned = s3_servers(stack)[-1]
     return bench_james(settings, Server.of_file(untuned), stack.state, show)
 
 

@@ -32,7 +32,7 @@ _ANSWER_SECONDS = 120
 
 
 class JamesError(Exception):
-    """A request failed in James; the text is its stack trace."""
+    """A request failed in James; the text names the error and its causes."""
 
 
 class JamesNode:

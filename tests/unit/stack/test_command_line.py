@@ -80,7 +80,9 @@ def test_a_benchmark_that_failed_fails_and_writes_no_page(
     monkeypatch.setattr(benching, "own_stores", lambda *_: nullcontext(Steps()))
     server = tmp_path / "server.json"
     server.write_text('{"name": "untuned", "endpoint": "http://127.0.0.1:1"}')
-    monkeypatch.setattr(benching, "s3_servers", lambda _: [server])
+    # Once: keytool refuses to make the servers' keys again.
+    servers = iter([[server]])
+    monkeypatch.setattr(benching, "s3_servers", lambda _: next(servers))
     monkeypatch.setattr(CommandLine, "show", lambda _, *words: commands.append(words) or code)
     monkeypatch.setattr(benching, "write_pages", pages.append)
     postal: list[int] = []
